@@ -155,8 +155,10 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     console.print("[bold]" + escape(", ".join(facts)), highlight=False)
     console.print(_devices(plan, work).terminal())
     for i, stage in enumerate(plan.placement.stages):
+        turns = f", micro-batches on {', '.join(stage.in_turn)}" if stage.turns else ""
+        where = ", ".join(stage.devices)
         console.print(
-            f"stage {i}: {len(stage.nodes)} nodes on {', '.join(stage.devices)}, warm-up {stage.warm_up}",
+            f"stage {i}: {len(stage.nodes)} nodes on {where}, warm-up {stage.warm_up}{turns}",
             highlight=False,
             markup=False,
         )

@@ -63,6 +63,7 @@ def _parsed(values: Any) -> Placement:
                 tuple(map(str, stage["nodes"])),
                 tuple(map(str, stage["devices"])),
                 int(stage.get("warm_up", 0)),
+                tuple(map(int, stage.get("turns") or ())),
             )
             for stage in values.get("stages") or ()
         ),

@@ -15,6 +15,7 @@ from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.random import Random
+from netsplit.partition.methods.reinforce import Reinforce
 from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
 from netsplit.partition.methods.thesis.ablated import Ablated
@@ -41,6 +42,7 @@ METHODS: dict[str, type[Partitioner]] = {
         Layerwise,
         RoundRobin,
         Random,
+        Reinforce,
         Ddp,
         Single,
     )
@@ -71,6 +73,7 @@ __all__ = [
     "Placement",
     "Problem",
     "Random",
+    "Reinforce",
     "RoundRobin",
     "SimulatedIteration",
     "Single",

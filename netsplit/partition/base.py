@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
@@ -33,6 +34,7 @@ __all__ = [
     "Stage",
     "Status",
     "Turns",
+    "device_in_turn",
 ]
 
 Status = Literal["optimal", "feasible", "infeasible", "limit", "heuristic"]
@@ -77,11 +79,32 @@ class SolverReport:
 
 @dataclass(frozen=True)
 class Stage:
-    """A set of nodes that several devices run as data-parallel replicas, or one device alone."""
+    """A set of nodes that several devices run as data-parallel replicas, or one device alone.
+
+    `turns` says which replica takes which micro-batch, as places in `devices` that come again and again;
+    empty: one after the other. It has every place, or a device would have nothing to do.
+    """
 
     nodes: tuple[str, ...]
     devices: tuple[str, ...]  # the first is `device_of` of the nodes
     warm_up: int = 0  # forwards a replica runs before its first backward
+    turns: tuple[int, ...] = ()
+
+    @property
+    def in_turn(self) -> tuple[str, ...]:
+        """Devices by their turns: what `device_in_turn` reads."""
+        return tuple(self.devices[place] for place in self.turns) or self.devices
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Device -> fraction of the micro-batches that it takes."""
+        count = Counter(self.in_turn)
+        return {name: count[name] / count.total() for name in self.devices}
+
+
+def device_in_turn(turns: Sequence[str], i: int) -> str:
+    """Whose turn micro-batch i is: the one rule by which replicas share micro-batches."""
+    return turns[i % len(turns)]
 
 
 @dataclass(frozen=True)
@@ -106,6 +129,11 @@ class Placement:
     def replicas(self) -> dict[str, tuple[str, ...]]:
         """First device of each replicated stage -> all of its devices."""
         return {each.devices[0]: each.devices for each in self.stages if len(each.devices) > 1}
+
+    @property
+    def turns(self) -> dict[str, tuple[str, ...]]:
+        """First device of each replicated stage -> its devices by their turns."""
+        return {each.devices[0]: each.in_turn for each in self.stages if len(each.devices) > 1}
 
 
 class Predicted(Protocol):

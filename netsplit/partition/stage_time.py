@@ -21,6 +21,7 @@ from typing import Literal
 
 import numpy as np
 
+from netsplit.errors import ConfigError
 from netsplit.partition.base import Answer, Loads, Placement, Problem, Solvers, Stage
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.common.layers import Layers
@@ -96,6 +97,9 @@ def stage_time_s(
     each level of the network, stages on the same units are one stage of that level. Without, each device
     runs alone what it holds, and for every two devices ``2 a / B`` competes, where `a` is the bytes of the
     variables made on the one and read on the other, and B the bandwidth of the level that joins them.
+
+    Raises:
+        ConfigError: replicas take uneven turns, which the formula does not have.
     """
     return float(_by_device(problem, placement, cost, count_transfers).max(initial=0.0))
 
@@ -106,6 +110,12 @@ def _by_device(
     """[3, D] seconds that a device computes and synchronises, receives, and sends, all at once."""
     formula = Formula(levels_of(problem), cost, count_transfers)
     layers = Layers.of(problem)
+    for s, stage in enumerate(placement.stages):
+        if len(set(stage.parts.values())) > 1:
+            raise ConfigError(
+                f"PipeDream's time of a stage is of replicas that take as many micro-batches each, and those "
+                f"of stage {s} take uneven turns: minimise what is simulated."
+            )
     if placement.stages:
         return _Score(problem, formula, layers, placement.stages).by_device()
     return _without_stages(problem, placement, formula, layers)

@@ -285,6 +285,7 @@ class Plan:
                     "devices": list(stage.devices),
                     "replicas": len(stage.devices),
                     "warm_up": stage.warm_up,
+                    "turns": list(stage.turns),
                 }
                 for stage in self.placement.stages
             ],

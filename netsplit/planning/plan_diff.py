@@ -157,7 +157,7 @@ def plan_diff(
         after=after.method,
         renamed={q: p for q, p in renamed.items() if p != q},
         groups=_groups(instance, old, new),
-        devices=_devices(instance, old, new, used),
+        devices=_devices(instance, before, after, plays, used),
         lost=tuple(lost),
         gained=tuple(gained),
         reordered=_reordered(instance, before, after, old, new),
@@ -237,11 +237,14 @@ def _shared_module(modules: Iterable[str]) -> str:
     return ".".join(shared)
 
 
-def _devices(instance: Instance, old: Ints, new: Ints, used: Sequence[Ints]) -> tuple[DeviceChange, ...]:
-    count, rows = len(instance.devices), np.arange(instance.n)
-    total = instance.forward_s + instance.backward_s
-    nodes = [np.bincount(where, minlength=count) for where in (old, new)]
-    spent = [np.bincount(where, weights=total[rows, where], minlength=count) for where in (old, new)]
+def _devices(
+    instance: Instance, before: Placement, after: Placement, plays: Ints, used: Sequence[Ints]
+) -> tuple[DeviceChange, ...]:
+    """A replica has all nodes of its stage, and its part of their seconds."""
+    first, second = instance.totals(before.all_stages), instance.totals(after.all_stages)
+    order = np.argsort(plays)
+    nodes = first.nodes, second.nodes[order]
+    spent = first.forward_s + first.backward_s, (second.forward_s + second.backward_s)[order]
     return tuple(
         DeviceChange(
             name,
@@ -329,7 +332,7 @@ def _lines(diff: PlanDiff, top: int) -> list[str]:
     if len(diff.groups) > top:
         rest = sum(len(group.nodes) for group in diff.groups[top:])
         lines.append(f"  and {counted(len(diff.groups) - top, 'more group')} with {counted(rest, 'node')}")
-    for device in diff.devices if diff.groups else ():
+    for device in diff.devices if diff.groups or any(map(_differs, diff.devices)) else ():
         lines += wrapped(
             f"{device.device}: {device.nodes_before} to {device.nodes_after} nodes,"
             f" {seconds(device.before_s)} to {seconds(device.after_s)},"
@@ -340,6 +343,12 @@ def _lines(diff: PlanDiff, top: int) -> list[str]:
     for what, edges in (("no longer cut", diff.lost), ("newly cut", diff.gained)):
         lines += _edges(what, edges, top)
     return lines
+
+
+def _differs(device: DeviceChange) -> bool:
+    """By more than rounding; where nothing moved, replicas or their turns are others."""
+    same = device.nodes_before == device.nodes_after
+    return not (same and math.isclose(device.before_s, device.after_s, abs_tol=1e-15))
 
 
 def _headline(diff: PlanDiff) -> str:

@@ -75,6 +75,7 @@ class Simulated:
             self.training,
             placement.replicas,
             self.shared_norm,
+            placement.turns,
         )
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:

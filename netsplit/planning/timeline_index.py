@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite
 
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Placement, Problem, device_in_turn
 from netsplit.profile.costs import DeviceCosts
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Event, Timeline
@@ -42,6 +42,7 @@ class TimelineIndex:
         }
         self.microbatches = range(self.program.microbatches)
         self.replicas = {s.device: s.replicas for s in self.program.segments if s.replicas}
+        self.turns = {s.device: s.turns for s in self.program.segments if s.turns}
         self.update = {
             (ins.segment, ins.microbatch): ins.update  # type: ignore[union-attr]
             for each in self.program.instructions.values()
@@ -51,8 +52,7 @@ class TimelineIndex:
 
     def on(self, device: str, i: int) -> str:
         """Who computes micro-batch i of what was placed on a device."""
-        replicas = self.replicas.get(device, (device,))
-        return replicas[i % len(replicas)]
+        return device_in_turn(self.turns.get(device, (device,)), i)
 
     def segments(self) -> Iterator[str]:
         """Every node in one segment, on the node's own device."""
@@ -65,6 +65,8 @@ class TimelineIndex:
                         f"Segment {s} runs on '{segment.device}' with node '{name}', which was placed on"
                         f" '{self.placement.device_of[name]}'."
                     )
+                if segment.turns != self.placement.turns.get(segment.device, segment.turns):
+                    yield f"Segment {s} has other turns than its stage on '{segment.device}'."
                 if name in self.segment_of:
                     yield f"Node '{name}' is in segment {self.segment_of[name]} and in segment {s}."
                 self.segment_of[name] = s

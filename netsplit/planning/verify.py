@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from netsplit.errors import NetSplitError
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Placement, Problem, Stage
 
 __all__ = [
     "Verdict",
@@ -234,6 +234,7 @@ def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
             yield f"Stage {s} has no device."
         if stage.warm_up < 0:
             yield f"Stage {s} has a warm-up of {stage.warm_up}, which is negative."
+        yield from _turns(problem, s, stage)
         for device in stage.devices:
             if device not in devices:
                 yield f"Stage {s} is on '{device}', which is no device of the cluster."
@@ -252,6 +253,21 @@ def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
                     f" '{stage.devices[0]}'."
                 )
     yield from _stage_order(problem, stage_of)
+
+
+def _turns(problem: Problem, s: int, stage: Stage) -> Iterator[str]:
+    """Turns are of the stage's devices, each of which has one, within the micro-batches that are known."""
+    count = len(stage.devices)
+    for place in stage.turns:
+        if not 0 <= place < count:
+            yield f"Stage {s} has a turn of device number {place}, but numbers 0 to {count - 1} alone."
+    batch, within = stage.turns, ""
+    if problem.objective.scheduled and problem.evaluate is not None:
+        microbatches = problem.evaluate.turns.microbatches
+        batch, within = batch[:microbatches], f" among {microbatches} micro-batches"
+    for place, device in enumerate(stage.devices if stage.turns else ()):
+        if place not in batch:
+            yield f"Device '{device}' of stage {s} has no turn{within}."
 
 
 def _stage_order(problem: Problem, stage_of: Mapping[str, int]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import TRANSFER, Graph
+from netsplit.partition.base import device_in_turn
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (
     Backward,
@@ -48,6 +49,7 @@ def compile_program(
     training: bool = True,
     replicas: Mapping[str, tuple[str, ...]] | None = None,
     shared_norm: bool = False,
+    turns: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
@@ -55,10 +57,12 @@ def compile_program(
         device_of: of every node; where stages are replicated, the first replica.
         replicas: first replica -> all of them; they take the micro-batches in turn.
         shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
+        turns: first replica -> whose turn the micro-batches are, where it is not one after the other.
 
     Raises:
-        ConfigError: two groups of replicas share a device, or one has nodes of its own; `shared_norm` with
-            a schedule whose devices step on their own.
+        ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
+            replica out, or are of a device that is none; `shared_norm` or uneven turns with a schedule whose
+            devices step on their own.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
     if shared_norm and schedule.update_every is not None:
@@ -67,13 +71,14 @@ def compile_program(
             "every device steps on its own: leave them out, or choose another schedule."
         )
     groups = _checked_replicas(replicas or {}, device_of, cluster)
+    in_turn = _checked_turns(groups, turns or {}, schedule)
     placed, devices = insert_transfers(graph, device_of)
     segments = tuple(
-        replace(segment, replicas=groups[segment.device]) if segment.device in groups else segment
+        replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
         for segment in cut_segments(placed, devices, priority, schedule.fine_segments)
     )
     names = tuple(device.name for device in cluster.devices)
-    walk = _Compiler(placed, devices, segments, names, schedule, groups, training, shared_norm)
+    walk = _Compiler(placed, devices, segments, names, schedule, groups, in_turn, training, shared_norm)
     for phase, s, i in schedule.order(walk.pipeline):
         if phase == "forward":
             walk.forward(s, i)
@@ -91,6 +96,7 @@ def compile_program(
         microbatches=schedule.microbatches,
         training=training,
         replicas=groups,
+        turns=in_turn,
     )
     check_progress(program)
     return program
@@ -112,6 +118,28 @@ def _checked_replicas(
             if used[name] > 1 or (name != first and name in homes):
                 raise ConfigError(f"device '{name}' is a replica of '{first}' and has operators of its own.")
     return replicated
+
+
+def _checked_turns(
+    groups: Mapping[str, tuple[str, ...]], turns: Mapping[str, tuple[str, ...]], schedule: Schedule
+) -> dict[str, tuple[str, ...]]:
+    """Turns of every group of replicas."""
+    in_turn = {}
+    for first, each in groups.items():
+        own = in_turn[first] = tuple(turns.get(first) or each)
+        if strange := sorted({*own} ^ {*each}):
+            raise ConfigError(
+                f"the turns of '{first}' and its replicas differ by '{strange[0]}': every replica has at "
+                "least one turn, and nobody else has."
+            )
+        rounds = [{*own[start : start + len(each)]} for start in range(0, len(own), len(each))]
+        if schedule.update_every is not None and any(len(names) < len(each) for names in rounds):
+            raise ConfigError(
+                f"the replicas of '{first}' take uneven turns, and under {schedule.name} they step together "
+                f"after {schedule.update_every} micro-batches of each: let them take the micro-batches one "
+                "after the other, or choose another schedule."
+            )
+    return in_turn
 
 
 def _without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instruction, ...]:
@@ -142,6 +170,7 @@ class _Compiler:
     names: tuple[str, ...]
     schedule: Schedule
     replicas: Mapping[str, tuple[str, ...]]
+    turns: Mapping[str, tuple[str, ...]]
     training: bool
     shared_norm: bool
 
@@ -251,8 +280,7 @@ class _Compiler:
         self.order.append(device)
 
     def _on(self, device: str, i: int) -> str:
-        replicas = self.replicas.get(device, (device,))
-        return replicas[i % len(replicas)]
+        return device_in_turn(self.turns.get(device, (device,)), i)
 
     def _copies(self, k: str) -> list[str]:
         """Transfer outputs "k@q" of a variable, in the rank order of q."""
@@ -282,4 +310,5 @@ class _Compiler:
             feeders=tuple(map(tuple, feeders)),
             devices=tuple(s.replicas or (s.device,) for s in self.segments),
             trained=self.trained,
+            turns=tuple(s.turns or (s.device,) for s in self.segments),
         )

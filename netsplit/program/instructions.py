@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from netsplit.graph.ir import Graph
+from netsplit.partition.base import device_in_turn
 
 __all__ = [
     "Backward",
@@ -36,7 +37,7 @@ Reduction = Literal["gradients", "norm"]
 class Segment:
     """A convex run of nodes on one device: computed in one piece, forward and backward.
 
-    `device` is the first of `replicas`, which take the micro-batches in turn; most often the only one.
+    `device` is the first of `replicas`, which take the micro-batches by `turns`; most often the only one.
     """
 
     index: int
@@ -45,10 +46,11 @@ class Segment:
     inputs: tuple[str, ...]  # variables from outside the segment
     outputs: tuple[str, ...]  # variables that something outside the segment reads
     replicas: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()  # empty without replicas
 
     def on(self, i: int) -> str:
         """The device of micro-batch i."""
-        return self.replicas[i % len(self.replicas)] if self.replicas else self.device
+        return device_in_turn(self.turns or (self.device,), i)
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ class Program:
     training: bool
     replicas: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """First replica -> all of them, where a device's segments have more than one."""
+    turns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """First replica -> whose turn the micro-batches are (`device_in_turn`)."""
     tail: Graph | None = None
     """The same graph at the size of the last micro-batch, where that has fewer samples."""
 
@@ -208,8 +212,7 @@ class Program:
 
     def on(self, device: str, i: int) -> str:
         """Who computes micro-batch i of what is placed on `device`."""
-        replicas = self.replicas.get(device, (device,))
-        return replicas[i % len(replicas)]
+        return device_in_turn(self.turns.get(device, (device,)), i)
 
     @cached_property
     def initializer_device(self) -> dict[str, str]:

@@ -13,7 +13,8 @@ import pytest
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError
 from netsplit.formats.placements import read_placement
-from netsplit.partition import Problem, RoundRobin, Stage
+from netsplit.partition import MaxLoad, Problem, RoundRobin, Stage
+from netsplit.planning.decide import verified
 from tests.simulate.drawn import chain, drawn_costs
 
 NAMES = ("a", "b")
@@ -46,6 +47,20 @@ def test_stages_come_back(tmp_path: Path, problem: Problem) -> None:
     stages = [{"nodes": nodes, "devices": NAMES, "replicas": 2, "warm_up": 1}]
     path = written(tmp_path / "result.json", problem, stages=stages, device_of=dict.fromkeys(nodes, "a"))
     assert read_placement(path, problem).stages == (Stage(tuple(nodes), NAMES, 1),)
+
+
+def test_turns_come_back(tmp_path: Path, problem: Problem) -> None:
+    nodes = tuple(problem.graph.nodes)
+    made = replace(
+        RoundRobin().partition(problem),
+        device_of=dict.fromkeys(nodes, "a"),
+        stages=(Stage(nodes, NAMES, turns=(1, 0, 1)),),
+    )
+    plan = verified(replace(problem, objective=MaxLoad()), made, room=False)
+    for number, values in enumerate((asdict(made), plan.to_dict())):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps(values))
+        assert read_placement(path, problem).stages == made.stages
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition import METHODS, Auto, NetSplit, NetSplitExact, Partitioner, Pesto, Placement, Problem
+from netsplit.partition import (
+    METHODS,
+    Auto,
+    NetSplit,
+    NetSplitExact,
+    Partitioner,
+    Pesto,
+    Placement,
+    Problem,
+    Reinforce,
+)
 from netsplit.planning.verify import verify
 from netsplit.profile.memory import static_bytes
 from tests.builders import chain, cluster_of, costs_of
@@ -19,6 +29,7 @@ SET = {
     "netsplit_exact": NetSplitExact(time_limit_s=20.0),
     "netsplit": NetSplit(engine="highs"),
     "pesto": Pesto(engine="highs"),
+    "reinforce": Reinforce(evaluations=100),
 }
 EVERY = [*(SET.get(name) or kind() for name, kind in METHODS.items()), NetSplit(exclusive=True)]
 SEARCHING = ("auto", "netsplit_exact", "pesto_full")

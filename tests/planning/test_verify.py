@@ -13,6 +13,8 @@ from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
+from netsplit.partition.objectives import SimulatedIteration
+from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import recompute_used_bytes, verify
 from netsplit.planning.verify_score import recomputed_max_load_s
 from netsplit.planning.verify_timeline import verify_timeline
@@ -143,6 +145,38 @@ def test_stages_that_contradict_the_placement_are_named():
     assert tells(broken(problem, answer(problem, "0011", back)), "'t2'", "stage 1")
     replicas = with_capacities(problem, [1000, 1000, 10])
     assert "Device 'd2' holds" in broken(replicas, answer(problem, "0011", stages))
+
+
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [
+        ((0, 2), ("tage 0", "device number 2", "0 to 1")),
+        ((0, -1, 1), ("tage 0", "device number -1")),
+        ((0, 0), ("'d2'", "stage 0", "no turn")),
+        ((0, 0, 0, 0, 1), ("'d2'", "no turn among 4 micro-batches")),
+    ],
+)
+def test_turns_that_leave_a_replica_out_or_are_nobody_s_are_named(turns, words):
+    problem = replace(four(), objective=SimulatedIteration())
+    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, GPipe(4))
+    problem = replace(problem, evaluate=evaluate)
+    stages = (Stage(("n0", "n1"), ("d0", "d2"), turns=turns), Stage(("n2", "n3"), ("d1",)))
+    assert tells(broken(problem, answer(problem, "0011", stages)), *words)
+    right = (replace(stages[0], turns=(1, 0, 1)), stages[1])
+    assert verify(problem, answer(problem, "0011", right)).ok
+
+
+def test_a_program_with_other_turns_than_its_placement_is_named():
+    problem = four()
+    stages = (Stage(("n0", "n1"), ("d0", "d2"), turns=(1, 0, 1)), Stage(("n2", "n3"), ("d1",)))
+    placement = answer(problem, "0011", stages)
+    simulated = Simulated(problem.graph, problem.cluster, problem.costs, GPipe(4))
+    program = simulated.program(placement)
+    timeline = simulate(program, problem.cluster, problem.costs)
+    assert verify_timeline(problem, placement, program, timeline).ok
+    even = simulated.program(replace(placement, stages=(replace(stages[0], turns=()), stages[1])))
+    timeline = simulate(even, problem.cluster, problem.costs)
+    assert "other turns than its stage on 'd0'" in complaints(problem, placement, even, timeline)
 
 
 @examples

@@ -10,7 +10,7 @@ They share no code with `netsplit`. Each answers a loss per batch, and the final
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -133,11 +133,14 @@ def replicated_loop(
     optimizer: Optimizer,
     *,
     clip_norm: float | None = None,
+    turns: Mapping[int, Sequence[int]] | None = None,
 ) -> Trained:
     """Stage s has `replicas[s]` copies with gradients summed and parameters equal; one stage is plain DDP.
 
-    A copy's buffers see its own micro-batches only; the state has those of the first copy.
+    A copy's buffers see its own micro-batches only; the state has those of the first copy. Copies take the
+    micro-batches one after the other, or of r copies as ``turns[r]`` says again and again.
     """
+    turns = turns or {}
     copies = [
         [stage, *(deepcopy(stage) for _ in range(r - 1))] for stage, r in zip(chain, replicas, strict=True)
     ]
@@ -148,7 +151,8 @@ def replicated_loop(
         for i, (fraction, (inputs, targets)) in enumerate(pieces_of(batch, size)):
             (x,) = inputs
             for each in copies:
-                x = each[i % len(each)](x)
+                own = turns.get(len(each), range(len(each)))
+                x = each[own[i % len(own)]](x)
             value = loss(x, targets)
             (value * fraction).backward()
             parts.append(fraction * value.item())

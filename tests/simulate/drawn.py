@@ -99,7 +99,9 @@ def programs(
     twins = twins and schedule.microbatches > 1 and getattr(schedule, "weights", "") != "double"
     names = [f"cpu:{rank}" for rank in range(count + twins)]
     first = device_of["n0"]
-    replicas = {first: (first, names[-1])} if twins else None
+    replicas = {first: (first, names[-1])} if twins else {}
+    uneven = twins and schedule.update_every is None and rng.random() < 0.5
+    turns = {first: (*rng.choices([names[-1], first], k=rng.randint(0, 3)), names[-1], first)}
     devices = tuple(
         Device(name, rng.choice(["slow", "fast"]), 2**40, host=rng.choice(["here", "here", "there", None]))
         for name in names
@@ -113,7 +115,7 @@ def programs(
     problem = Problem(graph, costs, cluster, objective=SimulatedIteration())
     placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
     program = compile_program(
-        graph, device_of, priority, cluster, schedule, replicas=replicas,
+        graph, device_of, priority, cluster, schedule, replicas=replicas, turns=turns if uneven else {},
         shared_norm=schedule.update_every is None and rng.random() < 0.3,
     )  # fmt: skip
     return Drawn(problem, placement, program, simulate(program, cluster, costs))

@@ -261,13 +261,14 @@ class Instance:
         return bool((self.used_bytes(where) <= self.capacity).all())
 
     def totals(self, stages: Sequence[Stage]) -> DeviceTotals:
-        """Of stages that hold every node: each replica holds all of one and does its part of the work."""
+        """Of stages that hold every node: each replica holds all of one and does its part by its turns."""
         index = {name: v for v, name in enumerate(self.names)}
         rank = {name: p for p, name in enumerate(self.devices)}
         part = np.zeros((self.n, len(self.devices)))
         for stage in stages:
             rows = [index[name] for name in stage.nodes]
-            part[np.ix_(rows, [rank[name] for name in stage.devices])] = 1.0 / len(stage.devices)
+            for name, own in stage.parts.items():
+                part[rows, rank[name]] = own
         holds = part > 0
         touched = np.zeros((len(self.holders), len(self.devices)), bool)
         np.logical_or.at(

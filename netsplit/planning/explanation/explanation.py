@@ -85,6 +85,9 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
         )
     for number, stage in enumerate(explanation.stages):
         replicas = f", {len(stage.devices)} replicas" if len(stage.devices) > 1 else ""
+        if stage.turns:
+            taken = ", ".join(percent(part, 1.0) for part in stage.parts.values())
+            replicas += f" that take {taken} of the micro-batches"
         lines += wrapped(
             f"stage {number}: {node_run(stage.nodes)} on {', '.join(stage.devices)}{replicas},"
             f" {stage.warm_up} forwards of warm-up",

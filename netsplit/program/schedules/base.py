@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import ClassVar, Literal, Self, TypeAlias
 
 from netsplit.config import check_numbers, check_switches
 from netsplit.graph.order import longest_before
+from netsplit.partition.base import device_in_turn
 
 __all__ = ["Compute", "Phase", "Pipeline", "Schedule", "split_backward"]
 
@@ -24,13 +27,24 @@ class Pipeline:
     feeders: tuple[tuple[int, ...], ...]  # of segment s: the segments it reads from
     devices: tuple[tuple[str, ...], ...]  # of segment s: the replicas that take the micro-batches in turn
     trained: frozenset[int]  # segments with a backward
+    turns: tuple[tuple[str, ...], ...] = ()  # of segment s: its devices by their turns; empty: all in order
 
     def __len__(self) -> int:
         return len(self.feeders)
 
     def on(self, s: int, i: int) -> str:
         """The device that computes micro-batch i of segment s."""
-        return self.devices[s][i % len(self.devices[s])]
+        return device_in_turn((self.turns or self.devices)[s], i)
+
+    def following(self, s: int, i: int, microbatches: int) -> Iterator[int]:
+        """Micro-batches after i that the same device computes of segment s."""
+        home = self.on(s, i)
+        return (j for j in range(i + 1, microbatches) if self.on(s, j) == home)
+
+    def largest_part(self, s: int) -> Fraction:
+        """Of the micro-batches, what the replica of segment s takes that takes the most."""
+        ((_, most),) = Counter((self.turns or self.devices)[s]).most_common(1)
+        return Fraction(most, len((self.turns or self.devices)[s]))
 
     @property
     def names(self) -> list[str]:

@@ -16,10 +16,12 @@ def warm_up(pipeline: Pipeline) -> list[int]:
     """Micro-batches in flight on a replica of each segment that keep all behind it busy.
 
     On a chain of p devices the k-th (from 0) has p - k; with replicas it is PipeDream's
-    ceil(workers from here on / replicas here). On a DAG the longest path to the end counts.
+    ceil(workers from here on / replicas here): one here, and its part of those that keep the workers behind
+    it busy. On a DAG the longest path to the end counts; of uneven replicas the one that takes the most.
     """
     workers = pipeline.workers_from()
-    return [ceil(w / len(devices)) for w, devices in zip(workers, pipeline.devices, strict=True)]
+    behind = [w - len(devices) for w, devices in zip(workers, pipeline.devices, strict=True)]
+    return [1 + ceil(count * pipeline.largest_part(s)) for s, count in enumerate(behind)]
 
 
 def backward_first(task: Compute) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline
 
@@ -149,16 +150,16 @@ class _ListSchedule:
         """Tasks that wait for this one, once each for every reason."""
         phase, s, i = task
         pipeline = self.pipeline
-        following = range(i + len(pipeline.devices[s]), self.microbatches, len(pipeline.devices[s]))
+        following = pipeline.following(s, i, self.microbatches)
         tasks: list[Compute] = []
         if phase == "forward":
-            tasks += [("forward", s, j) for j in following[:1]]
+            tasks += [("forward", s, j) for j in islice(following, 1)]
             tasks += [("forward", v, i) for v in self._all_readers[s]]
             tasks += [(self._back(i), s, i)] if s in pipeline.trained else []
         elif phase == "weight":
-            tasks += [("weight", s, j) for j in [j for j in following if j in self.policy.split][:1]]
+            tasks += [("weight", s, j) for j in islice((j for j in following if j in self.policy.split), 1)]
         else:
-            tasks += [(self._back(j), s, j) for j in following[:1]]
+            tasks += [(self._back(j), s, j) for j in islice(following, 1)]
             tasks += [(phase, u, i) for u in pipeline.feeders[s] if u in pipeline.trained]
             tasks += [("weight", s, i)] if phase == "input" else []
         return tasks

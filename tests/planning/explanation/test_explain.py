@@ -13,13 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
+from netsplit.errors import ConfigError
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport, StageTime
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.explanation.binding import longest_chain
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.path import critical_path, merged, totals
+from netsplit.planning.plan_diff import plan_diff
+from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.memory import static_bytes
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
@@ -318,6 +322,27 @@ def test_replicas_of_a_stage_share_its_work() -> None:
     assert explanation.objective_s == problem.objective.score_s(problem, placement)
     assert tells(explanation.binding.sentence, "tage 1", "d1", "3 s")
     assert "stage 0: n0 on d0, d2, 2 replicas" in "\n".join(explanation.lines())
+
+
+def test_replicas_of_uneven_turns_share_its_work_unevenly() -> None:
+    problem, placement = pair()
+    problem = replace(problem, cluster=cluster_of([1000] * 3), objective=SimulatedIteration())
+    problem = replace(problem, evaluate=Simulated(problem.graph, problem.cluster, problem.costs, GPipe(4)))
+    stages = (Stage(("n0",), ("d0", "d2"), 2, (1, 0, 1, 1)), Stage(("n1",), ("d1",), 1))
+    uneven, even = (
+        replace(placement, stages=(replace(stages[0], turns=turns), stages[1]))
+        for turns in (stages[0].turns, ())
+    )
+    totals = Instance.of(problem).totals(uneven.stages)
+    assert (totals.forward_s[2], totals.backward_s[2]) == (3 * totals.forward_s[0], 3 * totals.backward_s[0])
+    text = "\n".join(explain(problem, uneven).lines())
+    assert "2 replicas that take 25 %, 75 % of the micro-batches" in text
+    diff = plan_diff(problem, even, uneven)
+    assert [(d.nodes_before, d.nodes_after) for d in diff.devices] == [(1, 1)] * 3
+    assert [d.after_s / d.before_s for d in diff.devices] == [0.5, 1.0, 1.5]
+    assert any(line.strip().startswith("d2: 1 to 1 nodes") for line in diff.lines())
+    with pytest.raises(ConfigError, match=r"stage 0 take uneven turns"):
+        StageTime().score_s(problem, uneven)
 
 
 @pytest.mark.parametrize(("nbytes", "binds"), [(1000, "computing of d0"), (4000, "transfers from d0")])

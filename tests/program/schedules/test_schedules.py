@@ -46,7 +46,7 @@ def on(name: str, pipeline: Pipeline, order: list[Compute]) -> str:
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> Pipeline:
-    """Any DAG; devices come back, some segments have replicas, some no backward."""
+    """Any DAG; devices come back, some segments have replicas with any turns, some no backward."""
     count = draw(st.integers(1, 7))
     feeders = tuple(
         tuple(sorted(draw(st.sets(st.integers(0, s - 1), max_size=3)))) if s else () for s in range(count)
@@ -54,7 +54,9 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     groups = draw(st.sampled_from([[("a",), ("b",), ("c",)], [("a", "x"), ("b",), ("c", "y", "z")]]))
     devices = tuple(draw(st.sampled_from(groups)) for _ in range(count))
     trained = draw(st.sets(st.integers(0, count - 1)))
-    return Pipeline(feeders, devices, frozenset(trained))
+    turns = {each: tuple(draw(st.permutations(each * 2))[:5]) for each in groups}
+    whole = {each: own if {*own} == {*each} else each for each, own in turns.items()}
+    return Pipeline(feeders, devices, frozenset(trained), tuple(whole[each] for each in devices))
 
 
 def schedules() -> st.SearchStrategy[Schedule]:
@@ -102,9 +104,9 @@ def test_every_order_is_complete_and_respects_what_depends_on_what(
     trained = len(pipeline.trained)
     assert len(order) == m * (2 * trained + len(pipeline) - trained) + trained * len(split)
     for s, devices in enumerate(pipeline.devices):  # micro-batches of a replica follow one another
-        for r in range(len(devices)):
+        for name in devices:
             for phase in LETTER:
-                own = [i for p, t, i in order if (p, t) == (phase, s) and i % len(devices) == r]
+                own = [i for p, t, i in order if (p, t) == (phase, s) and pipeline.on(s, i) == name]
                 assert own == sorted(own)
 
 
@@ -198,6 +200,16 @@ def test_a_replicated_stage_warms_up_as_pipedream_says() -> None:
     for first, name in enumerate("abc"):  # ceil(4 / 3) in flight
         begin = on(name, pipeline, order).split()[:3]
         assert begin == [f"F{first}", f"F{first + 3}", f"B{first}"]
+
+
+def test_a_replica_that_takes_more_warms_up_with_its_part_of_what_keeps_the_others_busy() -> None:
+    """Of two of three micro-batches one here, and two thirds of the two devices behind."""
+    turns = (("b", "a", "b"), ("c",), ("d",))
+    pipeline = Pipeline(((), (0,), (1,)), (("a", "b"), ("c",), ("d",)), frozenset({0, 1, 2}), turns)
+    order = OneFOneB(9).order(pipeline)
+    assert on("b", pipeline, order).startswith("F0 F2 F3 B0 F5")
+    alone = Pipeline(((),), (("a", "b"),), frozenset({0}), (("b", "a", "b"),))
+    assert on("b", alone, OneFOneB(3).order(alone)) == "F0 B0 F2 B2"
 
 
 def test_double_weights_wait_for_the_version_before_last() -> None:

@@ -1,0 +1,197 @@
+"""Replicas that take unlike numbers of micro-batches train what one device trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError
+from netsplit.graph import initial_values
+from netsplit.program import Forward, GPipe, Program, Schedule
+from netsplit.program.resize import with_tail
+from netsplit.program.schedules import ZBH1, AsyncOneFOneB, Interleaved, OneFOneB
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.share import UpdateRule
+from tests.builders import cpus
+from tests.nets import CASES, SGD, STAGES
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    Placed,
+    assert_same,
+    batches_of,
+    by_stage,
+    captured,
+    captured_for,
+    chain_of,
+    compiled,
+    local,
+    on_workers,
+    parameters_of,
+    scattered,
+)
+from tests.runtime.references import Trained, plain_loop, replicated_loop
+from tests.workers import Pools
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": GPipe(4),
+    "gpipe+recompute": GPipe(4, recompute=True),
+    "1f1b+delayed": OneFOneB(4, delay_weights=True),
+    "interleaved_1f1b": Interleaved(4),
+    "zb_h1": ZBH1(4),
+}
+TWO = {"cpu:0": ("cpu:0", "cpu:2")}
+"""Replicas of a placement on cpu:0 and cpu:1."""
+Named = Mapping[str, tuple[str, ...]]
+
+
+def turns_of(data: st.DataObject, replicas: Named) -> dict[str, tuple[str, ...]]:
+    """Drawn: every replica has a turn within the first four."""
+    drawn = {}
+    for first, each in replicas.items():
+        more = data.draw(st.lists(st.sampled_from(each), max_size=4 - len(each)))
+        drawn[first] = tuple(data.draw(st.permutations([*each, *more]), label=f"turns of {first}"))
+    return drawn
+
+
+def taken(program: Program, device: str) -> list[int]:
+    """Micro-batches that a device computes."""
+    each = program.instructions[device]
+    return sorted({ins.microbatch for ins in each if isinstance(ins, Forward)})
+
+
+def resized(name: str, placed: Placed, schedule: Schedule, samples: int, **options: Named) -> Program:
+    full, rest = divmod(samples, 2)
+    graph = captured(name, 2)
+    program = compiled(graph, placed, 5, schedule.with_microbatches(full + bool(rest)), **options)
+    return with_tail(program, graph, captured(name, rest)) if rest else program
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["cells", "tied", "two_heads", "fan", "attention"])
+@settings(PATIENT, max_examples=2)
+@given(data=st.data())
+def test_any_turns_train_what_the_plain_loop_trains(name: str, schedule: str, data: st.DataObject) -> None:
+    """Of the last batches one has fewer micro-batches than turns, and a tail; gradients of two add up."""
+    case, order = CASES[name], SCHEDULES[schedule]
+    graph = captured(name, 2)
+    placed = scattered(data, graph, 2)
+    replicas = data.draw(
+        st.sampled_from([TWO, {"cpu:0": ("cpu:0", "cpu:2", "cpu:4"), "cpu:1": ("cpu:1", "cpu:3")}]),
+        label="replicas",
+    )
+    turns = turns_of(data, replicas)
+    clip_norm = data.draw(st.sampled_from([None, 0.3]), label="clip_norm")
+    program = compiled(
+        graph, placed, 5, order, replicas=replicas, turns=turns, shared_norm=clip_norm is not None
+    )
+    runtime = LocalRuntime(program, cpus(5), initial_values(case.fresh(), graph), SGD, UpdateRule(clip_norm))
+    sizes = (8, 8, 8, 3)
+    batches = [case.another(seed, count) for seed, count in enumerate(sizes)]
+    options = {"replicas": replicas, "turns": turns, "shared_norm": clip_norm is not None}
+    losses = [
+        runtime.train_batch(
+            *batch,
+            fraction=size / sum(sizes[n - n % 2 : n - n % 2 + 2]),
+            step=n % 2 == 1,
+            program=None if size == 8 else resized(name, placed, order, size, **options),  # type: ignore[arg-type]
+        )
+        for n, (batch, size) in enumerate(zip(batches, sizes, strict=True))
+    ]
+    wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2, clip_norm=clip_norm)
+    trained = Trained(losses, runtime.state())
+    assert_same(parameters_of(case, trained), parameters_of(case, wanted))
+
+
+def shaped(schedule: Schedule, turns: Sequence[int], **options: bool) -> Program:
+    """Two replicas of three stages, then one device."""
+    graph = captured_for(STAGES, schedule)
+    each = ("cpu:0", "cpu:1")
+    return compiled(
+        graph, by_stage(graph, ["cpu:0", "cpu:0", "cpu:0", "cpu:2"]), 3, schedule,
+        replicas={"cpu:0": each}, turns={"cpu:0": tuple(each[place] for place in turns)}, **options,
+    )  # fmt: skip
+
+
+def wanted_of(turns: Sequence[int], clip_norm: float | None = None) -> Trained:
+    """Plain data parallelism with such turns, running statistics included."""
+    return replicated_loop(
+        chain_of(STAGES), [2, 2, 2, 1], STAGES.loss, batches_of(STAGES), 2, SGD,
+        clip_norm=clip_norm, turns={2: turns},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("turns", [(1, 0, 1), (0, 1, 1, 1), (0, 0, 1)])
+def test_uneven_replicas_train_as_data_parallel_ones(turns: tuple[int, ...], schedule: str) -> None:
+    program = shaped(SCHEDULES[schedule], turns)
+    for place, name in enumerate(("cpu:0", "cpu:1")):
+        assert taken(program, name) == [i for i in range(4) if turns[i % len(turns)] == place]
+    assert_same(local(program, STAGES, batches_of(STAGES)), wanted_of(turns))
+
+
+def test_uneven_replicas_on_worker_processes(pools: Pools) -> None:
+    for schedule in SCHEDULES.values():
+        program = shaped(schedule, (1, 0, 1), shared_norm=True)
+        trained = on_workers(program, STAGES, batches_of(STAGES), pools(3), rule=UpdateRule(clip_norm=0.2))
+        assert_same(trained, wanted_of((1, 0, 1), clip_norm=0.2))
+
+
+def test_a_batch_of_fewer_micro_batches_on_worker_processes(pools: Pools) -> None:
+    """Its one micro-batch and a tail are of one replica; the other has a part in the sum all the same."""
+    order, replicas = OneFOneB(4), {"cpu:0": ("cpu:0", "cpu:2")}
+    case, graph = CASES["fan"], captured("fan", 2)
+    placed = (dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
+    options = {"replicas": replicas, "turns": {"cpu:0": ("cpu:2", "cpu:2", "cpu:2", "cpu:0")}}
+    batches = [case.another(seed, count) for seed, count in enumerate((8, 3, 8))]
+    runtime = DistributedRuntime(
+        compiled(graph, placed, 5, order, **options), pools(5), initial_values(case.fresh(), graph), SGD,
+        resized=lambda batch: resized("fan", placed, order, batch.samples, **options),
+    )  # fmt: skip
+    losses = [runtime.train_batch(inputs, (targets,)) for inputs, targets in batches]
+    assert_same(Trained(losses, runtime.state()), plain_loop(case.fresh(), case.loss, batches, 2, SGD))
+
+
+def test_float16_and_its_scale_are_of_all_replicas() -> None:
+    """The scale is a power of two: it rounds nothing where the model is in double precision."""
+    program = shaped(OneFOneB(4), (1, 0, 1), shared_norm=True)
+    rule = UpdateRule(clip_norm=0.2, loss_scaling=True)
+    assert_same(local(program, STAGES, batches_of(STAGES), rule=rule), wanted_of((1, 0, 1), clip_norm=0.2))
+
+
+def test_replicas_hold_the_same_parameters_after_uneven_turns() -> None:
+    program = shaped(GPipe(4), (1, 0, 1))
+    runtime = LocalRuntime(program, cpus(3), initial_values(STAGES.fresh(), program.graph), SGD)
+    for batch in batches_of(STAGES):
+        runtime.train_batch(*batch)
+    first, second = runtime.shares["cpu:0"].parameters, runtime.shares["cpu:1"].parameters
+    assert first
+    assert all(torch.equal(p, second[k]) for k, p in first.items())
+
+
+def test_turns_that_cannot_be_are_refused() -> None:
+    graph = captured_for(STAGES, GPipe(4))
+    placed = dict.fromkeys(graph.nodes, "cpu:0")
+    for own in (("cpu:0", "cpu:0"), ("cpu:0", "cpu:1", "cpu:2")):
+        with pytest.raises(ConfigError, match=r"turns of 'cpu:0'.*cpu:[12]"):
+            compiled(graph, placed, 3, GPipe(4), replicas={"cpu:0": ("cpu:0", "cpu:1")}, turns={"cpu:0": own})
+
+
+def test_devices_that_step_within_a_batch_take_even_turns() -> None:
+    """Those of every round in any order; else a replica could step before another has begun."""
+    with pytest.raises(ConfigError, match=r"uneven turns.*pipedream"):
+        shaped(AsyncOneFOneB(4), (0, 1, 1))
+    ordered, crossed = (
+        local(shaped(AsyncOneFOneB(4), turns), STAGES, batches_of(STAGES)) for turns in ((0, 1), (0, 1, 1, 0))
+    )
+    assert_same(parameters_of(STAGES, ordered), parameters_of(STAGES, crossed))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_turns_in_order_are_those_without(schedule: str) -> None:
+    once, twice = (shaped(SCHEDULES[schedule], turns) for turns in ((0, 1), (0, 1, 0, 1)))
+    assert once.instructions == twice.instructions
