@@ -6,11 +6,11 @@ the captured model executed them. Source: NetSplit thesis, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from math import prod
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 __all__ = [
     "CALL",
@@ -22,6 +22,7 @@ __all__ = [
     "Node",
     "Variable",
     "dtype_bytes",
+    "once_of",
 ]
 
 TRANSFER = "netsplit.transfer"
@@ -152,6 +153,11 @@ class Graph:
         return len(self.nodes)
 
     @cached_property
+    def derived(self) -> dict[Hashable, Any]:
+        """What `once_of` a graph was derived from it, by the function and its other arguments."""
+        return {}
+
+    @cached_property
     def entry_nodes(self) -> tuple[str, ...]:
         """Nodes without predecessors."""
         return tuple(n for n in self.nodes if not self.predecessors[n])
@@ -212,3 +218,23 @@ class Graph:
                     own = (k for k in (*node.inputs, *node.outputs) if k and k not in node.blocked)
                     requiring.update(k for k in own if self.variables[k].requires_grad)
         return frozenset(requiring)
+
+
+_Result = TypeVar("_Result")
+_Others = ParamSpec("_Others")
+
+
+def once_of(
+    function: Callable[Concatenate[Graph, _Others], _Result],
+) -> Callable[Concatenate[Graph, _Others], _Result]:
+    """Of a graph and hashable arguments, computed the first time: the graph keeps the answer, and never changes."""
+
+    @wraps(function)
+    def kept(graph: Graph, *args: _Others.args, **kwargs: _Others.kwargs) -> _Result:
+        key = (function.__qualname__, args, tuple(sorted(kwargs.items())))
+        if key not in graph.derived:
+            graph.derived[key] = function(graph, *args, **kwargs)
+        answer: _Result = graph.derived[key]
+        return answer
+
+    return kept

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import networkx
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, once_of
 from netsplit.graph.order import topological_order
 
 __all__ = [
@@ -48,11 +48,13 @@ class DisjointSets:
         return list(members.values())
 
 
+@once_of
 def atoms_of(graph: Graph) -> Sets:
     """`graph.colocated` sets and all other nodes alone, by topological position of their first node."""
     return joined(graph, graph.colocated)
 
 
+@once_of
 def units_of(graph: Graph) -> Sets:
     """`graph.units` and all other nodes alone, by topological position of their first node."""
     return joined(graph, graph.units)

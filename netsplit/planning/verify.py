@@ -83,7 +83,7 @@ def _verdict(placement: Placement, violations: Iterable[str]) -> Verdict:
 
 
 def _each_node_once(problem: Problem, placement: Placement) -> Iterator[str]:
-    devices = [device.name for device in problem.cluster.devices]
+    devices = {device.name for device in problem.cluster.devices}
     for what, table in (("device", placement.device_of), ("priority", placement.priority)):
         for name in problem.graph.nodes:
             if name not in table:

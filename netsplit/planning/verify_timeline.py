@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.timeline_index import COMPUTING, Computation, Copy, TimelineIndex, shown
@@ -154,17 +155,28 @@ class _OrderCheck:
     def _last_before(self, device: str, number: int) -> Event | None:
         """The last backward whose gradients a Step takes, or of a device's only Step the last computation
         that uses what it changes."""
-        several = any(self.index.update.values())
+        several = self._several
         last: Event | None = None
-        for (kind, s, i), events in self.index.spans.items():
+        for (kind, s, i), e in self._computed.get(device, ()):
             back = kind in ("backward", "weight")
             counts = self.index.update.get((s, i)) == number if several else back or self._steps(s)
-            if not counts or (several and not back):
-                continue
-            for e in events:
-                if e.device == device and (last is None or e.end_s > last.end_s):
-                    last = e
+            if counts and (back or not several) and (last is None or e.end_s > last.end_s):
+                last = e
         return last
+
+    @cached_property
+    def _several(self) -> bool:
+        """Whether devices step more than once."""
+        return any(self.index.update.values())
+
+    @cached_property
+    def _computed(self) -> dict[str, list[tuple[Computation, Event]]]:
+        """Device -> what it computes."""
+        computed: dict[str, list[tuple[Computation, Event]]] = {}
+        for what, events in self.index.spans.items():
+            for e in events:
+                computed.setdefault(e.device, []).append((what, e))
+        return computed
 
     def _steps(self, s: int) -> bool:
         graph = self.index.problem.graph

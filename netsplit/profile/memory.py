@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from netsplit.graph.ir import Graph, Variable
+from netsplit.graph.ir import Graph, Variable, once_of
 from netsplit.graph.storage import storage_bytes, storage_of
 
 __all__ = [
@@ -111,6 +111,7 @@ class MemoryModel:
         return used
 
 
+@once_of
 def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
     """NetSplit thesis, equation (5-18): all variables are there at once, `copies` times each.
 
@@ -125,6 +126,7 @@ def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
     )
 
 
+@once_of
 def lifetimes_model(graph: Graph, alpha: int, in_flight: int) -> MemoryModel:
     """What stays from forward to backward, of all micro-batches in flight: what autograd saves.
 

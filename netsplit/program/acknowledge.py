@@ -8,10 +8,12 @@ transfer itself. Small tensors are therefore held until something arrives that w
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from netsplit.program.check import needs
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Send
 
-__all__ = ["HELD_BYTES", "acknowledged"]
+__all__ = ["HELD_BYTES", "Arrivals", "acknowledged"]
 
 HELD_BYTES = 2**16
 """Tensors up to this size are held so; of larger ones the end of the transfer is watched for."""
@@ -19,33 +21,52 @@ HELD_BYTES = 2**16
 _Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
 
 
-def acknowledged(program: Program, device: str) -> dict[int, tuple[Send, ...]]:
+@dataclass(frozen=True)
+class Arrivals:
+    """Of all transfers of a program, by tag: indices of instructions on the devices of both ends."""
+
+    sent_at: dict[int, int]
+    taken_at: dict[int, int]  # that waits for it first; of those that some instruction waits for
+
+    @classmethod
+    def of(cls, program: Program) -> Arrivals:
+        sent_at = {
+            ins.tag: index
+            for each in program.instructions.values()
+            for index, ins in enumerate(each)
+            if isinstance(ins, Send)
+        }
+        taken_at = {tag: index for name in program.devices for tag, index in _taken(program, name).items()}
+        return cls(sent_at, taken_at)
+
+
+def acknowledged(
+    program: Program, device: str, arrivals: Arrivals | None = None
+) -> dict[int, tuple[Send, ...]]:
     """Index of a device's instruction -> small sends of its own that are over once this instruction is.
 
     Those that nothing later tells of are not in it: they are waited for at the iteration's end.
+
+    Args:
+        arrivals: those of the program, where more than one device asks.
     """
-    sent_at = {
-        ins.tag: index
-        for each in program.instructions.values()
-        for index, ins in enumerate(each)
-        if isinstance(ins, Send)
-    }
-    taken_at = {tag: index for name in program.devices for tag, index in _taken(program, name).items()}
-    arrivals: dict[int, list[Recv]] = {}
+    known = Arrivals.of(program) if arrivals is None else arrivals
+    sent_at, taken_at = known.sent_at, known.taken_at
+    taken: dict[int, list[Recv]] = {}
     receives = {ins.tag: ins for ins in program.instructions[device] if isinstance(ins, Recv)}
     for tag, index in _taken(program, device).items():
-        arrivals.setdefault(index, []).append(receives[tag])
+        taken.setdefault(index, []).append(receives[tag])
     freed: dict[int, tuple[Send, ...]] = {}
     under_way: dict[str, list[Send]] = {}
     for index, ins in enumerate(program.instructions[device]):
         if isinstance(ins, Send) and program.graph.variables[ins.source].nbytes <= HELD_BYTES:
             under_way.setdefault(ins.peer, []).append(ins)
         over: list[Send] = []
-        for recv in arrivals.get(index, ()):
+        for recv in taken.get(index, ()):
             sends = under_way.get(recv.peer, [])
-            told = [send for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]]
-            under_way[recv.peer] = [send for send in sends if send not in told]
-            over += told
+            told = {send.tag for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]}
+            under_way[recv.peer] = [send for send in sends if send.tag not in told]
+            over += [send for send in sends if send.tag in told]
         if over:
             freed[index] = tuple(over)
     return freed

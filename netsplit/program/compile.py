@@ -182,6 +182,8 @@ class _Compiler:
         self.trained = self._trained() if self.training else frozenset()
         self.pipeline = self._pipeline()
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
+        self.readers = Counter(k for s in self.trained for k in self.segments[s].inputs)  # with a backward
+        self.rank = {name: p for p, name in enumerate(self.names)}
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
 
@@ -208,7 +210,7 @@ class _Compiler:
             source = self._source(k)
             if source == k or k not in self.graph.requires_backward:
                 continue
-            left = self.left.setdefault((k, i), self._backward_readers(k)) - 1
+            left = self.left.setdefault((k, i), self.readers[k]) - 1
             self.left[k, i] = left
             if left == 0:
                 to = self.segments[self.maker[source]].on(i)
@@ -228,7 +230,8 @@ class _Compiler:
 
     def step_all(self) -> None:
         """Once all is computed: forwards that no backward follows read the weights from before, too."""
-        homes = [name for name in self.names if any(self.segments[s].device == name for s in self.trained)]
+        training = {self.segments[s].device for s in self.trained}
+        homes = [name for name in self.names if name in training]
         for home in homes:
             self._reduce(home, 0)
         if self.shared_norm:
@@ -285,16 +288,13 @@ class _Compiler:
     def _copies(self, k: str) -> list[str]:
         """Transfer outputs "k@q" of a variable, in the rank order of q."""
         copies = [v for v in self.graph.variables[k].consumers if self.graph.nodes[v].op == TRANSFER]
-        return sorted(copies, key=lambda copy: self.names.index(self.device_of[copy]))
+        return sorted(copies, key=lambda copy: self.rank[self.device_of[copy]])
 
     def _source(self, k: str) -> str:
         producer = self.graph.variables[k].producer
         if producer is not None and self.graph.nodes[producer].op == TRANSFER:
             return self.graph.nodes[producer].inputs[0]
         return k
-
-    def _backward_readers(self, k: str) -> int:
-        return sum(k in segment.inputs and segment.index in self.trained for segment in self.segments)
 
     def _trained(self) -> frozenset[int]:
         return frozenset(

@@ -23,7 +23,7 @@ within a segment in its backward, storage by storage; both are counted on the ho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,8 +31,8 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import NodeBytes, Offload
-from netsplit.program.acknowledge import HELD_BYTES, acknowledged
-from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
+from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
+from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
 from netsplit.simulate.segment_memory import Key, SegmentMemory
 from netsplit.simulate.storages import MemoryProfile, Storages
 from netsplit.simulate.versions import Versions
@@ -64,9 +64,15 @@ def memory_profile(
     program: Program, alpha: int, transients: Transients | None = None, offload: Offload = NOTHING
 ) -> dict[str, MemoryProfile]:
     """Device -> when its bytes peak and what they are; arguments as of `predicted_peak_bytes`."""
-    own, transients = storage_bytes(program.graph), transients or {}
+    own, transients, arrivals = storage_bytes(program.graph), transients or {}, Arrivals.of(program)
+    segments: dict[str, list[Segment]] = {device: [] for device in program.devices}
+    for segment in program.segments:
+        for device in segment.replicas or (segment.device,):
+            segments[device].append(segment)
     return {
-        device: _DeviceMemory(program, device, alpha, own, transients.get(device, {}), offload).run()
+        device: _DeviceMemory(
+            program, device, segments[device], alpha, own, transients.get(device, {}), offload, arrivals
+        ).run()
         for device in program.devices
     }
 
@@ -90,10 +96,12 @@ class _DeviceMemory:
         self,
         program: Program,
         device: str,
+        segments: Sequence[Segment],
         alpha: int,
         own: dict[str, int],
         transients: Mapping[str, NodeBytes],
         offload: Offload,
+        arrivals: Arrivals,
     ) -> None:
         self.program = program
         self.graph = program.graph
@@ -105,8 +113,7 @@ class _DeviceMemory:
         }
         self.shapes = {
             s.index: SegmentMemory(program, s, own, self._deferred(s.index), transients, offload.activations)
-            for s in program.segments
-            if device in (s.replicas or (s.device,))
+            for s in segments
         }
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
@@ -137,7 +144,7 @@ class _DeviceMemory:
         self.parts: dict[tuple[str, int], list[Key]] = {}  # gradients waiting to be summed
         self.arriving: dict[tuple[str, int], Key] = {}  # gradients from other devices
         self.sending: dict[int, Key] = {}  # by tag
-        self.acknowledged = acknowledged(program, device)
+        self.acknowledged = acknowledged(program, device, arrivals)
         self.watched = {
             ins.tag
             for ins in self.instructions
@@ -361,11 +368,12 @@ class _DeviceMemory:
 
     def _arrived(self, index: int) -> None:
         """Let go of what has been sent."""
-        told = {send.tag for send in self.acknowledged.get(index, ())}
+        over = [send.tag for send in self.acknowledged.get(index, ())]
         if not isinstance(self.instructions[index], Send | Recv):
-            told |= self.watched
-        for tag in told & self.sending.keys():
-            self.storages.release(self.sending.pop(tag), transfer=True)
+            over += [tag for tag in self.sending if tag in self.watched]
+        for tag in over:
+            if tag in self.sending:
+                self.storages.release(self.sending.pop(tag), transfer=True)
 
     def _hold(self, k: str, i: int, transfer: bool = False) -> None:
         self._hold_root(storage_of(self.graph, k), i, transfer)

@@ -7,9 +7,11 @@ Index letters: `v` node (topological order), `u` variable that another node read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +98,21 @@ class Instance:
 
     @classmethod
     def of(cls, problem: Problem) -> Instance:
+        """The arrays of a problem: those that are alive of one that differs in nothing that they hold."""
+        key = (
+            id(problem.graph), id(problem.costs), id(problem.cluster), problem.in_flight, problem.memory,
+        )  # fmt: skip
+        known = _alive.get(key)
+        if known is None:
+            known = _alive[key] = cls._made(problem)
+        if known.problem is problem:
+            return known
+        same = copy(known)  # with the tables that were asked for already
+        object.__setattr__(same, "problem", problem)
+        return same
+
+    @classmethod
+    def _made(cls, problem: Problem) -> Instance:
         graph, costs, cluster = problem.graph, problem.costs, problem.cluster
         index = graph.position
         names = tuple(graph.nodes)
@@ -105,10 +122,7 @@ class Instance:
         u_of = {k: u for u, k in enumerate(used)}
         requires_backward = graph.requires_backward
         trained = np.array([any(k in requires_backward for k in node.outputs if k) for node in graph], bool)
-        seconds = np.array(
-            [[[(s := each.nodes[v]).forward_s, s.backward_s] for each in on] for v in names],
-            float,
-        ).reshape(len(names), len(on), 2)
+        forward_s, backward_s = _seconds(names, on)
         memory = problem.memory_model
         latency_s, seconds_per_byte = cluster.link_costs
         trainable = _trainable_bytes(problem)
@@ -119,8 +133,8 @@ class Instance:
             names=names,
             devices=tuple(device.name for device in cluster.devices),
             variables=tuple(used),
-            forward_s=np.ascontiguousarray(seconds[:, :, 0]),
-            backward_s=np.ascontiguousarray(seconds[:, :, 1] * trained[:, None]),
+            forward_s=forward_s,
+            backward_s=backward_s * trained[:, None],
             trained=trained,
             producer=np.array([index[graph.variables[k].producer or ""] for k in used], np.int64),
             consumers=Csr.of([sorted(index[v] for v in graph.variables[k].consumers) for k in used]),
@@ -158,7 +172,8 @@ class Instance:
     @property
     def serial_s(self) -> float:
         """No placement with any order takes longer: everything one after the other, at its slowest."""
-        transfers = self.transfer_s.max(axis=(1, 2), initial=0.0)
+        latency, pace = np.unique([self.latency_s.ravel(), self.seconds_per_byte.ravel()], axis=1)
+        transfers = np.max(latency + self.nbytes[:, None] * pace, axis=1, initial=0.0)
         copies = np.minimum(np.diff(self.consumers.starts), max(len(self.devices) - 1, 0))
         nodes = (self.forward_s + self.backward_s + self.step_s).max(axis=1, initial=0.0)
         return float(nodes.sum() + (transfers * copies * (1 + self.requires_backward)).sum())
@@ -173,7 +188,7 @@ class Instance:
 
     @cached_property
     def transfer_s(self) -> Floats:
-        """[m, D, D] seconds to move variable u from p to q; zero on the same device."""
+        """[m, D, D] seconds to move variable u from p to q; zero on the same device. For small problems."""
         return np.asarray(self.latency_s + self.nbytes[:, None, None] * self.seconds_per_byte)
 
     @cached_property
@@ -286,6 +301,21 @@ class Instance:
     def stages_fit(self, stages: Sequence[Stage]) -> bool:
         """Whether every replica of every stage is within its device's capacity."""
         return bool((self.totals(stages).nbytes <= self.capacity).all())
+
+
+_alive: WeakValueDictionary[tuple[int, int, int, int, str], Instance] = WeakValueDictionary()
+"""By what it is made of, whose identities are theirs alone while it lives, as it holds them."""
+
+
+def _seconds(names: Sequence[str], on: Sequence[DeviceCosts]) -> tuple[Floats, Floats]:
+    """[n, D] each, forward and backward: read once for each kind of device."""
+    kinds = list({id(each): each for each in on}.values())
+    rank = {id(each): column for column, each in enumerate(kinds)}
+    column = [rank[id(each)] for each in on]
+    seconds = np.array(
+        [[[(s := each.nodes[v]).forward_s, s.backward_s] for each in kinds] for v in names], float
+    ).reshape(len(names), len(kinds), 2)
+    return np.ascontiguousarray(seconds[:, column, 0]), np.ascontiguousarray(seconds[:, column, 1])
 
 
 def _trainable_bytes(problem: Problem) -> dict[str, int]:

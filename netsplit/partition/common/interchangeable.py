@@ -27,12 +27,17 @@ def interchangeable(own: Sequence[Hashable], tables: Sequence[NDArray[np.generic
     for q in range(len(own)):
         for p in range(q):
             if sets.find(p) == p and own[p] == own[q]:
-                swap = np.arange(len(own))
-                swap[[p, q]] = q, p
-                if all(np.array_equal(table, table[np.ix_(swap, swap)]) for table in tables):
+                if all(_alike(table, p, q) for table in tables):
                     sets.merge(p, q)
                     break
     return sets.sets()
+
+
+def _alike(table: NDArray[np.generic], p: int, q: int) -> bool:
+    """Whether it is the same with p and q exchanged."""
+    swap = np.arange(len(table))
+    swap[[p, q]] = q, p
+    return np.array_equal(table[p], table[q, swap]) and np.array_equal(table[:, p], table[swap, q])
 
 
 def interchangeable_devices(instance: Instance) -> list[list[int]]:

@@ -35,9 +35,9 @@ class Room:
                 touched[a].append(k)
         self._touched = [np.array(each, np.int64) for each in touched]
 
-    def devices(self, atom: int) -> list[int]:
-        """Devices on which the atom fits."""
-        return np.flatnonzero(self.need[atom] <= self.left).tolist()
+    def devices(self, atom: int) -> Ints:
+        """Devices on which the atom fits, ascending."""
+        return np.flatnonzero(self.need[atom] <= self.left)
 
     def take(self, atom: int, p: int) -> None:
         self.left[p] -= self.need[atom, p]

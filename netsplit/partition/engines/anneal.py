@@ -94,7 +94,8 @@ def clusters_of(instance: Instance) -> Csr:
     """
     weight: dict[tuple[int, int], float] = {}
     pairs = max(1, len(instance.devices) * (len(instance.devices) - 1))
-    mean = instance.transfer_s.sum(axis=(1, 2)) / pairs * (1 + instance.requires_backward)
+    total_s = instance.latency_s.sum() + instance.nbytes * instance.seconds_per_byte.sum()
+    mean = total_s / pairs * (1 + instance.requires_backward)
     for u in range(len(instance.producer)):
         a = int(instance.atom_of[instance.producer[u]])
         for b in {int(instance.atom_of[v]) for v in instance.consumers[u]}:

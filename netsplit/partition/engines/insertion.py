@@ -151,34 +151,48 @@ class PartialSchedule:
         self.placed_by = "finish time"
         self.reserved: tuple[int, ...] = ()  # atoms that were placed first, to make them fit
         self._slots = [IdleSlots() for _ in instance.devices]
-        # lists, as single elements of arrays are slow to read
-        self._seconds: list[list[float]] = tasks.seconds.tolist()
-        self._latency: list[list[float]] = instance.latency_s.tolist()
-        self._pace: list[list[float]] = instance.seconds_per_byte.tolist()
+        self._seconds, self._backward_s = tasks.seconds, instance.backward_s
+        self._latency, self._pace = instance.latency_s, instance.seconds_per_byte
         atom_of, n = instance.atom_of.tolist(), instance.n
         messages, nbytes = tasks.messages.tolist(), tasks.nbytes.tolist()
         self._feeds = [
             [(u, atom_of[u % n], messages[e], nbytes[e]) for e, u in each] for each in tasks.feeders()
         ]
 
-    def earliest_start(self, task: int, p: int) -> float:
+    def first_to_finish(self, v: int, devices: Ints, preferred: int = -1) -> int:
+        """Where EFT = EST + w of node v's forward, with the node's own backward behind it, is least.
+
+        Ties go to the preferred device, then to the first. No device ends before its messages have come and
+        it has computed, so devices are asked for their slots by that, until no other can win.
+        """
+        ready = np.zeros(len(self._slots))  # [D] seconds at which all messages have come
+        for u, atom, messages, nbytes in self._feeds[v]:
+            q = self.where[atom]  # whose messages to itself take no time
+            came = self.finish[u] + (messages * self._latency[q] + nbytes * self._pace[q])
+            np.maximum(ready, came, out=ready)
+        least = ready[devices] + self._seconds[v, devices] + self._backward_s[v, devices]
+        best = (inf, True, -1)
+        for i in np.lexsort((devices, devices != preferred, least)).tolist():
+            p = int(devices[i])
+            if (float(least[i]), p != preferred, p) > best:
+                break
+            own_s = float(self._seconds[v, p])
+            finish = self._slots[p].earliest(float(ready[p]), own_s) + own_s
+            best = min(best, (finish + float(self._backward_s[v, p]), p != preferred, p))
+        return best[2]
+
+    def book(self, task: int, p: int) -> None:
         """EST: the first idle slot on device p after all messages have come."""
         ready = 0.0
         for u, atom, messages, nbytes in self._feeds[task]:
             came, q = self.finish[u], self.where[atom]
             if q != p:
-                came += messages * self._latency[q][p] + nbytes * self._pace[q][p]
+                came += float(messages * self._latency[q, p] + nbytes * self._pace[q, p])
             if came > ready:
                 ready = came
-        return self._slots[p].earliest(ready, self._seconds[task][p])
-
-    def earliest_finish(self, task: int, p: int) -> float:
-        """EFT = EST + w."""
-        return self.earliest_start(task, p) + self._seconds[task][p]
-
-    def book(self, task: int, p: int) -> None:
-        self.start[task] = self.earliest_start(task, p)
-        self.finish[task] = self._slots[p].book(self.start[task], self._seconds[task][p])
+        seconds = float(self._seconds[task, p])
+        self.start[task] = self._slots[p].earliest(ready, seconds)
+        self.finish[task] = self._slots[p].book(self.start[task], seconds)
 
     def place(self, atom: int, p: int) -> None:
         self.where[atom] = p
@@ -199,7 +213,7 @@ class PartialSchedule:
         return {"placed_by": self.placed_by, "reserved_atoms": len(self.reserved)}
 
 
-Chooser = Callable[[PartialSchedule, int, list[int]], int]
+Chooser = Callable[[PartialSchedule, int, Ints], int]
 """(schedule, forward task of a node whose atom has no device yet, devices where it fits) -> device."""
 
 
@@ -250,7 +264,7 @@ def schedule_within_memory(
 def _reserve(made: PartialSchedule, atoms: Iterable[int]) -> int | None:
     """Place atoms, the largest first, where the most bytes stay free; or the one that does not fit."""
     for atom in sorted(atoms, key=lambda atom: (-int(made.room.need[atom].max()), atom)):
-        devices = made.room.devices(atom)
+        devices = made.room.devices(atom).tolist()
         if not devices:
             return atom
         left = made.room.left - made.room.need[atom]
@@ -265,7 +279,7 @@ def _run(made: PartialSchedule, order: list[int], choose: Chooser) -> int | None
         atom = atom_of[task % n]
         if made.where[atom] < 0:
             devices = made.room.devices(atom)
-            if not devices:
+            if not len(devices):
                 return atom
             made.place(atom, choose(made, task, devices))
         made.book(task, made.where[atom])

@@ -11,7 +11,7 @@ import numpy as np
 from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inner
-from netsplit.partition.engines.step_arrays import KINDS, Arrays, DeviceSeconds
+from netsplit.partition.engines.step_arrays import KINDS, Arrays, DeviceSeconds, moving_s
 from netsplit.partition.engines.step_lists import lay_out
 from netsplit.partition.engines.step_run import seconds_of
 
@@ -29,8 +29,8 @@ class CompiledStep:
         i = instance
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
-            i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.transfer_s,
-            i.trainable_bytes, _of_devices(i), i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
+            i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
+            i.seconds_per_byte, i.trainable_bytes, _of_devices(i), i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
             np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 
@@ -101,7 +101,7 @@ def upward_rank(where: Ints, a: Arrays) -> Floats:
     1. Behind a node lies the reader with the longest way there, rank and way back. 2. With the node's own
     seconds that is its rank.
     """
-    makes, consumers, transfer_s, requires_backward = a.makes, a.consumers, a.transfer_s, a.requires_backward
+    makes, consumers, requires_backward = a.makes, a.consumers, a.requires_backward
     n = len(a.forward_s)
     rank = np.zeros(n)
     for v in range(n - 1, -1, -1):
@@ -113,9 +113,9 @@ def upward_rank(where: Ints, a: Arrays) -> Floats:
             for c in range(consumers[u], consumers[u + 1]):
                 w = consumers[c]
                 q = where[w]
-                way = transfer_s[u, p, q]
+                way = moving_s(u, p, q, a)
                 if requires_backward[u]:
-                    way += transfer_s[u, q, p]
+                    way += moving_s(u, q, p, a)
                 tail = max(tail, rank[w] + way)
         # 2. rank
         rank[v] = tail + a.forward_s[v, p] + a.backward_s[v, p]
@@ -132,7 +132,7 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
     4. what they make is sent, and units that waited for it alone are ready.
     """
     makes, consumers, units, unit_of = a.makes, a.consumers, a.units, a.unit_of
-    forward_s, transfer_s = a.forward_s, a.transfer_s
+    forward_s = a.forward_s
     n, devices = forward_s.shape
     # 1. ready
     missing = _missing(a)
@@ -142,9 +142,9 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
             ready[count] = unit
             count += 1
     clock, link = np.zeros(devices), np.zeros((devices, devices))
-    arrive = np.zeros((len(a.producer), devices))
+    arrive = np.zeros(devices)  # of the variable that is sent
     ends = np.zeros(n)
-    sent = np.zeros(devices, np.bool_)
+    sent = np.full(devices, -1)  # the last variable that was
     taken = 0
     while count > 0:
         # 2. take
@@ -168,19 +168,18 @@ def list_schedule(where: Ints, rank: Floats, a: Arrays, order: Ints) -> Floats:
             # 4. send
             for k in range(makes[v], makes[v + 1]):
                 u = makes[k]
-                sent[:] = False
                 for c in range(consumers[u], consumers[u + 1]):
                     w = consumers[c]
                     q = where[w]
-                    if q != d and not sent[q]:
-                        link[d, q] = max(link[d, q], now) + transfer_s[u, d, q]
-                        arrive[u, q] = link[d, q]
-                        sent[q] = True
+                    if q != d and sent[q] != u:
+                        link[d, q] = max(link[d, q], now) + moving_s(u, d, q, a)
+                        arrive[q] = link[d, q]
+                        sent[q] = u
                     elif q == d:
-                        arrive[u, q] = now
+                        arrive[q] = now
                     other = unit_of[w]
                     if other != unit:
-                        ready_at[other] = max(ready_at[other], arrive[u, q])
+                        ready_at[other] = max(ready_at[other], arrive[q])
                         missing[other] -= 1
                         if missing[other] == 0:
                             ready[count] = other

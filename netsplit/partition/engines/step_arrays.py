@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints, Packed
+from netsplit.partition.engines.compiled import inlined
 
-__all__ = ["EAGER_1F1B", "GPIPE", "KINDS", "ONE_F_ONE_B", "SINGLE_BATCH", "Arrays", "DeviceSeconds"]
+__all__ = ["EAGER_1F1B", "GPIPE", "KINDS", "ONE_F_ONE_B", "SINGLE_BATCH", "Arrays", "DeviceSeconds", "moving_s"]
 
 SINGLE_BATCH, GPIPE, ONE_F_ONE_B, EAGER_1F1B = range(4)
 KINDS = {"single_batch": SINGLE_BATCH, "gpipe": GPIPE, "1f1b": ONE_F_ONE_B, "eager_1f1b": EAGER_1F1B}
@@ -42,7 +43,8 @@ class Arrays(NamedTuple):
     gives: NDArray[np.bool_]  # [reads] a gradient comes back from this node
     makes: Packed  # [n] -> variables
     nbytes: Ints  # [m]
-    transfer_s: Floats  # [m, D, D]
+    latency_s: Floats  # [D, D]
+    seconds_per_byte: Floats  # [D, D]
     trainable_bytes: Ints  # [n]
     device: DeviceSeconds
     unit_of: Ints  # [n] as the instance has it; a node that is in none of the graph's is one alone
@@ -50,3 +52,9 @@ class Arrays(NamedTuple):
     weights: Packed  # [n] -> parameters that the optimiser changes
     weight_bytes: Ints  # [parameters]
     turns: Ints  # [2] kind of schedule, micro-batches
+
+
+@inlined
+def moving_s(u: int, p: int, q: int, a: Arrays) -> float:
+    """Seconds of a variable's transfer from p to q."""
+    return a.latency_s[p, q] + a.nbytes[u] * a.seconds_per_byte[p, q]

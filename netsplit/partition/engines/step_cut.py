@@ -28,6 +28,7 @@ class _Cutting(NamedTuple):
     current: Ints  # [D] the last segment
     open: NDArray[np.bool_]  # [D] it is open still
     segment: Ints  # [n]
+    home: Ints  # [segments] device
     opened: Ints  # [segments] when
     closed: Ints  # [segments] when; 0: it is open still
     clock: Ints  # [1]
@@ -46,7 +47,7 @@ def cut(where: Ints, order: Ints, a: Arrays) -> Segments:
     cutting = _Cutting(
         np.zeros(a.units[0] - 1, np.bool_), np.zeros(n, np.int64), np.zeros(devices, np.int64),
         np.zeros(devices, np.bool_), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
-        np.zeros(1, np.int64), np.full(devices, -1),
+        np.zeros(n, np.int64), np.zeros(1, np.int64), np.full(devices, -1),
     )  # fmt: skip
     current, is_open, done, units = cutting.current, cutting.open, cutting.done, a.units
     segments, transfers, waiting, at = 0, 0, 0, 0
@@ -64,6 +65,7 @@ def cut(where: Ints, order: Ints, a: Arrays) -> Segments:
         if not is_open[d]:
             cutting.clock[0] += 1
             current[d], is_open[d], cutting.opened[segments] = segments, True, cutting.clock[0]
+            cutting.home[segments] = d
             segments += 1
         # 3. close
         sends = _sends(unit, d, where, cutting, a)
@@ -72,9 +74,9 @@ def cut(where: Ints, order: Ints, a: Arrays) -> Segments:
             _close(d, cutting)
     # 4. all
     for s in range(segments):
-        for d in range(devices):
-            if is_open[d] and current[d] == s:
-                _close(d, cutting)
+        d = cutting.home[s]
+        if is_open[d] and current[d] == s:
+            _close(d, cutting)
     return Segments(segments, _by_closing(segments, cutting), transfers)
 
 

@@ -153,7 +153,7 @@ def _nodes_by_segment(where: Ints, segments: Segments, home: Ints) -> Packed:
 @inner
 def _sending(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> _Sending:
     """Each segment: 1. notes what it reads; 2. sends what is read elsewhere. 3. What comes back."""
-    reads, makes, consumers, producer = a.reads, a.makes, a.consumers, a.producer
+    reads, makes, producer = a.reads, a.makes, a.producer
     home, nodes = work.home, work.nodes
     count, tag = len(home), 0
     sending = _Sending(
@@ -164,7 +164,8 @@ def _sending(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> _Sending:
     packed, target = sending.reads, sending.target
     first = np.zeros(len(producer), np.int64)  # transfer of each variable; the others follow it
     last = np.full(sent, -1)  # segment that reads it
-    reached = np.zeros(len(work.held), np.bool_)
+    reached = np.full(len(work.held), -1)  # the last variable that is read there
+    targets = np.zeros(len(work.held), np.int64)
     taken = count + 1
     packed[0] = taken
     for s in range(count):
@@ -191,17 +192,31 @@ def _sending(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> _Sending:
             for k in range(makes[v], makes[v + 1]):
                 u = makes[k]
                 first[u] = tag
-                reached[:] = False
-                for c in range(consumers[u], consumers[u + 1]):
-                    reached[where[consumers[c]]] = True
-                for q in range(len(reached)):
-                    if reached[q] and q != d:
-                        sending.variable[tag], sending.source[tag], target[tag] = u, d, q
-                        tag += 1
+                for j in range(_targets(u, d, where, reached, targets, a)):
+                    sending.variable[tag], sending.source[tag], target[tag] = u, d, targets[j]
+                    tag += 1
         sending.sends[s + 1] = tag
     # 3. back
     _send_back(sending)
     return sending
+
+
+@inlined
+def _targets(u: int, d: int, where: Ints, reached: Ints, targets: Ints, a: Arrays) -> int:
+    """How many devices but d read variable u: the first of `targets`, ascending."""
+    size = 0
+    for c in range(a.consumers[u], a.consumers[u + 1]):
+        q = where[a.consumers[c]]
+        if q == d or reached[q] == u:
+            continue
+        reached[q] = u
+        at = size
+        while at > 0 and targets[at - 1] > q:
+            targets[at] = targets[at - 1]
+            at -= 1
+        targets[at] = q
+        size += 1
+    return size
 
 
 @inlined

@@ -115,7 +115,8 @@ class _Listing(NamedTuple):
     """How far a list schedule has come. Tasks are numbered (phase * segments + s) * m + i."""
 
     missing: Ints  # [tasks] how many each waits for
-    ready: Ints  # [D, tasks of the device]
+    ready: Ints  # [tasks]
+    first: Ints  # [D] where each device's begin in `ready`, which has room for all of them
     size: Ints  # [D] of those that are ready
     running: Ints  # [D] task; -1: the device is idle
     ends: Ints  # [D]
@@ -135,8 +136,8 @@ def _one_f_one_b(
     readers = _transposed(feeders)
     names = _by_first(home, devices)
     listing = _Listing(
-        _waits(feeders, readers, trained, m), np.zeros((devices, len(order) + 1), np.int64),
-        np.zeros(devices, np.int64), np.full(devices, -1), np.zeros(devices, np.int64),
+        _waits(feeders, readers, trained, m), np.zeros(len(order), np.int64),
+        _begins(home, trained, devices, m), np.zeros(devices, np.int64), np.full(devices, -1), np.zeros(devices, np.int64),
         np.zeros(count, np.int64),
     )  # fmt: skip
     # 1. ready
@@ -205,6 +206,17 @@ def _by_first(home: Ints, devices: int) -> Ints:
 
 
 @inner
+def _begins(home: Ints, trained: NDArray[np.bool_], devices: int, m: int) -> Ints:
+    """`_Listing.first`."""
+    first = np.zeros(devices + 1, np.int64)
+    for s in range(len(home)):
+        first[home[s] + 1] += m * (1 + trained[s])
+    for d in range(devices):
+        first[d + 1] += first[d]
+    return first
+
+
+@inner
 def _waits(feeders: Packed, readers: Packed, trained: NDArray[np.bool_], m: int) -> Ints:
     """`_Listing.missing`."""
     count = feeders[0] - 1
@@ -222,7 +234,7 @@ def _waits(feeders: Packed, readers: Packed, trained: NDArray[np.bool_], m: int)
 @inlined
 def _offer(task: int, s: int, home: Ints, listing: _Listing) -> None:
     d = home[s]
-    listing.ready[d, listing.size[d]] = task
+    listing.ready[listing.first[d] + listing.size[d]] = task
     listing.size[d] += 1
 
 
@@ -231,8 +243,8 @@ def _most_urgent(d: int, m: int, trained: NDArray[np.bool_], limit: Ints, listin
     """Where it stands among those that are ready; -1: none may begin."""
     count = len(trained)
     best, urgency = -1, 0
-    for at in range(listing.size[d]):
-        x, i = listing.ready[d, at] // m, listing.ready[d, at] % m
+    for at in range(listing.first[d], listing.first[d] + listing.size[d]):
+        x, i = listing.ready[at] // m, listing.ready[at] % m
         s = x % count
         if x >= count:
             key = i * count + s
@@ -250,8 +262,8 @@ def _earliest(names: Ints, m: int, count: int, listing: _Listing) -> tuple[int, 
     """The device and the place there of what is ready of the earliest micro-batch and segment."""
     device, best, earliest = -1, -1, 0
     for d in names:
-        for at in range(listing.size[d]):
-            x, i = listing.ready[d, at] // m, listing.ready[d, at] % m
+        for at in range(listing.first[d], listing.first[d] + listing.size[d]):
+            x, i = listing.ready[at] // m, listing.ready[at] % m
             if best < 0 or i * count + x % count < earliest:
                 device, best, earliest = d, at, i * count + x % count
     return device, best
@@ -261,9 +273,9 @@ def _earliest(names: Ints, m: int, count: int, listing: _Listing) -> tuple[int, 
 def _begin(
     d: int, at: int, now: int, m: int, trained: NDArray[np.bool_], listing: _Listing, computation: Ints
 ) -> None:
-    task = listing.ready[d, at]
+    task = listing.ready[at]
     listing.size[d] -= 1
-    listing.ready[d, at] = listing.ready[d, listing.size[d]]
+    listing.ready[at] = listing.ready[listing.first[d] + listing.size[d]]
     x = task // m
     phase, s = x // len(trained), x % len(trained)
     computation[0], computation[1], computation[2] = phase, s, task % m

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
-from netsplit.partition.engines.step_arrays import Arrays, DeviceSeconds
+from netsplit.partition.engines.step_arrays import Arrays, DeviceSeconds, moving_s
 from netsplit.partition.engines.step_lists import BACKWARD, FORWARD, MESSAGE, STEP, Lists
 
 __all__ = ["seconds_of"]
@@ -84,7 +84,7 @@ def seconds_of(lists: Lists, a: Arrays) -> float:
 @inner
 def _undisturbed_s(lists: Lists, a: Arrays) -> float:
     """One pass, in the order of all instructions: phases 1 and 2."""
-    source, target, variable, transfer_s = lists.source, lists.target, lists.variable, a.transfer_s
+    source, target, variable = lists.source, lists.target, lists.variable
     kinds, whats, microbatch, home, instruction, message = (
         lists.kind, lists.what, lists.microbatch, lists.home, a.device.instruction, a.device.message,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
             p, q = source[x], target[x]
             clock[p] += message[p]
             clock[q] += message[q]
-            link[p, q] = max(clock[p], clock[q], link[p, q]) + transfer_s[variable[x], p, q]
+            link[p, q] = max(clock[p], clock[q], link[p, q]) + moving_s(variable[x], p, q, a)
             arrived[others + x] = link[p, q]
             last = max(last, link[p, q])
         elif kinds[i] == STEP:
@@ -170,7 +170,7 @@ def _carry(lists: Lists, run: _Happened, a: Arrays) -> int:
     x = place % len(lists.source)
     p, q, u = lists.source[x], lists.target[x], lists.variable[x]
     start = max(when, run.free[p, q])
-    end = start + a.transfer_s[u, p, q]
+    end = start + moving_s(u, p, q, a)
     run.free[p, q] = end
     run.moves.arrived[place] = end
     if end > start:
@@ -252,8 +252,10 @@ def _slowed(device: DeviceSeconds) -> bool:
     for d in range(len(host)):
         if device.copy_per_byte[d] > 0:
             return True
+        if host[d] < 0 or device.contention[d] == 1.0:
+            continue
         for e in range(len(host)):
-            if d != e and host[d] >= 0 and host[d] == host[e] and device.contention[d] != 1.0:
+            if d != e and host[d] == host[e]:
                 return True
     return False
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.partition.base import Problem
-from netsplit.partition.common.instance import Floats, Instance
+from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
@@ -87,19 +87,14 @@ class _PathChooser:
         self._on_path = set(path)
         self._atom_of = instance.atom_of.tolist()
         self._total_s = instance.forward_s + instance.backward_s
-        self._backward_s = instance.backward_s.tolist()
         self._device = -1
 
-    def __call__(self, made: PartialSchedule, task: int, devices: list[int]) -> int:
+    def __call__(self, made: PartialSchedule, task: int, devices: Ints) -> int:
         if task not in self._on_path:
-            return min(devices, key=lambda p: self._finish(made, task, p))
+            return made.first_to_finish(task, devices, preferred=self._device)
         if self._device not in devices:
-            self._device = self._fastest(made, task, devices)
+            self._device = self._fastest(made, task, devices.tolist())
         return self._device
-
-    def _finish(self, made: PartialSchedule, task: int, p: int) -> tuple[float, bool, int]:
-        """Finish time with the node's own backward; a tie goes to the critical path's device."""
-        return made.earliest_finish(task, p) + self._backward_s[task][p], p != self._device, p
 
     def _fastest(self, made: PartialSchedule, task: int, devices: list[int]) -> int:
         """The device with the least mean seconds of the path's nodes that it can take, `task` first."""

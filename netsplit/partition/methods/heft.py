@@ -39,12 +39,9 @@ class Heft(Partitioner):
         instance = Instance.of(problem)
         tasks = StepTasks.of(instance)
         order = tasks.by_rank(mean_ranks(instance, tasks))
-        backward_s = instance.backward_s.tolist()
-
-        def first_to_finish(made: PartialSchedule, task: int, devices: list[int]) -> int:
-            return min(devices, key=lambda p: (made.earliest_finish(task, p) + backward_s[task][p], p))
-
-        made = schedule_within_memory(problem, self.name, tasks, order, lambda: first_to_finish)
+        made = schedule_within_memory(
+            problem, self.name, tasks, order, lambda: PartialSchedule.first_to_finish
+        )
         return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=made.notes())
 
 

@@ -55,7 +55,8 @@ class BaechiProblem:
     instance: Instance
     tick_s: float
     compute: Ints  # [n, D] ticks, 1 at least
-    transfer: Ints  # [m, D, D] ticks from p to q; zero on the same device
+    link_of: Ints  # [D, D] number of the link from p to q; alike links have one
+    hops: Ints  # [m, links] ticks; zero on the same device
     rank: Ints  # [n] the authors' topological order, which settles ties
 
     @classmethod
@@ -67,15 +68,21 @@ class BaechiProblem:
         computation, and the way back of the gradients.
         """
         instance = Instance.of(problem)
-        seconds, hops = instance.forward_s, instance.transfer_s
+        latency, pace = instance.latency_s, instance.seconds_per_byte
+        kinds, link_of = np.unique(
+            [each.ravel() for each in (latency, pace, latency.T, pace.T)], axis=1, return_inverse=True
+        )
+        seconds, nbytes = instance.forward_s, instance.nbytes[:, None]
+        hops = kinds[0] + nbytes * kinds[1]
         if times == "training":
             seconds = seconds + instance.backward_s
-            hops = hops + instance.requires_backward[:, None, None] * hops.transpose(0, 2, 1)
+            hops = hops + instance.requires_backward[:, None] * (kinds[2] + nbytes * kinds[3])
         order = breadth_first(problem.graph)
         return cls(
             instance,
             tick_s,
             np.maximum(np.rint(seconds / tick_s), 1).astype(np.int64),
+            link_of.reshape(latency.shape),
             np.rint(hops / tick_s).astype(np.int64),
             np.array([order[name] for name in instance.names], np.int64),
         )
@@ -87,6 +94,10 @@ class BaechiProblem:
     @property
     def devices(self) -> int:
         return len(self.instance.devices)
+
+    def transfer(self, u: int | Ints, p: int) -> Ints:
+        """[D] ticks of a variable from p to each device, or [len(u), D] of several."""
+        return np.asarray(self.hops[u][..., self.link_of[p]])
 
     @cached_property
     def inward(self) -> tuple[tuple[Edge, ...], ...]:
@@ -139,7 +150,7 @@ def receive(
     ready = 0
     for u in edge[2]:
         if u not in arrived[q]:
-            ticks = int(tasks.transfer[u, p, q])
+            ticks = int(tasks.hops[u, tasks.link_of[p, q]])
             sent = max(end, channel[p])
             channel[p] = sent + ticks
             channel[q] = max(sent, channel[q]) + ticks
@@ -206,8 +217,8 @@ class Memory(ABC):
     left: Ints  # [D]
 
     @abstractmethod
-    def placeable(self, nodes: Ints, placed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[len(nodes), D] whether each fits; `placed` says whose colocation set has a device."""
+    def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
+        """[len(nodes), len(asked)] whether each fits on each; `placed`: whose colocation set has a device."""
 
     @abstractmethod
     def run(self, v: int, where: Ints) -> None:
@@ -227,8 +238,9 @@ class StaticMemory(Memory):
         self._atom_of = tasks.instance.atom_of
         self._taken = np.zeros(len(tasks.instance.atoms), bool)
 
-    def placeable(self, nodes: Ints, placed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return np.asarray(placed[:, None] | (self._room.need[self._atom_of[nodes]] <= self.left))
+    def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
+        need = self._room.need[np.ix_(self._atom_of[nodes], asked)]
+        return np.asarray(placed[:, None] | (need <= self.left[asked]))
 
     def run(self, v: int, where: Ints) -> None:
         a = int(self._atom_of[v])
@@ -258,8 +270,8 @@ class AuthorsMemory(Memory):
         self._inward = tasks.inward
         self._readers = [len(edges) for edges in tasks.outward]
 
-    def placeable(self, nodes: Ints, placed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return np.asarray(self._required(nodes, placed)[:, None] <= self.left)
+    def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
+        return np.asarray(self._required(nodes, placed)[:, None] <= self.left[asked])
 
     def run(self, v: int, where: Ints) -> None:
         self.left[where[v]] -= self._own[v]

@@ -16,6 +16,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Ints
+from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.methods.baechi.baechi import (
     BaechiMemory,
     BaechiProblem,
@@ -46,6 +47,9 @@ class EtfLoop:
     An operator without any edge that writes what it holds follows the set it is colocated with. The authors'
     graphs have none; a captured one has a counter beside each batch normalisation, which could start at once
     anywhere, and would draw the normalisation to whatever device is idle first.
+
+    Of devices that are alike and have done nothing yet, the first stands for all: they would propose the same,
+    and ties go to it.
     """
 
     def __init__(self, tasks: BaechiProblem, memory: Memory) -> None:
@@ -67,6 +71,8 @@ class EtfLoop:
         self._inflow = _Inflow(tasks)
         self._followers = _followers(tasks)
         following = {v for followers in self._followers.values() for v in followers}
+        self._unused = {each[0]: each[1:] for each in interchangeable_devices(tasks.instance)}
+        self.asked: list[int] = sorted(self._unused)  # devices, ascending
         self._prepare([v for v in range(n) if not self._waits_for[v] and v not in following])
 
     def run(self) -> bool:
@@ -75,32 +81,28 @@ class EtfLoop:
         while True:
             self._finish(now)
             while True:
-                table = self._table(now)
-                asked = [
-                    (q, *self.propose(q, now, table))
-                    for q in range(self.tasks.devices)
-                    if self._running[q] < 0 and self.ready
-                ]
-                startable = [(row, q) for q, row, ticks in asked if ticks <= now]
+                idle = [c for c, q in enumerate(self.asked) if self._running[q] < 0]
+                proposals = self.proposals(idle, now, self._table(now)) if idle and self.ready else []
+                startable = [(row, self.asked[c]) for c, row, ticks in proposals if ticks <= now]
                 if not startable:
                     break
                 self._commit(*min(startable))
-            moments = [ticks for _, _, ticks in asked if ticks < NEVER]
+            moments = [ticks for _, _, ticks in proposals if ticks < NEVER]
             moments += [int(self.end[v]) for v in self._running if v >= 0]
             if not moments:
                 return bool(self.ran.all())
             now = min(moments)
 
-    def propose(self, q: int, now: int, table: Ints) -> tuple[int, int]:
-        """The row of `table` that idle device q would run, and when it has something to do.
+    def proposals(self, idle: list[int], now: int, table: Ints) -> list[tuple[int, int, int]]:
+        """Of each idle device its column, the row of `table` that it would run, and when it has something to do.
 
         Args:
-            q: the device.
+            idle: columns of the table.
             now: the time.
-            table: [ready operators by rank, devices] earliest starts, `NEVER` where one cannot be placed.
+            table: [ready operators by rank, devices asked] earliest starts, `NEVER` where one cannot be placed.
         """
-        row = int(table[:, q].argmin())
-        return row, int(table[row, q])
+        rows = table[:, idle].argmin(axis=0)
+        return list(zip(idle, rows.tolist(), table[rows, idle].tolist(), strict=True))
 
     def row_of(self, v: int) -> int:
         """The row of a node in the table, or -1 where it is not ready."""
@@ -135,24 +137,25 @@ class EtfLoop:
 
     def _estimate(self, nodes: list[int]) -> None:
         if nodes:
-            channel = np.array(self._channel)
-            self._ready_ticks[nodes] = self._inflow.ticks(nodes, channel, self._arrival)
+            channel, asked = np.array(self._channel), np.array(self.asked)
+            self._ready_ticks[np.ix_(nodes, asked)] = self._inflow.ticks(nodes, asked, channel, self._arrival)
 
     def _table(self, now: int) -> Ints:
-        """[ready, D] when each ready operator could start on each device, `NEVER` where it cannot."""
-        nodes = self._node_at[self.ready]
-        table = np.maximum(self._ready_ticks[nodes], np.maximum(self._free_at, now))
+        """[ready, devices asked] when each operator could start on each, `NEVER` where it cannot."""
+        nodes, asked = self._node_at[self.ready], np.array(self.asked)
+        table = np.maximum(self._ready_ticks[np.ix_(nodes, asked)], np.maximum(self._free_at[asked], now))
         place = self.where[nodes]
         placed = place >= 0
-        fits = self.memory.placeable(nodes, placed)
+        fits = self.memory.placeable(nodes, placed, asked)
         if placed.any():
-            fits &= ~placed[:, None] | (place[:, None] == np.arange(self.tasks.devices))
+            fits &= ~placed[:, None] | (place[:, None] == asked)
         table[~fits] = NEVER
         return table
 
     def _commit(self, row: int, q: int) -> None:
         v = int(self._node_at[self.ready.pop(row)])
-        ready, sent = 0, False
+        alike = self._unused.pop(q, ())
+        ready, sent = 0, bool(alike)
         for edge in self.tasks.inward[v]:
             p, end = int(self.where[edge[0]]), int(self.end[edge[0]])
             if p != q:
@@ -169,6 +172,9 @@ class EtfLoop:
         self.ran[v] = True
         self.memory.run(v, self.where)
         self._running[q] = self.last[q] = v
+        if alike:
+            self._unused[alike[0]] = alike[1:]
+            insort(self.asked, alike[0])
         if sent:
             self._estimate(self._node_at[self.ready].tolist())
 
@@ -208,25 +214,25 @@ class _Inflow:
             i = self._producer[e]
             self._home[e], self._end[e] = where[i], end[i]
             rows = slice(self._rows_of.starts[e], self._rows_of.starts[e + 1])
-            self._cost[rows] = self._tasks.transfer[self._rows_of.items[rows], where[i]]
+            self._cost[rows] = self._tasks.transfer(self._rows_of.items[rows], int(where[i]))
 
-    def ticks(self, nodes: list[int], channel: Ints, arrival: Ints) -> Ints:
-        """[len(nodes), D] when all that a node reads could be on a device."""
-        ready = np.zeros((len(nodes), len(channel)), np.int64)
+    def ticks(self, nodes: list[int], asked: Ints, channel: Ints, arrival: Ints) -> Ints:
+        """[len(nodes), len(asked)] when all that a node reads could be on a device."""
+        ready = np.zeros((len(nodes), len(asked)), np.int64)
         starts = self._edges_of.starts
         fed = [k for k, v in enumerate(nodes) if starts[v + 1] > starts[v]]
         if not fed:
             return ready
         edges, first_edge = _spans(starts, [nodes[k] for k in fed])
         rows, first_row = _spans(self._rows_of.starts, edges)
-        got = arrival[self._rows_of.items[rows]]
+        got = arrival[np.ix_(self._rows_of.items[rows], asked)]
         lacking = got < 0
         latest = np.maximum.reduceat(got, first_row)
-        cost = np.add.reduceat(np.where(lacking, self._cost[rows], 0), first_row)
+        cost = np.add.reduceat(np.where(lacking, self._cost[np.ix_(rows, asked)], 0), first_row)
         home, end = self._home[edges], self._end[edges]
-        begin = np.maximum(np.maximum(end, channel[home])[:, None], channel)
+        begin = np.maximum(np.maximum(end, channel[home])[:, None], channel[asked])
         ticks = np.where(np.logical_or.reduceat(lacking, first_row), np.maximum(latest, begin + cost), latest)
-        ticks[np.arange(len(edges)), home] = end
+        ticks = np.where(home[:, None] == asked, end[:, None], ticks)
         ready[fed] = np.maximum.reduceat(ticks, first_edge)
         return ready
 

@@ -31,30 +31,36 @@ class SctLoop(EtfLoop):
         self._favourite = favourite  # [n] node, -1 for none
         super().__init__(tasks, memory)
 
-    def propose(self, q: int, now: int, table: Ints) -> tuple[int, int]:
-        row = self._awaited(q, table)
-        if row < 0:
-            return super().propose(q, now, table)
-        urgent, ticks = self._urgent(q, table)
-        if ticks <= now:
-            return urgent, ticks
-        if table[row, q] <= now:
-            return row, int(table[row, q])
-        return row, min(int(table[row, q]), ticks)
+    def proposals(self, idle: list[int], now: int, table: Ints) -> list[tuple[int, int, int]]:
+        plain = super().proposals(idle, now, table)
+        return [self._patient(c, now, table) or proposal for c, proposal in zip(idle, plain, strict=True)]
 
-    def _awaited(self, q: int, table: Ints) -> int:
-        """The row of the child for which device q stays awake, or -1."""
-        child = int(self._favourite[self.last[q]]) if self.last[q] >= 0 else -1
+    def _patient(self, c: int, now: int, table: Ints) -> tuple[int, int, int] | None:
+        """What the device of a column proposes where it waits for a child."""
+        row = self._awaited(c, table)
+        if row < 0:
+            return None
+        urgent, ticks = self._urgent(c, table)
+        if ticks <= now:
+            return c, urgent, ticks
+        if table[row, c] <= now:
+            return c, row, int(table[row, c])
+        return c, row, min(int(table[row, c]), ticks)
+
+    def _awaited(self, c: int, table: Ints) -> int:
+        """The row of the child for which the device stays awake, or -1."""
+        last = self.last[self.asked[c]]
+        child = int(self._favourite[last]) if last >= 0 else -1
         if child < 0 or self.where[child] >= 0:
             return -1
         row = self.row_of(child)
-        return row if row >= 0 and table[row].min() == table[row, q] < NEVER else -1
+        return row if row >= 0 and table[row].min() == table[row, c] < NEVER else -1
 
     @staticmethod
-    def _urgent(q: int, table: Ints) -> tuple[int, int]:
-        """The operator that could first start on all its devices, of those that q can run, and when."""
+    def _urgent(c: int, table: Ints) -> tuple[int, int]:
+        """The operator that could first start on all its devices, of those that this can run, and when."""
         latest = np.where(table < NEVER, table, 0).max(axis=1)
-        latest[table[:, q] == NEVER] = NEVER
+        latest[table[:, c] == NEVER] = NEVER
         row = int(latest.argmin())
         return row, int(latest[row])
 

@@ -30,7 +30,7 @@ def favourites(tasks: BaechiProblem, threshold: float, solver: LpSolver = "auto"
     """[n] the favourite child of every node, -1 for none; and the relaxed makespan in ticks."""
     compute = tasks.compute.mean(axis=1)
     pairs = max(1, tasks.devices * (tasks.devices - 1))
-    hop = tasks.transfer.sum(axis=(1, 2)) / pairs
+    hop = tasks.hops @ np.bincount(tasks.link_of.ravel()) / pairs
     ends = [(i, j) for i, j, _ in tasks.edges]
     cost = np.array([hop[list(variables)].sum() for _, _, variables in tasks.edges])
     if not ends:

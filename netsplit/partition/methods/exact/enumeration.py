@@ -14,6 +14,7 @@ import numpy as np
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.compiled import compiled
 from netsplit.partition.engines.kernels import Arrays, CompiledStep, makespan
+from netsplit.partition.engines.step_arrays import moving_s
 
 __all__ = ["MOST_NODES", "enumerated"]
 
@@ -73,9 +74,9 @@ def least_s(where: Ints, a: Arrays) -> float:
             for c in range(a.consumers[u], a.consumers[u + 1]):
                 w = a.consumers[c]
                 q = where[w]
-                ahead[v] = max(ahead[v], a.transfer_s[u, p, q] + ahead[w])
+                ahead[v] = max(ahead[v], moving_s(u, p, q, a) + ahead[w])
                 if a.requires_backward[u] and a.trained[w]:
-                    inside = max(inside, a.transfer_s[u, p, q] + back[w] + a.transfer_s[u, q, p])
+                    inside = max(inside, moving_s(u, p, q, a) + back[w] + moving_s(u, q, p, a))
         ahead[v] += a.forward_s[v, p]
         if a.trained[v]:
             back[v] = a.forward_s[v, p] + inside + a.backward_s[v, p]

@@ -57,7 +57,9 @@ def coplace(
         added = loads[a].nbytes + loads[b].nbytes
         need = added if group_bytes == "added" else memory.union_bytes(loads[a], loads[b])
         if need <= limit:
-            loads[sets.merge(a, b)] = Load(need, loads[a].variables | loads[b].variables)
+            few, many = sorted((loads[a].variables, loads[b].variables), key=len)
+            many |= few  # into the larger, so that each is moved but few times
+            loads[sets.merge(a, b)] = Load(need, many)
     in_order = graph.position.__getitem__
     return tuple(
         tuple(sorted((name for i in members for name in atoms[i]), key=in_order)) for members in sets.sets()

@@ -66,7 +66,7 @@ def test_time_is_whole_ticks_and_an_operator_takes_one_at_least():
     problem = problem_of({"a": 0.0, "b": 2.4e-6, "c": 2.6e-6}, [("a", 3, "b")])
     tasks = BaechiProblem.of(problem)
     assert tasks.compute[:, 0].tolist() == [1, 2, 3]
-    assert tasks.transfer[0].tolist() == [[0, 3_000_000], [3_000_000, 0]]
+    assert [tasks.transfer(0, p).tolist() for p in (0, 1)] == [[0, 3_000_000], [3_000_000, 0]]
 
 
 def test_training_adds_the_backward_computation_and_the_way_back_of_gradients():
@@ -76,7 +76,7 @@ def test_training_adds_the_backward_computation_and_the_way_back_of_gradients():
     problem = replace(problem, graph=replace(graph, variables=grown, output_variables=("t3",)))
     tasks = BaechiProblem.of(problem, "training", tick_s=1.0)
     assert tasks.compute[:, 0].tolist() == [6, 12, 15]
-    assert tasks.transfer[:, 0, 1].tolist() == [6, 2]
+    assert tasks.transfer(np.arange(2), 0)[:, 1].tolist() == [6, 2]
 
 
 def test_the_authors_order_is_first_ready_first():
@@ -117,5 +117,5 @@ def test_a_colocated_set_fits_where_what_it_keeps_does():
     memory = AuthorsMemory(tasks_of(problem), np.array([26, 27]), keep_outputs=False)
     nodes = np.arange(3)
     unplaced, placed = np.zeros(3, bool), np.ones(3, bool)
-    assert memory.placeable(nodes, unplaced).tolist() == [[False, True], [True, True], [False, True]]
-    assert memory.placeable(nodes, placed).all(), "of a set that has a device only the member is tested"
+    assert memory.placeable(nodes, unplaced, np.arange(2)).tolist() == [[False, True], [True, True], [False, True]]
+    assert memory.placeable(nodes, placed, np.arange(2)).all(), "of a set that has a device only the member is tested"

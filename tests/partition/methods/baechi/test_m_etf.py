@@ -138,7 +138,7 @@ def test_the_schedule_is_one_exclusive_devices_and_precedence(problem):
         assert loop.end[v] == loop.start[v] + tasks.compute[v, loop.where[v]]
         for i, _, variables in tasks.inward[v]:
             p, q = loop.where[i], loop.where[v]
-            hop = sum(tasks.transfer[u, p, q] for u in variables) if len(variables) == 1 else 0
+            hop = sum(tasks.transfer(u, p)[q] for u in variables) if len(variables) == 1 else 0
             cached = any(
                 loop.where[w] == q and loop.start[w] <= loop.start[v]
                 for u in variables

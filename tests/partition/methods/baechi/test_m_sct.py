@@ -99,7 +99,7 @@ def test_both_engines_agree_on_the_makespan_which_is_between_free_and_paid_trans
     tasks = tasks_of(problem)
     compute = tasks.compute.mean(axis=1)
     ends = [(i, j) for i, j, _ in tasks.edges]
-    cost = np.array([float(sum(tasks.transfer[list(u)].max(axis=(1, 2)))) for *_, u in tasks.edges])
+    cost = np.array([float(sum(tasks.hops[list(u)].max(axis=1))) for *_, u in tasks.edges])
     if not ends:
         return
     longest = {}

@@ -1,0 +1,1 @@
+"""Planning time and memory against the number of nodes and devices."""
