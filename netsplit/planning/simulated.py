@@ -74,6 +74,7 @@ class Simulated:
             self.training,
             placement.replicas,
             self.shared_norm,
+            placement.cuts,
         )
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:

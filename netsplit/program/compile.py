@@ -9,7 +9,7 @@ tensor. All devices' lists therefore agree with one global order of transfers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +48,7 @@ def compile_program(
     training: bool = True,
     replicas: Mapping[str, tuple[str, ...]] | None = None,
     shared_norm: bool = False,
+    cuts: Collection[str] = (),
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
@@ -55,6 +56,7 @@ def compile_program(
         device_of: of every node; where stages are replicated, the first replica.
         replicas: first replica -> all of them; they take the micro-batches in turn.
         shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
+        cuts: nodes at which a segment begins (`Placement.cuts`).
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; `shared_norm` with
@@ -70,7 +72,7 @@ def compile_program(
     placed, devices = insert_transfers(graph, device_of)
     segments = tuple(
         replace(segment, replicas=groups[segment.device]) if segment.device in groups else segment
-        for segment in cut_segments(placed, devices, priority, schedule.fine_segments)
+        for segment in cut_segments(placed, devices, priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
     walk = _Compiler(placed, devices, segments, names, schedule, groups, training, shared_norm)

@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, TypeAlias
 
 from netsplit.config import check_numbers, check_switches
 from netsplit.graph.order import longest_before
 
-__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "split_backward"]
+__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "TaskTimes", "split_backward"]
 
 Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
 Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """How long everything takes: seconds, or the units of a schedule's own."""
+
+    computing: Mapping[tuple[Phase, int, str], float]  # phase, segment, device
+    moving: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
+    """Of what segment u makes on device p, and v reads on q: (u, v, p, q). What is not named takes none."""
+    returning: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
+    """Of the gradient that goes back, by the same keys."""
+
+    @classmethod
+    def in_units(cls, pipeline: Pipeline, units: Mapping[Phase, float]) -> TaskTimes:
+        """Every segment takes the same."""
+        return cls(
+            {
+                (phase, s, name): unit
+                for phase, unit in units.items()
+                for s, devices in enumerate(pipeline.devices)
+                for name in devices
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -24,6 +47,7 @@ class Pipeline:
     feeders: tuple[tuple[int, ...], ...]  # of segment s: the segments it reads from
     devices: tuple[tuple[str, ...], ...]  # of segment s: the replicas that take the micro-batches in turn
     trained: frozenset[int]  # segments with a backward
+    durations: TaskTimes | None = None  # where they are known, for schedules that go by them
 
     def __len__(self) -> int:
         return len(self.feeders)
