@@ -67,6 +67,7 @@ def _parsed(values: Any) -> Placement:
             )
             for stage in values.get("stages") or ()
         ),
+        tuple(map(str, values.get("cuts") or ())),
     )
 
 

@@ -116,6 +116,7 @@ class Placement:
     priority: dict[str, int]  # node name -> rank; a topological order of the graph
     report: SolverReport
     stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
+    cuts: tuple[str, ...] = ()  # nodes at which a segment begins, though their device goes on
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:

@@ -29,6 +29,7 @@ class Choice:
     bound_for: str = ""  # `Objective.bound_key` of what the bound is proven for; "": for less than that
     notes: Mapping[str, Any] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
+    cuts: tuple[str, ...] = ()  # `Placement.cuts`
 
     def report(self, seconds: float) -> SolverReport:
         objective_s, bound_s, gap = self.objective_s, self.bound_s, None
@@ -75,6 +76,7 @@ class Partitioner(ABC):
             priority=topological_priority(problem.graph, choice.key or problem.graph.position),
             report=replace(choice.report(time.perf_counter() - started), optimises=self.optimises),
             stages=choice.stages,
+            cuts=choice.cuts,
         )
 
     def check(self, problem: Problem) -> None:

@@ -289,6 +289,7 @@ class Plan:
                 }
                 for stage in self.placement.stages
             ],
+            "cuts": list(self.placement.cuts),
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "notes": _plain(report.notes),
         }

@@ -76,6 +76,7 @@ class Simulated:
             placement.replicas,
             self.shared_norm,
             placement.turns,
+            placement.cuts,
         )
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:

@@ -271,7 +271,7 @@ class _Scorer:
 
 
 def _same(a: Placement, b: Placement) -> bool:
-    return a.device_of == b.device_of and a.priority == b.priority and a.stages == b.stages
+    return (a.device_of, a.priority, a.stages, a.cuts) == (b.device_of, b.priority, b.stages, b.cuts)
 
 
 def _wider(link: Link, factor: float) -> Link:

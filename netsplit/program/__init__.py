@@ -16,20 +16,26 @@ from netsplit.program.instructions import (
 from netsplit.program.schedules import (
     SCHEDULES,
     ZBH1,
+    ZBV,
     AsyncOneFOneB,
+    DualPipeV,
     EagerOneFOneB,
     GPipe,
     Interleaved,
     OneFOneB,
     Schedule,
     SingleBatch,
+    VHalf,
+    VMin,
 )
 
 __all__ = [
     "SCHEDULES",
     "ZBH1",
+    "ZBV",
     "AsyncOneFOneB",
     "Backward",
+    "DualPipeV",
     "EagerOneFOneB",
     "Forward",
     "GPipe",
@@ -44,6 +50,8 @@ __all__ = [
     "Send",
     "SingleBatch",
     "Step",
+    "VHalf",
+    "VMin",
     "check_progress",
     "compile_program",
 ]

@@ -9,7 +9,7 @@ tensor. All devices' lists therefore agree with one global order of transfers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ def compile_program(
     replicas: Mapping[str, tuple[str, ...]] | None = None,
     shared_norm: bool = False,
     turns: Mapping[str, tuple[str, ...]] | None = None,
+    cuts: Collection[str] = (),
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
@@ -58,6 +59,7 @@ def compile_program(
         replicas: first replica -> all of them; they take the micro-batches in turn.
         shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
         turns: first replica -> whose turn the micro-batches are, where it is not one after the other.
+        cuts: nodes at which a segment begins (`Placement.cuts`).
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
@@ -75,7 +77,7 @@ def compile_program(
     placed, devices = insert_transfers(graph, device_of)
     segments = tuple(
         replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
-        for segment in cut_segments(placed, devices, priority, schedule.fine_segments)
+        for segment in cut_segments(placed, devices, priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
     walk = _Compiler(placed, devices, segments, names, schedule, groups, in_turn, training, shared_norm)

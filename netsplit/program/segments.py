@@ -11,7 +11,7 @@ from elsewhere: no tensor is sent later, and no node waits for more, than the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from netsplit.graph.ir import TRANSFER, Graph
@@ -22,7 +22,11 @@ __all__ = ["cut_segments"]
 
 
 def cut_segments(
-    graph: Graph, device_of: Mapping[str, str], priority: Mapping[str, int], fine: bool = False
+    graph: Graph,
+    device_of: Mapping[str, str],
+    priority: Mapping[str, int],
+    fine: bool = False,
+    cuts: Collection[str] = (),
 ) -> tuple[Segment, ...]:
     """Segments of a graph with transfer nodes, in an order in which they may run.
 
@@ -32,11 +36,14 @@ def cut_segments(
         priority: of every node but the transfers; least first among the nodes that could be next.
         fine: cut at every transfer. Pays where a device works on one micro-batch: with several, the
             device works on another meanwhile, and fewer segments make a shorter pipeline.
+        cuts: nodes before which their device's run ends in any case.
     """
     runs = _Runs(fine)
     run_of: dict[str, _OpenSegment] = {}
     for unit in _units_in_order(graph, priority):
         device = device_of[unit[0]]
+        if not set(cuts).isdisjoint(unit):
+            runs.end_of(device)
         remote = [run_of[u] for name in unit for u in _remote_producers(graph, name)]
         run = runs.run_for(device, remote)
         run.nodes += unit
@@ -76,6 +83,11 @@ class _Runs:
             run = self.open[device] = _OpenSegment(device, self._tick())
             self.all.append(run)
         return run
+
+    def end_of(self, device: str) -> None:
+        """Close the device's run, if one is open."""
+        if device in self.open:
+            self.close(self.open[device])
 
     def closed(self) -> list[_OpenSegment]:
         for run in list(self.open.values()):

@@ -17,13 +17,17 @@ from netsplit.program import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import (
     ZBH1,
+    ZBV,
     AsyncOneFOneB,
+    DualPipeV,
     EagerOneFOneB,
     GPipe,
     Interleaved,
     OneFOneB,
     Schedule,
     SingleBatch,
+    VHalf,
+    VMin,
 )  # fmt: skip
 from netsplit.simulate import Timeline, simulate
 from tests.builders import graph_fed
@@ -41,6 +45,10 @@ SCHEDULES: tuple[Schedule, ...] = (
     EagerOneFOneB(4),
     Interleaved(4),
     ZBH1(4),
+    ZBV(4),
+    VHalf(4),
+    VMin(3),
+    DualPipeV(4, recompute=True),
     AsyncOneFOneB(4),
     AsyncOneFOneB(4, update_every=2, weights="double"),
 )

@@ -7,6 +7,7 @@ given order and of different speeds, here with memory limits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +17,11 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Balanced"]
+__all__ = ["Balanced", "v_shaped"]
+
+
+_PARTS = (1.0, 0.5, 0.6, 0.4, 0.7, 0.3, 0.8, 0.2, 0.9, 0.1)
+"""Of a device's capacity, what its first run may take where both together must fit; 1: let each try all."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +30,89 @@ class Balanced(Partitioner):
 
     Exact for this order of the atoms and the cluster's order of the devices, within the capacities under
     (5-18); a device may stay empty. The report's objective is the slowest device's compute seconds.
+
+    With `v` the runs go over the devices and back (`v_shaped`).
     """
+
+    v: bool = False
 
     name = "balanced"
     optimises = "the slowest device's compute, contiguous"
 
     def choose(self, problem: Problem) -> Choice:
+        if self.v:
+            return v_shaped(problem, self.name)
         instance = Instance.of(problem)
-        sums = np.zeros((len(instance.atoms), len(instance.devices)))
-        np.add.at(sums, instance.atom_of, instance.forward_s + instance.backward_s)
-        until = np.vstack([np.zeros(len(instance.devices)), np.cumsum(sums, axis=0)])  # [A + 1, D]
+        until = _seconds_until(instance)
         first = _first_that_fits(problem, [int(c) for c in instance.capacity])
         slowest, begins = _slowest(until, first)
         if not np.isfinite(slowest):
             raise infeasible(problem, self.name)
-        where = np.zeros(len(instance.atoms), np.int64)
-        end = len(where)
-        for p in reversed(range(len(instance.devices))):
-            begin = int(begins[p, end])
-            where[begin:end] = p
-            end = begin
-        return Choice(instance.decode(where[instance.atom_of]), objective_s=slowest)
+        runs = _runs(begins)
+        return Choice(instance.decode(runs[instance.atom_of]), objective_s=slowest)
+
+
+def v_shaped(problem: Problem, method: str) -> Choice:
+    """Two runs a device, the second half of the chain in the devices' opposite order: a V.
+
+    The slowest of the 2p runs is as fast as it can be, so the runs of a fast device are longer. That is exact
+    where both runs of a device fit as they are; else each gets a part of the capacity, one of a few.
+
+    Args:
+        method: who asks, for the error.
+
+    Raises:
+        InfeasibleError: no such runs fit.
+    """
+    instance = Instance.of(problem)
+    devices = len(instance.devices)
+    lane = np.concatenate([np.arange(devices), np.arange(devices)[::-1]])  # [2 D] device of each run
+    until = _seconds_until(instance)[:, lane]
+    for part in _PARTS:
+        there = instance.capacity * part
+        back = instance.capacity if part == 1.0 else instance.capacity - there
+        first = _first_that_fits(problem, [int(c) for c in np.concatenate([there, back[::-1]])])
+        slowest, begins = _slowest(until, first)
+        if np.isfinite(slowest):
+            runs = _runs(begins)[instance.atom_of]
+            if instance.fits(lane[runs]):
+                return _folded(instance, runs, lane)
+    raise infeasible(problem, method)
+
+
+def _folded(instance: Instance, runs: Ints, lane: Ints) -> Choice:
+    """A choice of runs, [n] by node, of which two in a row may be on one device."""
+    own = instance.forward_s + instance.backward_s
+    load = np.bincount(lane[runs], own[np.arange(instance.n), lane[runs]], len(instance.devices))
+    first: dict[int, str] = {}
+    for name, run in zip(instance.names, runs, strict=True):
+        first.setdefault(int(run), name)
+    used = sorted(first)
+    turns = [b for a, b in pairwise(used) if lane[a] == lane[b]]
+    return Choice(
+        instance.decode(lane[runs]),
+        key=dict(zip(instance.names, (runs * instance.n + np.arange(instance.n)).tolist(), strict=True)),
+        objective_s=float(load.max(initial=0.0)),
+        cuts=tuple(first[run] for run in turns),
+    )
+
+
+def _seconds_until(instance: Instance) -> Floats:
+    """[A + 1, D] seconds of the first atoms on each device."""
+    sums = np.zeros((len(instance.atoms), len(instance.devices)))
+    np.add.at(sums, instance.atom_of, instance.forward_s + instance.backward_s)
+    return np.vstack([np.zeros(len(instance.devices)), np.cumsum(sums, axis=0)])
+
+
+def _runs(begins: Ints) -> Ints:
+    """[A] the run of each atom, by where runs begin (`_slowest`)."""
+    end = begins.shape[1] - 1
+    where = np.zeros(end, np.int64)
+    for p in reversed(range(len(begins))):
+        begin = int(begins[p, end])
+        where[begin:end] = p
+        end = begin
+    return where
 
 
 def _slowest(until: Floats, first: Ints) -> tuple[float, Ints]:

@@ -9,13 +9,16 @@ from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule
 from netsplit.program.schedules.one_f_one_b import EagerOneFOneB, Interleaved, OneFOneB
 from netsplit.program.schedules.pipedream import AsyncOneFOneB
 from netsplit.program.schedules.synchronous import GPipe, SingleBatch
+from netsplit.program.schedules.v_shape import ZBV, DualPipeV, VHalf, VMin
 from netsplit.program.schedules.zero_bubble import ZBH1
 
 __all__ = [
     "SCHEDULES",
     "ZBH1",
+    "ZBV",
     "AsyncOneFOneB",
     "Compute",
+    "DualPipeV",
     "EagerOneFOneB",
     "GPipe",
     "Interleaved",
@@ -24,9 +27,23 @@ __all__ = [
     "Pipeline",
     "Schedule",
     "SingleBatch",
+    "VHalf",
+    "VMin",
 ]
 
 SCHEDULES: dict[str, type[Schedule]] = {
     kind.name: kind
-    for kind in (SingleBatch, GPipe, OneFOneB, EagerOneFOneB, Interleaved, ZBH1, AsyncOneFOneB)
+    for kind in (
+        SingleBatch,
+        GPipe,
+        OneFOneB,
+        EagerOneFOneB,
+        Interleaved,
+        ZBH1,
+        ZBV,
+        VHalf,
+        VMin,
+        DualPipeV,
+        AsyncOneFOneB,
+    )
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import ClassVar, Literal, Self, TypeAlias
 
@@ -13,11 +13,34 @@ from netsplit.config import check_numbers, check_switches
 from netsplit.graph.order import longest_before
 from netsplit.partition.base import device_in_turn
 
-__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "split_backward"]
+__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "TaskTimes", "split_backward"]
 
 Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
 Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """How long everything takes: seconds, or the units of a schedule's own."""
+
+    computing: Mapping[tuple[Phase, int, str], float]  # phase, segment, device
+    moving: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
+    """Of what segment u makes on device p, and v reads on q: (u, v, p, q). What is not named takes none."""
+    returning: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
+    """Of the gradient that goes back, by the same keys."""
+
+    @classmethod
+    def in_units(cls, pipeline: Pipeline, units: Mapping[Phase, float]) -> TaskTimes:
+        """Every segment takes the same."""
+        return cls(
+            {
+                (phase, s, name): unit
+                for phase, unit in units.items()
+                for s, devices in enumerate(pipeline.devices)
+                for name in devices
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -28,6 +51,7 @@ class Pipeline:
     devices: tuple[tuple[str, ...], ...]  # of segment s: the replicas that take the micro-batches in turn
     trained: frozenset[int]  # segments with a backward
     turns: tuple[tuple[str, ...], ...] = ()  # of segment s: its devices by their turns; empty: all in order
+    durations: TaskTimes | None = None  # where they are known, for schedules that go by them
 
     def __len__(self) -> int:
         return len(self.feeders)

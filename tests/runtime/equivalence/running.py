@@ -17,11 +17,15 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.program import Program, Schedule, compile_program
 from netsplit.program.schedules import (
     ZBH1,
+    ZBV,
+    DualPipeV,
     EagerOneFOneB,
     GPipe,
     Interleaved,
     OneFOneB,
     SingleBatch,
+    VHalf,
+    VMin,
 )
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
@@ -68,6 +72,12 @@ SCHEDULES: dict[str, Schedule] = {
     "gpipe+recompute+delayed": GPipe(4, recompute=True, delay_weights=True),
     "zb_h1": ZBH1(4),
     "zb_h1+recompute": ZBH1(4, recompute=True),
+    "zb_v": ZBV(4),
+    "zb_v+recompute": ZBV(4, recompute=True),
+    "v_half": VHalf(4),
+    "v_min": VMin(4),
+    "v_min+recompute": VMin(4, recompute=True),
+    "dualpipe_v": DualPipeV(4),
 }
 """Every synchronous schedule, with each of its options."""
 _ALL = {case.name: case for case in (*CASES.values(), STAGES, DROPPED, DRAWING)}
