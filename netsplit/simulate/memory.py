@@ -43,6 +43,9 @@ Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node 
 
 NOTHING = Offload()
 
+Shapes: TypeAlias = dict[tuple[int, bool, int], SegmentMemory]
+"""By segment, whether its backwards are in two parts, and the transients of its device's kind."""
+
 _AGAIN = -1  # number of a value that was recomputed (see `Key`)
 
 
@@ -69,9 +72,18 @@ def memory_profile(
     for segment in program.segments:
         for device in segment.replicas or (segment.device,):
             segments[device].append(segment)
+    shapes: Shapes = {}
     return {
         device: _DeviceMemory(
-            program, device, segments[device], alpha, own, transients.get(device, {}), offload, arrivals
+            program,
+            device,
+            segments[device],
+            alpha,
+            own,
+            transients.get(device, {}),
+            offload,
+            arrivals,
+            shapes,
         ).run()
         for device in program.devices
     }
@@ -102,6 +114,7 @@ class _DeviceMemory:
         transients: Mapping[str, NodeBytes],
         offload: Offload,
         arrivals: Arrivals,
+        shapes: Shapes,
     ) -> None:
         self.program = program
         self.graph = program.graph
@@ -112,8 +125,7 @@ class _DeviceMemory:
             ins.segment for ins in self.instructions if isinstance(ins, Backward) and ins.part == "weight"
         }
         self.shapes = {
-            s.index: SegmentMemory(program, s, own, self._deferred(s.index), transients, offload.activations)
-            for s in segments
+            s.index: self._shape(s, own, transients, offload.activations, shapes) for s in segments
         }
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
@@ -194,6 +206,21 @@ class _DeviceMemory:
             host_bytes=self.host_peak,
             course=tuple((always + most, always + now) for most, now in course),
         )
+
+    def _shape(
+        self,
+        s: Segment,
+        own: dict[str, int],
+        transients: Mapping[str, NodeBytes],
+        offloaded: bool,
+        shapes: Shapes,
+    ) -> SegmentMemory:
+        """One for all replicas of a kind: its walks are the same."""
+        key = (s.index, s.index in self.split, id(transients))
+        if key not in shapes:
+            deferred = self._deferred(s.index)
+            shapes[key] = SegmentMemory(self.program, s, own, deferred, transients, offloaded)
+        return shapes[key]
 
     def _deferred(self, s: int) -> frozenset[str]:
         if s not in self.split:

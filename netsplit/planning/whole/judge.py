@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Placement, Problem, device_in_turn
 from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
@@ -132,8 +133,8 @@ class Judge:
         costs, kinds = problem.costs, {each.name: each.kind for each in problem.cluster.devices}
         busiest = 0.0
         for stage in placement.all_stages:
-            for position, name in enumerate(stage.devices):
-                rounds = len(range(position, microbatches, len(stage.devices)))
+            turns = Counter(device_in_turn(stage.in_turn, i) for i in range(microbatches))
+            for name, rounds in turns.items():
                 seconds = sum(costs.total_s(v, kinds[name]) for v in stage.nodes)
                 busiest = max(busiest, rounds * seconds)
         return busiest
@@ -167,7 +168,7 @@ class Judge:
 def _identity(placement: Placement) -> tuple[object, ...]:
     where = tuple(sorted(placement.device_of.items()))
     order = tuple(sorted(placement.priority, key=placement.priority.__getitem__))
-    return hash(where), hash(order), tuple(sorted(placement.replicas.items()))
+    return hash(where), hash(order), tuple(sorted(placement.turns.items())), placement.cuts
 
 
 def _busiest(timeline: Timeline) -> tuple[str, float, float, float]:
@@ -193,6 +194,8 @@ def _kind_of(problem: Problem, placement: Placement) -> Kind:
         return "single"
     if placement.replicas:
         return "data parallel" if len(set(placement.device_of.values())) == 1 else "hybrid"
+    if placement.cuts:
+        return "pipeline"
     rank = {name: q for q, name in enumerate(sorted(homes))}
     at = {name: rank[device] for name, device in placement.device_of.items()}
     edges = {(at[u], at[v]) for v, feeders in problem.graph.predecessors.items() for u in feeders}

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from netsplit.errors import InfeasibleError, ModelSizeError, NetSplitError
 from netsplit.graph.checks.replicated import unreplicable
@@ -28,7 +29,7 @@ from netsplit.planning.whole.judge import KINDS, Judge, Tried, problem_under
 from netsplit.planning.whole.line import NodeLine
 from netsplit.planning.whole.stages import LineStages, StageCosts, stages_of_line
 from netsplit.planning.whole.structures import device_counts, groupings, orders_of_devices
-from netsplit.program.schedules import OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules import ZBV, OneFOneB, Schedule, SingleBatch
 
 __all__ = ["WholeSearch"]
 
@@ -126,20 +127,21 @@ class WholeSearch:
     def _judge_line(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
         placement = self._placed(m, cut)
         self.of_line[id(placement)] = (m, cut)
-        first = schedule or self._usual(m, cut.groups)
+        first = schedule or self._usual(m, cut.folded)
         return self.judge.judge(placement.method, first, placement)
 
     def _placed(self, m: int, cut: LineStages) -> Placement:
         """Stages as a placement, whose nodes run stage by stage."""
         problem, line = self.problem_of(m), self._line(m)
-        stages = cut.stages(line, [device.name for device in problem.cluster.devices])
+        stages = cut.stages(line, [device.name for device in problem.cluster.devices], m)
         where = {name: stage.devices[0] for stage in stages for name in stage.nodes}
         number = {name: float(s) for s, stage in enumerate(stages) for name in stage.nodes}
         position = problem.graph.position
         key = {name: number[name] * len(position) + place for name, place in position.items()}
         priority = topological_priority(problem.graph, key)
         report = SolverReport("heuristic", 0.0)
-        return Placement(_words(cut.groups), where, priority, report, _replicated(stages))
+        cuts = _cuts_of(stages, priority)
+        return Placement(_words(cut), where, priority, report, _replicated(stages), cuts)
 
     def _answers(self, until: float) -> None:
         """Of methods that take no long, or the one that was asked for."""
@@ -149,7 +151,7 @@ class WholeSearch:
                 left_s = until - time.perf_counter()
                 if left_s <= 0 and self.judge.winner is not None:
                     return
-                first = self._usual(m, ((0,), (1,)))
+                first = self._usual(m)
                 problem = replace(problem_under(self.problem_of(m), first), time_limit_s=self._limit(method))
                 placement = _answer(problem, method)
                 if placement is None or not self._allowed(problem, placement):
@@ -217,10 +219,10 @@ class WholeSearch:
             self.known_lines[m] = NodeLine.of(self.problem_of(m))
         return self.known_lines[m]
 
-    def _usual(self, m: int, groups: Sequence[Sequence[int]]) -> Schedule:
-        """The schedule that a placement is first tried under: the one that keeps least."""
+    def _usual(self, m: int, folded: bool = False) -> Schedule:
+        """The schedule that a placement is first tried under."""
         allowed = self.open.orders(m)
-        wanted = SingleBatch.name if m == 1 else OneFOneB.name
+        wanted = SingleBatch.name if m == 1 else ZBV.name if folded else OneFOneB.name
         return next((each for each in allowed if each.name == wanted), allowed[0])
 
     def _replicates(self, problem: Problem) -> bool:
@@ -278,9 +280,21 @@ def _replicated(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return stages if any(len(stage.devices) > 1 for stage in stages) else ()
 
 
-def _words(groups: Sequence[Sequence[int]]) -> str:
+def _cuts_of(stages: tuple[Stage, ...], priority: Mapping[str, int]) -> tuple[str, ...]:
+    """Where a stage follows another on its device: the node it begins with."""
+    return tuple(
+        min(stage.nodes, key=priority.__getitem__)
+        for before, stage in pairwise(stages)
+        if before.devices == stage.devices
+    )
+
+
+def _words(cut: LineStages) -> str:
     """As "4 stages x 2 replicas"."""
-    sizes = [len(group) for group in groups]
+    sizes = [len(group) for group in cut.groups]
+    if cut.folded:
+        back = cut.groups[: len(sizes) // 2] == cut.groups[: len(sizes) // 2 - 1 : -1]
+        return f"{len(sizes)} stages {'in a V' if back else 'in two rounds'}"
     if sizes == [1]:
         return "one device"
     if len(sizes) == 1:

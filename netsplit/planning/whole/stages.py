@@ -19,10 +19,12 @@ import numpy as np
 from netsplit.partition.base import Problem, Stage
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.common.layers import Bools
+from netsplit.partition.common.turns import turns_for
 from netsplit.planning.whole.line import NodeLine
 
 __all__ = ["Group", "LineStages", "StageCosts", "stages_of_line"]
 
+UNLIKE = 1.05  # times the seconds of another replica, from which it takes fewer micro-batches
 Group = tuple[int, ...]
 """Ranks of the devices that are to be a stage's replicas."""
 
@@ -35,17 +37,28 @@ class LineStages:
     groups: tuple[Group, ...]
     work_s: float = 0.0  # at least, of a micro-batch on the slowest stage of any cut for these groups
 
-    def stages(self, line: NodeLine, names: Sequence[str]) -> tuple[Stage, ...]:
-        """As a placement has them; each device named by its rank."""
+    @property
+    def folded(self) -> bool:
+        """Whether a device has several stages."""
+        return len(set(self.groups)) < len(self.groups)
+
+    def stages(self, line: NodeLine, names: Sequence[str], microbatches: int) -> tuple[Stage, ...]:
+        """As a placement has them; each device named by its rank.
+
+        Unlike replicas take unlike numbers of micro-batches; one without any is left out.
+        """
         workers = [len(group) for group in self.groups]
-        return tuple(
-            Stage(
-                line.nodes(begin, end),
-                tuple(names[q] for q in group),
-                ceil(sum(workers[g:]) / workers[g]) - 1,
-            )
-            for g, ((begin, end), group) in enumerate(zip(self.runs, self.groups, strict=True))
-        )
+        stages = []
+        for g, ((begin, end), group) in enumerate(zip(self.runs, self.groups, strict=True)):
+            each_s = [float(line.seconds[end, q] - line.seconds[begin, q]) for q in group]
+            turns: tuple[int, ...] = ()
+            if max(each_s) > UNLIKE * min(each_s) > 0:
+                turns = turns_for(each_s, microbatches)
+                working = sorted(set(turns))
+                group, turns = tuple(group[k] for k in working), tuple(working.index(k) for k in turns)
+            warm_up = ceil(sum(workers[g:]) / workers[g]) - 1
+            stages.append(Stage(line.nodes(begin, end), tuple(names[q] for q in group), warm_up, turns))
+        return tuple(stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +88,17 @@ class StageCosts:
     def promised_s(self, cut: LineStages) -> float:
         """About what an iteration takes: the way of one micro-batch, the slowest stage's others, its sum."""
         line, m = self.line, self.microbatches
-        way_s, others_s, sums_s = 0.0, 0.0, 0.0
+        way_s, sums_s = 0.0, 0.0
+        loads_s: dict[Group, float] = {}  # of all micro-batches
+        each_s: dict[Group, float] = {}  # of one
         for g, ((begin, end), group) in enumerate(zip(cut.runs, cut.groups, strict=True)):
-            each_s = [float(line.seconds[end, q] - line.seconds[begin, q]) for q in group]
-            slowest_s, rate = max(each_s), sum(1.0 / max(seconds, 1e-15) for seconds in each_s)
-            way_s += slowest_s + float(self._moved_s(cut.groups, g)[begin, end]) * len(group)
-            others_s = max(others_s, max(m / rate, slowest_s) - slowest_s)
+            own_s = [float(line.seconds[end, q] - line.seconds[begin, q]) for q in group]
+            rate = sum(1.0 / max(seconds, 1e-15) for seconds in own_s)
+            way_s += min(own_s) + float(self._moved_s(cut.groups, g)[begin, end]) * len(group)
+            loads_s[group] = loads_s.get(group, 0.0) + max(m / rate, min(own_s))
+            each_s[group] = each_s.get(group, 0.0) + min(own_s)
             sums_s = max(sums_s, float(self._summed_s(group)[begin, end]) * m)
-        return way_s + others_s + sums_s
+        return way_s + max(loads_s[group] - each_s[group] for group in loads_s) + sums_s
 
     def _spread(self, until: Floats, group: Group) -> Floats:
         """Seconds of a micro-batch where the group takes them as fast as its devices are."""
@@ -109,6 +125,8 @@ class StageCosts:
             return np.zeros((len(line.places),) * 2)
         latency_s, per_byte = self._link(groups[g - 1], groups[g])
         each = 2 * latency_s + (line.sent_bytes + line.returned_bytes) * per_byte
+        if groups[g - 1] == groups[g]:
+            return np.zeros((len(line.places),) * 2)
         ways = min(len(groups[g - 1]), len(groups[g]))
         return np.asarray(np.broadcast_to((each / ways)[:, None], (len(each), len(each))))
 
@@ -124,11 +142,12 @@ class StageCosts:
     def _fits(self, groups: Sequence[Group], g: int, keep: bool) -> Bools:
         """[C, C] whether a run fits on every device of the group, under 1F1B."""
         line, r = self.line, len(groups[g])
-        behind = sum(len(group) for group in groups[g:])
+        behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
         saved = _difference(line.saved_bytes)
         alive = flight * saved if keep else saved + flight * line.sent_bytes[:, None]
         capacity = min(self.problem.cluster.devices[q].capacity_bytes for q in groups[g])
+        capacity //= list(groups).count(groups[g])
         return np.asarray(_difference(line.state_bytes) + alive <= capacity)
 
 
@@ -154,7 +173,7 @@ def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | N
 
 def _least_work_s(costs: StageCosts, groups: Sequence[Group]) -> float:
     """Of all computing over all devices: no cut has a shorter slowest stage."""
-    every = [costs.line.seconds[-1, q] for group in groups for q in group]
+    every = [costs.line.seconds[-1, q] for group in dict.fromkeys(groups) for q in group]
     return float(1.0 / sum(1.0 / max(seconds, 1e-15) for seconds in every))
 
 

@@ -38,11 +38,15 @@ def device_counts(devices: int) -> list[int]:
 
 
 def groupings(order: Sequence[int], replicas: bool) -> Iterator[tuple[Group, ...]]:
-    """Runs of the devices in order as stages: one each, all in one, and all numbers in between.
+    """Runs of the devices in order as stages: one each, all in one, and all numbers in between; two each.
 
     Where the devices do not divide into the stages, the first stages, or the last, have one more.
     """
     n = len(order)
+    single = tuple((q,) for q in order)
+    if n > 1:  # over the devices and back, and twice over them
+        yield (*single, *reversed(single))
+        yield (*single, *single)
     for p in range(1, n + 1) if n <= EVERY else _divisors(n):
         if p < n and not replicas:
             continue
