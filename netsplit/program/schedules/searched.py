@@ -26,7 +26,7 @@ _WHOLE = (OneFOneB, EagerOneFOneB, Interleaved, GPipe)
 _IN_PARTS = (ZBH1, ZBV, VHalf, VMin, DualPipeV)
 _STARTS = 3  # list schedules from which moves begin
 _EXACT_TASKS = 120
-_EXACT_WORK = 0.2  # see `cp_sat_order`
+_EXACT_WORK = 0.05  # see `cp_sat_order`
 
 
 @dataclass(frozen=True)
