@@ -139,7 +139,7 @@ def check_numbers(**given: Any) -> None:
 
     Args:
         given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, a schedule's `microbatches` and
-            `update_every`, `clip_norm`, `ema_decay`; of the last two, None is none.
+            `update_every`, `clip_norm`, `schedule.kept`, `ema_decay`; of the last three, None is none.
 
     Raises:
         ConfigError: the first that cannot be used.
@@ -153,7 +153,9 @@ def check_numbers(**given: Any) -> None:
             if key == "seed" and value > _MOST_SEED:
                 raise ConfigError(f"seed is {value}: give at most {_MOST_SEED} (2^63 - 1).")
         elif value is not None:
-            most, words = (math.inf, "above 0") if key == "clip_norm" else (1, "between 0 and 1")
+            most, words = (
+                (math.inf, "above 0") if key in ("clip_norm", "schedule.kept") else (1, "between 0 and 1")
+            )
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
                 raise ConfigError(f"{key} is {value!r}: give a number {words}, or null (None in Python).")
 

@@ -9,7 +9,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
 from netsplit.profile.costs import Costs
-from netsplit.program.compile import compile_program
+from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import Schedule
@@ -65,8 +65,12 @@ class Simulated:
         return predicted_peak_bytes(program, costs.alpha, transients, costs.offload)
 
     def whole_microbatches(self, placement: Placement) -> Program:
-        """The program as if the last micro-batch were as large as the others; raises as `program`."""
-        return compile_program(
+        """The program as if the last micro-batch were as large as the others; raises as `program`.
+
+        Of a schedule that has several orders, the one with the least simulated iteration.
+        """
+        timed = self.schedule.timed and self._has_costs
+        programs = compile_orders(
             self.graph,
             placement.device_of,
             placement.priority,
@@ -77,7 +81,17 @@ class Simulated:
             self.shared_norm,
             placement.turns,
             placement.cuts,
+            self.costs if timed else None,
         )
+        if not timed:
+            return next(programs)
+        return min(programs, key=lambda each: simulate(each, self.cluster, self.costs, peaks=False).iteration_s)
+
+    @property
+    def _has_costs(self) -> bool:
+        """Of every node: graphs of other kinds of batches may have nodes that were never measured."""
+        kinds = {device.kind for device in self.cluster.devices}
+        return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:
         """The same on another cluster with other costs."""

@@ -9,7 +9,7 @@ tensor. All devices' lists therefore agree with one global order of transfers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.partition.base import device_in_turn
+from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (
     Backward,
@@ -31,11 +32,12 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.program.schedules import Phase, Pipeline, Schedule
+from netsplit.program.schedules import Compute, Phase, Pipeline, Schedule
+from netsplit.program.segment_times import task_times
 from netsplit.program.segments import cut_segments
 from netsplit.program.transfers import insert_transfers
 
-__all__ = ["compile_program"]
+__all__ = ["compile_orders", "compile_program"]
 
 _PART: dict[Phase, BackwardPart] = {"backward": "whole", "input": "input", "weight": "weight"}
 
@@ -51,6 +53,7 @@ def compile_program(
     shared_norm: bool = False,
     turns: Mapping[str, tuple[str, ...]] | None = None,
     cuts: Collection[str] = (),
+    costs: Costs | None = None,
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
@@ -60,6 +63,7 @@ def compile_program(
         shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
         turns: first replica -> whose turn the micro-batches are, where it is not one after the other.
         cuts: nodes at which a segment begins (`Placement.cuts`).
+        costs: of the nodes, for schedules that go by durations (`Pipeline.times`).
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
@@ -67,6 +71,27 @@ def compile_program(
             devices step on their own.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
+    return next(
+        compile_orders(
+            graph, device_of, priority, cluster, schedule, training, replicas, shared_norm, turns, cuts, costs
+        )
+    )
+
+
+def compile_orders(
+    graph: Graph,
+    device_of: Mapping[str, str],
+    priority: Mapping[str, int],
+    cluster: Cluster,
+    schedule: Schedule,
+    training: bool = True,
+    replicas: Mapping[str, tuple[str, ...]] | None = None,
+    shared_norm: bool = False,
+    turns: Mapping[str, tuple[str, ...]] | None = None,
+    cuts: Collection[str] = (),
+    costs: Costs | None = None,
+) -> Iterator[Program]:
+    """As `compile_program`, a program for each of `Schedule.orders`."""
     if shared_norm and schedule.update_every is not None:
         raise ConfigError(
             f"clip_norm and float16 need the gradients of all devices at once, and under {schedule.name} "
@@ -80,28 +105,11 @@ def compile_program(
         for segment in cut_segments(placed, devices, priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
-    walk = _Compiler(placed, devices, segments, names, schedule, groups, in_turn, training, shared_norm)
-    for phase, s, i in schedule.order(walk.pipeline):
-        if phase == "forward":
-            walk.forward(s, i)
-        elif training:
-            walk.backward(s, i, _PART[phase])
-    if training and schedule.update_every is None:
-        walk.step_all()
-    program = Program(
-        graph=placed,
-        device_of=devices,
-        devices=names,
-        segments=segments,
-        instructions={name: _without_idle_recomputation(each) for name, each in walk.lists.items()},
-        order=tuple(walk.order),
-        microbatches=schedule.microbatches,
-        training=training,
-        replicas=groups,
-        turns=in_turn,
-    )
-    check_progress(program)
-    return program
+    first = _Compiler(placed, devices, segments, names, schedule, groups, in_turn, training, shared_norm)
+    pipeline = first.pipeline if costs is None else first.timed_pipeline(cluster, costs)
+    for order in schedule.orders(pipeline):
+        walk = _Compiler(placed, devices, segments, names, schedule, groups, in_turn, training, shared_norm)
+        yield walk.program(order)
 
 
 def _checked_replicas(
@@ -188,6 +196,43 @@ class _Compiler:
         self.rank = {name: p for p, name in enumerate(self.names)}
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
+
+    def program(self, order: Sequence[Compute]) -> Program:
+        """The whole of it, computing in this order."""
+        for phase, s, i in order:
+            if phase == "forward":
+                self.forward(s, i)
+            elif self.training:
+                self.backward(s, i, _PART[phase])
+        if self.training and self.schedule.update_every is None:
+            self.step_all()
+        program = Program(
+            graph=self.graph,
+            device_of=dict(self.device_of),
+            devices=self.names,
+            segments=self.segments,
+            instructions={name: _without_idle_recomputation(each) for name, each in self.lists.items()},
+            order=tuple(self.order),
+            microbatches=self.schedule.microbatches,
+            training=self.training,
+            replicas=dict(self.replicas),
+            turns=dict(self.turns),
+        )
+        check_progress(program)
+        return program
+
+    def timed_pipeline(self, cluster: Cluster, costs: Costs) -> Pipeline:
+        """With the seconds of its tasks."""
+        carried: dict[tuple[int, int], list[str]] = {}
+        for segment in self.segments:
+            for k in segment.inputs:
+                source = self._source(k)
+                if source != k:
+                    carried.setdefault((self.maker[source], segment.index), []).append(source)
+        times = task_times(
+            self.pipeline, self.graph, self.segments, carried, cluster, costs, self.schedule.recompute
+        )
+        return replace(self.pipeline, times=times)
 
     def forward(self, s: int, i: int) -> None:
         segment = self.segments[s]

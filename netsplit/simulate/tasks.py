@@ -9,17 +9,15 @@ Step                   ─► step                        waits for the sums tha
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import reduce
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
 from netsplit.program.check import needs
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
+from netsplit.program.segment_times import SegmentSeconds, segment_seconds
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_links", "reduce_seconds"]
@@ -41,15 +39,6 @@ class Task(NamedTuple):
     message: Message | None
 
 
-@dataclass(frozen=True)
-class _SegmentSeconds:
-    """Of every segment on one kind of device: of the segments that such a device computes."""
-
-    forward: dict[int, float] = field(default_factory=dict)
-    backward: dict[int, float] = field(default_factory=dict)
-    weight: dict[int, float] = field(default_factory=dict)
-
-
 class ProgramTasks:
     """The tasks of every device of a program, in order.
 
@@ -61,7 +50,7 @@ class ProgramTasks:
         self.program = program
         self.costs = costs
         self.kinds = {device.name: device.kind for device in cluster.devices}
-        self.seconds = _segment_seconds(program, costs, self.kinds)
+        self.seconds = segment_seconds(program.graph, program.segments, costs, self.kinds)
         self.reads, self.gradients = _needed(program)
         self.trainable = [_trainable_bytes(program, segment) for segment in program.segments]
         self.names = [f"segment {s.index}" for s in program.segments]
@@ -104,7 +93,7 @@ class ProgramTasks:
                 yield Task(message_s, (), None, "", ins.microbatch, 0.0, ins)
 
     def _backward(
-        self, ins: Backward, overhead_s: float, seconds: _SegmentSeconds, more_s: float
+        self, ins: Backward, overhead_s: float, seconds: SegmentSeconds, more_s: float
     ) -> Iterator[Task]:
         s, i, name = ins.segment, ins.microbatch, self.names[ins.segment]
         if ins.part == "weight":
@@ -170,35 +159,6 @@ def missing_link(source: str, target: str) -> str:
         f"the cluster has no link from {source} to {target}, which the program uses: "
         "give it in the cluster file, or probe the links."
     )
-
-
-def _segment_seconds(program: Program, costs: Costs, kinds: dict[str, str]) -> dict[str, _SegmentSeconds]:
-    """Device kind -> seconds of every segment that a device of that kind computes.
-
-    A node through which no gradient passes has no backward, whatever its costs say; nor has a transfer.
-    """
-    requires_backward = program.graph.requires_backward
-    trained = {node.name for node in program.graph if not requires_backward.isdisjoint(node.outputs)}
-    seconds = {kind: _SegmentSeconds() for kind in kinds.values()}
-    for segment in program.segments:
-        for kind in {kinds[device] for device in segment.replicas or (segment.device,)}:
-            measured = costs.of(kind).nodes
-            for name in segment.nodes:
-                if name not in measured:
-                    raise NetSplitError(
-                        f"operator '{name}' has no measured seconds on device kind '{kind}': "
-                        "profile this graph on a device of that kind first."
-                    )
-            backs = [measured[name] for name in segment.nodes if name in trained]
-            seconds[kind].forward[segment.index] = _added(measured[name].forward_s for name in segment.nodes)
-            seconds[kind].backward[segment.index] = _added(each.backward_s for each in backs)
-            seconds[kind].weight[segment.index] = _added(each.weight_s for each in backs)
-    return seconds
-
-
-def _added(seconds: Iterable[float]) -> float:
-    """One after another, as compiled loops add: `sum` compensates for rounding since Python 3.12."""
-    return reduce(operator.add, seconds, 0.0)
 
 
 def _trainable_bytes(program: Program, segment: Segment) -> int:

@@ -25,6 +25,7 @@ from netsplit.program.schedules import (
     Interleaved,
     OneFOneB,
     Schedule,
+    Searched,
     SingleBatch,
     VHalf,
     VMin,
@@ -49,6 +50,7 @@ SCHEDULES: tuple[Schedule, ...] = (
     VHalf(4),
     VMin(3),
     DualPipeV(4, recompute=True),
+    Searched(3),
     AsyncOneFOneB(4),
     AsyncOneFOneB(4, update_every=2, weights="double"),
 )

@@ -5,9 +5,10 @@ its part of it and puts the transfers in between. All work on any DAG of segment
 several, one may feed many, and a device may be come to again.
 """
 
-from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule
+from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes
 from netsplit.program.schedules.one_f_one_b import EagerOneFOneB, Interleaved, OneFOneB
 from netsplit.program.schedules.pipedream import AsyncOneFOneB
+from netsplit.program.schedules.searched import Searched
 from netsplit.program.schedules.synchronous import GPipe, SingleBatch
 from netsplit.program.schedules.v_shape import ZBV, DualPipeV, VHalf, VMin
 from netsplit.program.schedules.zero_bubble import ZBH1
@@ -26,7 +27,9 @@ __all__ = [
     "Phase",
     "Pipeline",
     "Schedule",
+    "Searched",
     "SingleBatch",
+    "TaskTimes",
     "VHalf",
     "VMin",
 ]
@@ -44,6 +47,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
         VHalf,
         VMin,
         DualPipeV,
+        Searched,
         AsyncOneFOneB,
     )
 }

@@ -30,6 +30,9 @@ class TaskTimes:
     returning: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
     """Of the gradient that goes back, by the same keys."""
 
+    def __hash__(self) -> int:
+        return hash(tuple(frozenset(each.items()) for each in (self.computing, self.moving, self.returning)))
+
     @classmethod
     def in_units(cls, pipeline: Pipeline, units: Mapping[Phase, float]) -> TaskTimes:
         """Every segment takes the same."""
@@ -51,7 +54,7 @@ class Pipeline:
     devices: tuple[tuple[str, ...], ...]  # of segment s: the replicas that take the micro-batches in turn
     trained: frozenset[int]  # segments with a backward
     turns: tuple[tuple[str, ...], ...] = ()  # of segment s: its devices by their turns; empty: all in order
-    durations: TaskTimes | None = None  # where they are known, for schedules that go by them
+    times: TaskTimes | None = None  # where they are known, for schedules that go by them
 
     def __len__(self) -> int:
         return len(self.feeders)
@@ -109,6 +112,8 @@ class Schedule(ABC):
     name: ClassVar[str]
     fine_segments: ClassVar[bool] = False
     """Segments are cut at every transfer (see `program.segments`)."""
+    timed: ClassVar[bool] = False
+    """Goes by `Pipeline.times`, and has several `orders`."""
     microbatches: int
     recompute: bool
     delay_weights: bool
@@ -120,6 +125,10 @@ class Schedule(ABC):
         A computation comes after all it depends on, and the micro-batches of one segment on one device
         follow one another.
         """
+
+    def orders(self, pipeline: Pipeline) -> list[list[Compute]]:
+        """Orders to choose from where they can be simulated; `order` is the first."""
+        return [self.order(pipeline)]
 
     @abstractmethod
     def in_flight(self, devices: int) -> int:

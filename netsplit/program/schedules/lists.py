@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from netsplit.program.schedules.base import Compute, Pipeline, TaskTimes
 
-__all__ = ["Begun", "begin_all", "by_device", "merged"]
+__all__ = ["Begun", "begin_all", "by_device", "merged_lists"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ def begin_all(
     return Begun(at, max(clock.values(), default=0.0))
 
 
-def merged(pipeline: Pipeline, lists: Mapping[str, Sequence[Compute]], durations: TaskTimes) -> list[Compute]:
+def merged_lists(
+    pipeline: Pipeline, lists: Mapping[str, Sequence[Compute]], durations: TaskTimes
+) -> list[Compute]:
     """The devices' lists as one global order; they must not wait in a circle."""
     begun = begin_all(pipeline, lists, durations)
     assert begun is not None, "the devices' lists wait in a circle"

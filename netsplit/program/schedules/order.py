@@ -15,9 +15,9 @@ from itertools import islice
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
 
-__all__ = ["EQUAL", "Policy", "list_schedule", "makespan"]
+__all__ = ["EQUAL", "UNITS", "Policy", "list_schedule", "makespan"]
 
-_UNITS: dict[Phase, float] = {"forward": 10, "backward": 20, "input": 11, "weight": 11}
+UNITS: dict[Phase, float] = {"forward": 10, "backward": 20, "input": 11, "weight": 11}
 EQUAL: dict[Phase, float] = {"forward": 1, "backward": 2, "input": 1, "weight": 1}
 """The units that zero-bubble schedules are published for."""
 
@@ -73,7 +73,7 @@ class _ListSchedule:
         self.pipeline = pipeline
         self.microbatches = microbatches
         self.policy = policy
-        self.durations = durations or TaskTimes.in_units(pipeline, _UNITS)
+        self.durations = durations or TaskTimes.in_units(pipeline, UNITS)
         self.names = pipeline.names
         self.rank = {name: rank for rank, name in enumerate(self.names)}
         self.missing = self._dependencies()

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from netsplit.errors import ConfigError
 from netsplit.program.schedules.base import Compute, Pipeline, Schedule, TaskTimes
-from netsplit.program.schedules.lists import merged
+from netsplit.program.schedules.lists import merged_lists
 from netsplit.program.schedules.one_f_one_b import warm_up
 from netsplit.program.schedules.order import EQUAL, Policy, list_schedule
 from netsplit.program.schedules.v_lists import dualpipe_v_lists, zb_v_lists
@@ -45,7 +45,7 @@ def v_devices(pipeline: Pipeline) -> tuple[str, ...] | None:
 def _published(pipeline: Pipeline, devices: Sequence[str], lists: Sequence[list[Compute]]) -> list[Compute]:
     """In one order, without the backwards of segments that have none."""
     own = [[task for task in tasks if task[0] == "forward" or task[1] in pipeline.trained] for tasks in lists]
-    return merged(pipeline, dict(zip(devices, own, strict=True)), TaskTimes.in_units(pipeline, EQUAL))
+    return merged_lists(pipeline, dict(zip(devices, own, strict=True)), TaskTimes.in_units(pipeline, EQUAL))
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,18 @@ class _InV(Schedule):
         return kept
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
-        m, limit = self.microbatches, self.pairs(kept_by_1f1b(pipeline))
-        forward = self._forward_turn(pipeline)
-        policy = Policy(
-            _inputs_first,
-            kept_on_device=dict.fromkeys(pipeline.names, limit),
-            split=frozenset(range(m)),
-            turns={"forward": forward},
+        return list_schedule(
+            pipeline, self.microbatches, self.policy(pipeline), TaskTimes.in_units(pipeline, EQUAL)
         )
-        return list_schedule(pipeline, m, policy, TaskTimes.in_units(pipeline, EQUAL))
+
+    def policy(self, pipeline: Pipeline) -> Policy:
+        """By which devices choose where the order is not a published one."""
+        return Policy(
+            _inputs_first,
+            kept_on_device=dict.fromkeys(pipeline.names, self.pairs(kept_by_1f1b(pipeline))),
+            split=frozenset(range(self.microbatches)),
+            turns={"forward": self._forward_turn(pipeline)},
+        )
 
     def _interval(self, pipeline: Pipeline) -> float:
         """Units between micro-batches: what the fullest device computes for one."""
@@ -146,8 +149,7 @@ class VMin(_InV):
     def pairs(self, kept: int) -> int:
         return min(kept, ceil((kept + 8) / 3))
 
-    def order(self, pipeline: Pipeline) -> list[Compute]:
-        m, limit = self.microbatches, self.pairs(kept_by_1f1b(pipeline))
+    def policy(self, pipeline: Pipeline) -> Policy:
         depth, height, interval = pipeline.depths(), pipeline.heights(), self._interval(pipeline)
         turn_s = max(depth, default=0) + 3
 
@@ -163,13 +165,12 @@ class VMin(_InV):
                 return (float("inf"), i, s)
             return forward(task) if phase == "forward" else backward(task)
 
-        policy = Policy(
+        return Policy(
             urgency,
-            kept_on_device=dict.fromkeys(pipeline.names, limit),
-            split=frozenset(range(m)),
+            kept_on_device=dict.fromkeys(pipeline.names, self.pairs(kept_by_1f1b(pipeline))),
+            split=frozenset(range(self.microbatches)),
             turns={"forward": forward, "input": backward},
         )
-        return list_schedule(pipeline, m, policy, TaskTimes.in_units(pipeline, EQUAL))
 
 
 @dataclass(frozen=True)

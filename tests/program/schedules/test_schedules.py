@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
@@ -75,6 +75,7 @@ def schedules() -> st.SearchStrategy[Schedule]:
     )
 
 
+@settings(deadline=None)
 @given(pipelines(), schedules())
 def test_every_order_is_complete_and_respects_what_depends_on_what(
     pipeline: Pipeline, schedule: Schedule

@@ -23,6 +23,7 @@ from netsplit.program.schedules import (
     GPipe,
     Interleaved,
     OneFOneB,
+    Searched,
     SingleBatch,
     VHalf,
     VMin,
@@ -78,6 +79,8 @@ SCHEDULES: dict[str, Schedule] = {
     "v_min": VMin(4),
     "v_min+recompute": VMin(4, recompute=True),
     "dualpipe_v": DualPipeV(4),
+    "searched": Searched(4),
+    "searched+recompute": Searched(4, kept=0.5, recompute=True),
 }
 """Every synchronous schedule, with each of its options."""
 _ALL = {case.name: case for case in (*CASES.values(), STAGES, DROPPED, DRAWING)}
