@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.storage import storage_bytes, storage_of
+from netsplit.partition.bounds.least_bytes import bytes_saved_by
 from netsplit.profile.memory import node_state_bytes
 from netsplit.program.schedules import Schedule
 
@@ -35,7 +35,7 @@ __all__ = ["bound_of_any", "bound_of_pipelines"]
 
 def bound_of_any(graph: Graph, schedule: Schedule, alpha: int, devices: int) -> int:
     """Bytes of the fullest device under any placement on so many devices."""
-    saved = sum(_saved_bytes(graph).values())
+    saved = sum(bytes_saved_by(graph).values())
     forwards = schedule.microbatches if schedule.name == "gpipe" else 1
     before = _held_bytes(graph, schedule, alpha) + forwards * saved
     return -(-max(sum(node_state_bytes(graph, alpha).values()), before) // devices)
@@ -43,7 +43,7 @@ def bound_of_any(graph: Graph, schedule: Schedule, alpha: int, devices: int) -> 
 
 def bound_of_pipelines(graph: Graph, schedule: Schedule, alpha: int, devices: int) -> int:
     """Bytes of the fullest device where every device computes one segment; under 1f1b and zb_h1."""
-    weights = _saved_bytes(graph)
+    weights = bytes_saved_by(graph)
     path = _heaviest_path(graph, weights)
     on_path = sum(weights[savers] for savers in weights if savers <= path)
     sizes = (on_path, sum(weights.values()) - on_path, _held_bytes(graph, schedule, alpha))
@@ -61,22 +61,6 @@ def bound_of_pipelines(graph: Graph, schedule: Schedule, alpha: int, devices: in
         whole[kind, kind * devices : (kind + 1) * devices] = 1.0
     least = linprog(np.eye(parts + 1)[-1], rows, np.zeros(devices), whole, np.ones(3))
     return max(bound_of_any(graph, schedule, alpha, devices), int(least.fun))
-
-
-def _saved_bytes(graph: Graph) -> dict[frozenset[str], int]:
-    """Of one micro-batch, by the nodes that save them, of which one at least has them on its device."""
-    own = storage_bytes(graph)
-    savers: dict[str, set[str]] = {}
-    for node in graph:
-        for k in node.saved:
-            savers.setdefault(storage_of(graph, k), set()).add(node.name)
-    fed = set(graph.input_variables)
-    weights = {frozenset((node.name,)): node.saved_bytes for node in graph if node.saved_bytes}
-    for root, names in savers.items():
-        if root not in fed and own[root]:
-            key = frozenset(names)
-            weights[key] = weights.get(key, 0) + own[root]
-    return weights
 
 
 def _held_bytes(graph: Graph, schedule: Schedule, alpha: int) -> int:

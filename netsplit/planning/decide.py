@@ -16,8 +16,10 @@ import numpy as np
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition.base import Placement, Problem
+from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.auto.auto import replicable
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.needed_bytes import needed_bytes
@@ -30,7 +32,7 @@ from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["decide", "verified"]
+__all__ = ["decide", "proven_s", "verified"]
 
 SAME = 1e-9  # relative: one sum of floats in two orders differs by less
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
@@ -87,10 +89,14 @@ def verified(
         _require_room(problem, placement, timeline)
     _require_same_score(problem, placement, objective_s)
     bound_s = problem.objective.bound_s(placement.report)
+    if timeline is not None:
+        instance = Instance.of(problem)
+        within = bool((needed_bytes(instance, placement, timeline) <= instance.capacity).all())
+        bound_s = max(bound_s or 0.0, proven_s(problem, placement, within))
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
         raise NetSplitError(
-            f"{placement.method} claims that nothing is below {bound_s:.9g} s, but its own plan takes "
-            f"{objective_s:.9g} s: its bound does not hold."
+            f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
+            f"{bound_s:.9g} s: the bound does not hold."
         )
     return Plan(problem, placement, seconds, objective_s, bound_s, program, timeline)
 
@@ -101,6 +107,22 @@ def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timelin
     timeline = simulate(program, problem.cluster, problem.costs)
     verify_timeline(problem, placement, program, timeline).require()
     return program, timeline
+
+
+def proven_s(problem: Problem, placement: Placement, within: bool = True) -> float:
+    """Seconds that no placement's iteration is below under the schedule of a problem that is simulated.
+
+    Of plans that train what one device trains: with replicas where the graph has no running statistics, or
+    the placement has some itself.
+
+    Args:
+        within: the placement is within the capacities; else the bound is of plans that need not be.
+
+    Raises:
+        TypeError: as `simulated_by`.
+    """
+    replicas = bool(placement.replicas) or replicable(problem.graph)
+    return iteration_bound_s(problem, simulated_by(problem).any_schedule(replicas, within))
 
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:

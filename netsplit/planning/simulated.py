@@ -8,11 +8,12 @@ from typing import get_args
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
-from netsplit.program.schedules import Schedule
+from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
@@ -92,6 +93,20 @@ class Simulated:
         """Of every node: graphs of other kinds of batches may have nodes that were never measured."""
         kinds = {device.kind for device in self.cluster.devices}
         return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)
+
+    def any_schedule(self, replicas: bool, within: bool) -> AnySchedule:
+        """What a bound may take for granted of every iteration under the schedule; arguments as there."""
+        schedule, m = self.schedule, self.schedule.microbatches
+        kept = m if isinstance(schedule, GPipe | SingleBatch) else 1  # all forwards, or one, come first
+        return AnySchedule(
+            microbatches=m,
+            training=self.training,
+            whole=not schedule.delay_weights,
+            once=schedule.update_every is None,
+            kept=0 if schedule.recompute or self.costs.offload.activations else kept,
+            replicas=replicas and m > 1,
+            within=within,
+        )
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:
         """The same on another cluster with other costs."""

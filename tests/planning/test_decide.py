@@ -9,7 +9,7 @@ import pytest
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration
-from netsplit.planning.decide import decide, verified
+from netsplit.planning.decide import decide, proven_s, verified
 from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.simulate import simulate
@@ -44,7 +44,9 @@ def test_a_plan_is_compiled_simulated_and_scored_by_what_it_takes() -> None:
     assert program.microbatches == 3
     assert simulate(program, problem.cluster, problem.costs) == timeline
     assert plan.objective_s == timeline.iteration_s
-    assert (plan.bound_s, plan.gap, plan.status) == (None, None, "heuristic")
+    assert plan.bound_s == proven_s(problem, plan.placement)
+    assert 0 < plan.bound_s < plan.objective_s
+    assert (plan.gap, plan.status) == (1 - plan.bound_s / plan.objective_s, "heuristic")
     assert plan.nodes == {"d0": 2, "d1": 1, "d2": 1}
     assert list(plan.loads) == [device.name for device in problem.cluster.devices]
     assert plan.explain().objective_s == plan.objective_s

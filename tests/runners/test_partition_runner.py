@@ -52,10 +52,10 @@ def test_a_plan_has_every_field_in_the_unit_of_the_file(run: Run) -> None:
     ended = run("graph=g.txt", "partitioner=single", *FAST, "cluster.capacity=100%", "result=r.json")
     assert ended.code == 0, ended.err
     written = result()
-    assert (written["method"], written["status"], written["unit"]) == ("single", "heuristic", "ms")
+    assert (written["method"], written["status"], written["unit"]) == ("single", "optimal", "ms")
     assert written["objective_name"] == "latency"
     assert written["objective"] == pytest.approx(10.0)
-    assert (written["bound"], written["gap"]) == (None, None)
+    assert (written["bound"], written["gap"]) == (pytest.approx(10.0), pytest.approx(0.0))
     assert written["device_of"] == dict.fromkeys(["n0", "n1", "n2", "n3"], "d0")
     assert written["per_device"]["d0"]["seconds"] == pytest.approx(10.0)
     assert written["per_device"]["d0"]["bytes"] == 2 * 2000 + 2 * 4000

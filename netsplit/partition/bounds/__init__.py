@@ -1,1 +1,1 @@
-"""Lower bounds on the latency of a graph, each from a relaxation of its own."""
+"""Lower bounds on latency and on the iteration under any schedule, each from a relaxation of its own."""

@@ -1,0 +1,312 @@
+"""A lower bound on the iteration under any schedule, of any placement, replicas included.
+
+    critical path of a micro-batch ──┐
+    work over devices, windows, RAM ─┼─► the greatest ──► bound
+    an atom's micro-batches, whole ──┤
+    an edge that memory cuts ────────┘
+
+The work is a linear programme over the fraction of the micro-batches of each atom (a set of nodes that must
+share a device) on each kind of device: replicas take micro-batches in turn, so a fraction is what they do,
+and a whole one is a placement. Its rows are
+
+    capacity    bytes that come with a node wherever it is
+    window      what begins at least a after the iteration's begin and ends at least b before its end is done
+                in T - a - b (Fernandez and Bussell, IEEE Trans. Computers 1973); of the windows those that
+                the last solution breaks
+    host        of devices that slow one another: a second is one in which one computes, or several do
+
+Overlapped transfers, contention of links and of copying, recomputation, and the order of tasks are left out:
+they only delay.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.graph.quotient import DisjointSets
+from netsplit.partition.base import Problem
+from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks
+from netsplit.partition.bounds.least_bytes import least_bytes
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.engines.mixed_integer import highs, run_highs
+from netsplit.partition.engines.rows import Rows, Term
+
+__all__ = ["iteration_bound_s"]
+
+_MOST = 40_000  # atoms times kinds of devices, beyond which the work is counted in sum
+_ROUNDS = 6  # of windows
+_A_ROUND = 4  # windows
+_WORTH = 2e-3  # relative growth of the bound for which another round is made
+_LEVELS = 24  # heads, and tails, that windows begin and end at
+_LIMIT_S = 0.7
+_SAFE = 1 - 1e-7  # of what a linear programme's solver answers
+
+
+def iteration_bound_s(problem: Problem, schedule: AnySchedule) -> float:
+    """Seconds that no iteration of the problem is below.
+
+    Of any placement on all of the devices or some, in any order that a schedule may have, with any stages
+    replicated where `schedule.replicas`.
+    """
+    instance = Instance.of(problem)
+    if not instance.n:
+        return 0.0
+    tasks = IterationTasks.of(instance, schedule)
+    held, present = (_held(instance, each) for each in (schedule, schedule.of_one))
+    work = FractionalWork(tasks, schedule, _classes(instance), held, present)
+    bounds = [tasks.path_s, _whole_s(work), _cut_s(tasks, schedule, present)]
+    return max(*bounds, work.least_s(max(bounds)))
+
+
+def _held(instance: Instance, schedule: AnySchedule) -> Floats:
+    """[rows, A] `least_bytes` of atoms."""
+    own = least_bytes(instance.problem, schedule) if schedule.within else np.zeros((0, instance.n))
+    sums = np.zeros((len(instance.atoms), len(own)))
+    np.add.at(sums, instance.atom_of, own.T)
+    return sums.T
+
+
+def _classes(instance: Instance) -> list[Ints]:
+    """Devices of one kind, with the same capacity, of one host where they slow one another there."""
+    contended = _contended(instance)
+    sets: dict[tuple[object, ...], list[int]] = {}
+    for p, device in enumerate(instance.problem.cluster.devices):
+        host = int(instance.host_of[p]) if instance.host_of[p] in contended else -1
+        sets.setdefault((device.kind, device.capacity_bytes, host), []).append(p)
+    return [np.array(each, np.int64) for each in sets.values()]
+
+
+def _contended(instance: Instance) -> set[int]:
+    """Hosts whose devices slow one another."""
+    return {
+        int(host)
+        for host in set(instance.host_of[instance.host_of >= 0].tolist())
+        if (instance.host_of == host).sum() > 1
+        and any(instance.on[p].contention > 1.0 for p in np.flatnonzero(instance.host_of == host))
+    }
+
+
+@dataclass(eq=False)
+class FractionalWork:
+    """The linear programme. Columns: T, x [A, C], and what windows add."""
+
+    tasks: IterationTasks
+    schedule: AnySchedule
+    classes: list[Ints]
+    held: Floats  # [rows, A] bytes where all micro-batches are
+    present: Floats  # [rows, A] where one is at least
+    rows: Rows = field(default_factory=Rows)
+    columns: int = field(init=False)
+    fits: NDArray[np.bool_] = field(init=False)  # [A, C]
+
+    def __post_init__(self) -> None:
+        self.instance = self.tasks.graph.instance
+        self.atoms = len(self.instance.atoms)
+        self.columns = 1 + self.atoms * len(self.classes)
+        first = [int(each[0]) for each in self.classes]
+        self.sizes = np.array([len(each) for each in self.classes])
+        self.capacity = self.instance.capacity[first]
+        self.work_s = self.tasks.work_s[:, first]  # [3n, C]
+        self.atom = self.instance.atom_of[self.tasks.node]
+        self.contended = _contended(self.instance)
+        self.host = self.instance.host_of[first]
+        self.contention = np.array([self.instance.on[p].contention for p in first])
+        self.overhead_s = np.array([self.instance.on[p].instruction_s for p in first])
+        self.fits = np.all(self.present[:, :, None] <= self.capacity, axis=0)
+
+    @property
+    def total_s(self) -> Floats:
+        """[A, C] of all tasks."""
+        return self.within(np.ones(len(self.atom), bool))
+
+    def within(self, window: NDArray[np.bool_]) -> Floats:
+        """[A, C] of the tasks in a window."""
+        sums = np.zeros((self.atoms, len(self.classes)))
+        np.add.at(sums, self.atom[window], self.work_s[window])
+        return sums
+
+    def least_s(self, known_s: float) -> float:
+        """The optimum, at least `known_s`."""
+        if self.atoms * len(self.classes) > _MOST:
+            return max(known_s, self._in_sum())
+        deadline = time.perf_counter() + _LIMIT_S
+        self._base()
+        best_s, windows = known_s, set[tuple[float, float]]()
+        for _ in range(_ROUNDS):
+            solved = self._solve(best_s, deadline - time.perf_counter())
+            if solved is None:
+                break
+            before_s, (value_s, x) = best_s, solved
+            best_s = max(best_s, _SAFE * value_s)
+            broken = [each for each in self._broken(x, best_s) if each not in windows]
+            if not broken or (windows and best_s < (1 + _WORTH) * before_s):
+                break
+            for each in broken:
+                windows.add(each)
+                self._window(*each)
+        return best_s
+
+    def _in_sum(self) -> float:
+        """Every atom at the rate at which all devices together do it, at best."""
+        seconds = self.total_s
+        least = seconds.min(axis=1)
+        some = least > 0
+        if not some.any():
+            return 0.0
+        return float(least[some].sum() / (self.sizes * (least[some, None] / seconds[some]).max(axis=0)).sum())
+
+    def _x(self, a: int, c: int) -> int:
+        return 1 + a * len(self.classes) + c
+
+    def _base(self) -> None:
+        kinds = range(len(self.classes))
+        for a in range(self.atoms):
+            self.rows.add([(self._x(a, c), 1.0) for c in kinds], 1.0, equal=True)
+        for held in self.held:
+            most = float(held.max(initial=0.0)) or 1.0
+            for c in kinds:
+                terms = [(self._x(a, c), held[a] / most) for a in np.flatnonzero(held).tolist()]
+                self.rows.add(terms, float(self.sizes[c] * self.capacity[c]) / most)
+        # Of each micro-batch some instruction computes a node forward, and one backward.
+        v = int(np.argmax(self.instance.trained))
+        passes = 1 + bool(self.instance.trained[v] and self.schedule.training)
+        overhead_s = np.zeros((self.atoms, len(self.classes)))
+        overhead_s[self.instance.atom_of[v]] = passes * self.schedule.microbatches * self.overhead_s
+        self._loads(self.total_s + overhead_s, 0.0)
+        self._hosts(self.total_s, 0.0)
+
+    def _window(self, begin_s: float, end_s: float) -> None:
+        seconds = self.within((self.tasks.head_s >= begin_s) & (self.tasks.tail_s >= end_s))
+        self._loads(seconds, begin_s + end_s)
+        self._hosts(seconds, begin_s + end_s)
+
+    def _loads(self, seconds: Floats, outside_s: float) -> None:
+        """No device does more than T - outside."""
+        for c, size in enumerate(self.sizes.tolist()):
+            self.rows.add([(0, -float(size)), *self._terms(seconds, c)], -size * outside_s)
+
+    def _hosts(self, seconds: Floats, outside_s: float) -> None:
+        """In the seconds in which several devices of a host compute, each does one by its contention."""
+        for host in self.contended:
+            shared, self.columns = self.columns, self.columns + 1
+            sums: list[Term] = [(0, -1.0), (shared, 1.0)]
+            for c in np.flatnonzero(self.host == host).tolist():
+                alone, self.columns = self.columns, self.columns + 1
+                slowed = -float(self.sizes[c] / self.contention[c])
+                self.rows.add([(alone, -1.0), (shared, slowed), *self._terms(seconds, c)])
+                sums.append((alone, 1.0))
+            self.rows.add(sums, -outside_s)
+
+    def _terms(self, seconds: Floats, c: int) -> list[Term]:
+        return [(self._x(a, c), float(seconds[a, c])) for a in np.flatnonzero(seconds[:, c]).tolist()]
+
+    def _solve(self, least_s: float, left_s: float) -> tuple[float, Floats] | None:
+        """The programme's value and x; None: not solved in time, or nothing fits at all."""
+        if left_s <= 0:
+            return None
+        import highspy
+
+        upper = np.full(self.columns, np.inf)
+        upper[1 : 1 + self.fits.size] = self.fits.ravel()
+        lower, cost = np.zeros(self.columns), np.zeros(self.columns)
+        lower[0], cost[0] = least_s, 1.0
+        solver = highs(left_s, 0.0, 0)
+        self.rows.model(lower, upper, cost, np.zeros(self.columns, bool)).pass_to(solver)
+        run_highs(solver)
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        values = np.array(solver.getSolution().col_value)
+        x = values[1 : 1 + self.fits.size].reshape(self.fits.shape)
+        return float(solver.getInfo().objective_function_value), x
+
+    def _broken(self, x: Floats, value_s: float) -> list[tuple[float, float]]:
+        """Windows (begin, end) in which some devices have more to do than there is time for; the worst."""
+        tasks = self.tasks
+        begins, ends = _levels(tasks.head_s), _levels(tasks.tail_s)
+        i = np.searchsorted(begins, tasks.head_s, "right") - 1
+        j = np.searchsorted(ends, tasks.tail_s, "right") - 1
+        done = self.work_s * x[self.atom]  # [3n, C]
+        over = np.full((len(begins), len(ends)), -np.inf)
+        outside = begins[:, None] + ends[None, :]
+        loads = []
+        for c, size in enumerate(self.sizes.tolist()):
+            grid = np.zeros((len(begins), len(ends)))
+            np.add.at(grid, (i, j), done[:, c])
+            grid = grid[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
+            loads.append(grid)
+            over = np.maximum(over, outside + grid / size)
+        for host in self.contended:
+            over = np.maximum(over, outside + self._of_host(host, loads))
+        over[outside > tasks.path_s] = -np.inf  # empty; devices with nothing in others are idle for a + b
+        worst = np.argsort(-over, axis=None)[:_A_ROUND]
+        rows, columns = np.unravel_index(worst, over.shape)
+        return [
+            (float(begins[r]), float(ends[k]))
+            for r, k in zip(rows.tolist(), columns.tolist(), strict=True)
+            if over[r, k] > value_s * (1 + 1e-6)
+        ]
+
+    def _of_host(self, host: int, loads: list[Floats]) -> Floats:
+        """Seconds that devices of a host need for these loads at least, evenly divided in each class."""
+        own = [(loads[c], self.sizes[c], self.contention[c]) for c in np.flatnonzero(self.host == host)]
+        best = np.full(own[0][0].shape, np.inf)
+        for shared in [np.zeros_like(best), *(grid / size * slowed for grid, size, slowed in own)]:
+            alone = sum(np.maximum(grid - shared * size / slowed, 0.0) for grid, size, slowed in own)
+            best = np.minimum(best, shared + alone)
+        return best
+
+
+def _levels(seconds: Floats) -> Floats:
+    """Ascending, from 0: some of the values, as evenly as they lie."""
+    values = np.unique(np.concatenate([[0.0], seconds]))
+    if len(values) > _LEVELS:
+        values = values[np.linspace(0, len(values) - 1, _LEVELS).astype(int)]
+    return np.asarray(values)
+
+
+def _whole_s(work: FractionalWork) -> float:
+    """An atom's micro-batches are each on one device: on one for all of them where there are no replicas."""
+    tasks, m = work.tasks, work.schedule.microbatches
+    seconds = np.where(work.fits, work.total_s, np.inf) / m
+    if not np.isfinite(seconds).any(axis=1).all():
+        return 0.0
+    begin, end = np.full(work.atoms, np.inf), np.full(work.atoms, np.inf)
+    some = tasks.work_s.max(axis=1) > 0
+    np.minimum.at(begin, work.atom[some], tasks.head_s[some])
+    np.minimum.at(end, work.atom[some], tasks.tail_s[some])
+    outside = np.where(np.isfinite(begin), begin + end, 0.0)
+    least = seconds.min(axis=1)
+    if not work.schedule.replicas:
+        return float((outside + m * least).max(initial=0.0))
+    devices = int(work.sizes.sum())
+    bound_s = float((outside + least * -(-m // devices)).max(initial=0.0))
+    for a in np.argsort(-least)[:8].tolist():
+        counts = np.arange(1, m + 1)
+        ends = np.sort(
+            np.concatenate([np.repeat(s * counts, k) for s, k in zip(seconds[a], work.sizes, strict=True)])
+        )
+        bound_s = max(bound_s, float(outside[a] + ends[m - 1]))
+    return bound_s
+
+
+def _cut_s(tasks: IterationTasks, schedule: AnySchedule, present: Floats) -> float:
+    """Where no device has room for a connected part of the graph, one of its edges is between two."""
+    graph, instance = tasks.graph, tasks.graph.instance
+    if not len(present) or not graph.edges:
+        return 0.0
+    parts = DisjointSets(len(instance.atoms))
+    ends = instance.atom_of[np.array(list(graph.edges), np.int64)]
+    for a, b in ends.tolist():
+        parts.merge(a, b)
+    root = np.array([parts.find(a) for a in range(len(instance.atoms))])
+    bound_s, seconds = 0.0, np.where(ends[:, 0] == ends[:, 1], np.inf, tasks.cut_s(schedule))
+    for part in set(root.tolist()):
+        inside = root[ends[:, 0]] == part
+        if (present[:, root == part].sum(axis=1) > instance.capacity.max()).any():
+            least = float(seconds[inside].min(initial=np.inf))
+            bound_s = max(bound_s, least if np.isfinite(least) else 0.0)
+    return bound_s

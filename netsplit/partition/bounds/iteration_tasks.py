@@ -1,0 +1,138 @@
+"""What an iteration of several micro-batches consists of, whatever its placement and order.
+
+    forward of v ──► ... ──► loss ──► ... ──► backward of v ──► what can wait: weight gradients, the step
+
+A task's head is the least time before it begins, its tail the least after it has ended: the longest paths of
+one micro-batch with everything at its fastest. They hold for every micro-batch, on whichever replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.step_graph import StepGraph
+
+__all__ = ["AnySchedule", "IterationTasks"]
+
+
+@dataclass(frozen=True)
+class AnySchedule:
+    """What is known of all iterations that a bound is to hold for; by default little more than their size."""
+
+    microbatches: int = 1
+    training: bool = True
+    whole: bool = False  # no backward is in two parts
+    once: bool = True  # a device steps once, after all of its backwards
+    kept: int = 0
+    """What it saved in so many micro-batches' forwards, at most all of its own, a device has at one time."""
+    replicas: bool = True  # a stage may have several devices
+    within: bool = True  # plans are within the capacities
+
+    @property
+    def of_one(self) -> AnySchedule:
+        """As far as a device is sure to see of it: of a replicated stage it may have one micro-batch alone."""
+        return replace(self, microbatches=1, kept=min(self.kept, 1)) if self.replicas else self
+
+
+@dataclass(frozen=True, eq=False)
+class IterationTasks:
+    """Of n nodes, one after another: n forwards, n backwards, n of what can wait. Seconds throughout."""
+
+    graph: StepGraph
+    work_s: Floats  # [3n, D] of all micro-batches, were they all on the device
+    fastest_s: Floats  # [3n] of one micro-batch, as part of a path
+    head_s: Floats  # [3n]
+    tail_s: Floats  # [3n]
+    node: Ints  # [3n]
+
+    @classmethod
+    def of(cls, instance: Instance, schedule: AnySchedule) -> IterationTasks:
+        graph, n, m = StepGraph(instance), instance.n, schedule.microbatches
+        trained = instance.trained[:, None] & schedule.training
+        backward_s = instance.backward_s * trained
+        later_s = np.zeros_like(backward_s) if schedule.whole else _weight_s(instance) * trained
+        if (later_s > backward_s).any():  # beside such a node, others' first parts may take no time
+            later_s = backward_s
+        step_s = instance.step_s * trained
+        adding = [min(each.accumulate_s_per_byte, each.step_s_per_byte) for each in instance.on]
+        added_s = (m - 1) * np.outer(instance.trainable_bytes, adding) * trained * schedule.once
+        soon_s = backward_s - later_s
+        work_s = np.concatenate(
+            [m * instance.forward_s, m * soon_s, m * later_s + step_s + added_s],
+        )
+        fastest_s = np.concatenate([instance.forward_s, soon_s, later_s + step_s]).min(axis=1, initial=np.inf)
+        overhead_s = min(each.instruction_s for each in instance.on)
+        head_s, tail_s = _paths(graph, fastest_s, trained[:, 0], overhead_s)
+        return cls(graph, work_s, fastest_s, head_s, tail_s, np.tile(np.arange(n), 3))
+
+    @property
+    def path_s(self) -> float:
+        """The longest path of a micro-batch, with the step at its end."""
+        return float((self.head_s + self.fastest_s + self.tail_s).max(initial=0.0))
+
+    def cut_s(self, schedule: AnySchedule) -> Floats:
+        """[edges of `graph`] the longest path of a micro-batch with the edge between two devices."""
+        graph, i = self.graph, self.graph.instance
+        n, apart = graph.n, ~np.eye(len(i.devices), dtype=bool)
+        edges = np.array(list(graph.edges), np.int64).reshape(-1, 2)
+        nbytes = np.array(list(graph.edges.values()), np.int64).reshape(-1, 2)
+        v, w = edges.T
+        message = np.array([each.message_overhead_s for each in i.on])
+        ends_s = self.head_s + self.fastest_s
+        rest_s = self.fastest_s + self.tail_s
+        forth = i.latency_s + nbytes[:, :1, None] * i.seconds_per_byte + message[:, None]
+        back = i.latency_s.T + nbytes[:, 1:, None] * i.seconds_per_byte.T + message[None, :]
+        back = np.where((nbytes[:, 1] >= 0)[:, None, None] & schedule.training, back, 0.0)
+        returns = (nbytes[:, 1] >= 0) & schedule.training
+        inner = self._there_and_back()
+        single = np.maximum(
+            (ends_s[v] + rest_s[w])[:, None, None] + forth,
+            np.where(returns, ends_s[n + w] + rest_s[n + v], 0.0)[:, None, None] + back,
+        )
+        both = np.where(returns, ends_s[v] + inner[w] + rest_s[n + v], 0.0)[:, None, None] + forth + back
+        seconds = np.maximum(single, both)
+        return np.asarray(seconds[:, apart].min(axis=1, initial=np.inf))
+
+    def _there_and_back(self) -> Floats:
+        """[n] least seconds from the start of a node's forward to the end of its backward."""
+        graph, n, seconds = self.graph, self.graph.n, np.zeros(self.graph.n)
+        for v in reversed(range(n)):
+            inner = [seconds[t - n] for t in graph.before[n + v] if t >= n]
+            seconds[v] = self.fastest_s[v] + self.fastest_s[n + v] + max(inner, default=0.0)
+        return seconds
+
+
+def _weight_s(instance: Instance) -> Floats:
+    """[n, D] the part of backward seconds that can be put off."""
+    return np.array(
+        [[each.nodes[v].weight_s for each in instance.on] for v in instance.names], float
+    ).reshape(instance.n, len(instance.on))
+
+
+def _paths(
+    graph: StepGraph,
+    fastest_s: Floats,
+    trained: NDArray[np.bool_],
+    overhead_s: float,
+) -> tuple[Floats, Floats]:
+    """[3n] heads and tails. An instruction's overhead comes before a micro-batch's first computation, where
+    it turns from forward to backward on one device, and before the step."""
+    n = graph.n
+    before = [*graph.before, *([n + v] if trained[v] else [] for v in range(n))]
+    delay = np.zeros(3 * n)
+    for t, earlier in enumerate(before):
+        if not earlier or t >= 2 * n or (t >= n and earlier == [t - n]):
+            delay[t] = overhead_s
+    delay[n:][~np.tile(trained, 2)] = 0.0
+    order = [*graph.order, *range(2 * n, 3 * n)]
+    head, tail = np.zeros(3 * n), np.zeros(3 * n)
+    for t in order:
+        head[t] = delay[t] + max((head[u] + fastest_s[u] for u in before[t]), default=0.0)
+    for t in reversed(order):
+        for u in before[t]:
+            tail[u] = max(tail[u], delay[t] + fastest_s[t] + tail[t])
+    return head, tail

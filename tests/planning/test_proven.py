@@ -1,0 +1,201 @@
+"""What is proven of every plan: at most what any placement takes under any schedule, replicas included."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.ir import Graph
+from netsplit.graph.quotient import atoms_of
+from netsplit.partition import Placement, Problem, SimulatedIteration, SolverReport, Stage
+from netsplit.partition.bounds.iteration_bound import iteration_bound_s
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.decide import proven_s
+from netsplit.planning.needed_bytes import needed_bytes
+from netsplit.planning.simulated import Simulated
+from netsplit.profile.costs import NodeSeconds
+from netsplit.program import GPipe, Schedule
+from netsplit.program.schedules import SCHEDULES, OneFOneB, SingleBatch
+from tests.builders import chain, cluster_of, costs_of, cpus, graph_fed
+from tests.examples import tried
+from tests.partition.builders import disturbed, large_problem, problems, trained, with_capacities
+
+NEVER = 1 + 1e-9
+
+
+def simulated(problem: Problem, schedule: Schedule, training: bool = True) -> Problem:
+    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, schedule, training)
+    in_flight = schedule.in_flight(len(problem.cluster.devices))
+    return replace(problem, evaluate=evaluate, objective=SimulatedIteration(), in_flight=in_flight)
+
+
+def line(nodes: int) -> Graph:
+    """A chain with a loss at its end."""
+    return graph_fed({f"n{i}": [f"n{i - 1}"] if i else [] for i in range(nodes)})
+
+
+def drawn(problem: Problem, draw: random.Random) -> Problem:
+    """Simulated, with gradients, costs of all kinds, tensors that are saved, by either count of bytes."""
+    problem = trained(problem, draw.choice([0.0, 0.8, 1.0]), draw.randrange(1000))
+    problem = disturbed(problem, draw) if draw.random() < 0.6 else problem
+    costs = problem.costs
+    for kind, each in costs.devices.items():
+        late = {
+            v: replace(s, weight_s=draw.choice([0, 0.3, 1]) * s.backward_s) for v, s in each.nodes.items()
+        }
+        costs = costs.with_device(kind, nodes=late)
+    saving = {
+        v: replace(
+            node,
+            saved=tuple(k for k in (*node.inputs, *node.outputs) if draw.random() < 0.5),
+            saved_bytes=draw.choice([0, 7]),
+        )
+        for v, node in problem.graph.nodes.items()
+    }
+    problem = replace(problem, graph=replace(problem.graph, nodes=saving), costs=costs)
+    kind = draw.choice(list(SCHEDULES.values()))
+    keys = {} if kind is SingleBatch else {"microbatches": draw.randint(1, 5)}
+    late_weights = kind.name == "zb_h1" or draw.random() < 0.3
+    schedule = kind(**keys, delay_weights=late_weights, recompute=draw.random() < 0.2)
+    memory = draw.choice(["static", "lifetimes"])
+    return simulated(replace(problem, memory=memory), schedule, draw.random() < 0.9)  # type: ignore[arg-type]
+
+
+def placements(problem: Problem, draw: random.Random) -> Iterator[Placement]:
+    """All of them, each in one drawn order; with every set of devices as replicas of some stage, too."""
+    atoms = atoms_of(problem.graph)
+    names = [device.name for device in problem.cluster.devices]
+    sets = [each for r in range(1, len(names) + 1) for each in combinations(names, r)]
+    for chosen in product(sets, repeat=len(atoms)):
+        groups = list(dict.fromkeys(chosen))
+        if sum(map(len, groups)) > len({name for group in groups for name in group}):
+            continue  # a replica has nodes of its own
+        device_of = {v: group[0] for atom, group in zip(atoms, chosen, strict=True) for v in atom}
+        stages = tuple(
+            Stage(tuple(v for v in problem.graph.nodes if device_of[v] == group[0]), group)
+            for group in groups
+        )
+        order = {v: draw.random() for v in problem.graph.nodes}
+        priority = topological_priority(problem.graph, order)
+        replicated = stages if any(len(group) > 1 for group in groups) else ()
+        yield Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0), replicated)
+
+
+@settings(max_examples=tried(90), deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems(max_nodes=4, max_devices=3), seed=st.integers(0, 10**6))
+def test_no_plan_is_below_what_is_proven(problem: Problem, seed: int) -> None:
+    """Of all placements and replicas; within the capacities, where there are some, and without."""
+    draw = random.Random(seed)
+    problem = drawn(problem, draw)
+    instance = Instance.of(problem)
+    assert problem.evaluate is not None
+    for placement in placements(problem, draw):
+        try:
+            timeline = problem.evaluate(placement)  # type: ignore[arg-type]
+        except NetSplitError:  # replicas under 2BW
+            continue
+        most = timeline.iteration_s * NEVER + 1e-12
+        assert proven_s(problem, placement, within=False) <= most
+        needed = needed_bytes(instance, placement, timeline)
+        if (needed <= instance.capacity).all():
+            assert proven_s(problem, placement) <= most
+        if draw.random() < 0.5:  # as little room as this one needs
+            tight = with_capacities(problem, needed.tolist())
+            assert proven_s(tight, placement) <= most
+
+
+def test_the_work_is_spread_over_unlike_devices() -> None:
+    graph = line(8)
+    costs = costs_of(graph, forward_s=1.0, backward_s=2.0)
+    fast = costs.devices["cpu"].scaled(2.0)
+    costs = replace(costs, devices={"cpu": costs.devices["cpu"], "gpu": fast})
+    cluster = cluster_of([10**6] * 3, kinds=("cpu", "cpu", "gpu"))
+    problem = Problem(graph, costs, cluster)
+    # 8 micro-batches of 8 nodes of 3 seconds, at 1 + 1 + 2 times the slow devices' speed
+    assert iteration_bound_s(problem, AnySchedule(8)) == pytest.approx(48.0, rel=1e-6)
+
+
+def test_memory_forces_work_on_the_slow_device() -> None:
+    graph = chain([0, 0, 0], {f"n{i}": 50 for i in range(4)})
+    costs = costs_of(graph, 1.0, 0.0, alpha=2)
+    costs = replace(costs, devices={"slow": costs.devices["cpu"], "fast": costs.devices["cpu"].scaled(10)})
+    problem = Problem(graph, costs, cluster_of([10**6, 200], kinds=("slow", "fast")))
+    # The fast one has room for two of the four nodes: half of the 40 seconds are the slow one's.
+    assert iteration_bound_s(problem, AnySchedule(10)) == pytest.approx(20.0, rel=1e-6)
+    assert iteration_bound_s(problem, AnySchedule(10, within=False)) < 4.0
+
+
+def test_micro_batches_of_one_heavy_node_are_not_divided() -> None:
+    graph = chain([0], {})
+    costs = costs_of(graph, 1.0, 0.0)
+    seconds = {**costs.devices["cpu"].nodes, "n0": NodeSeconds(9.0, 0.0)}
+    heavy = Problem(graph, costs.with_device("cpu", nodes=seconds), cluster_of([10**6] * 3))
+    assert iteration_bound_s(heavy, AnySchedule(4)) == pytest.approx(19.0)  # twice 9, and the other node
+    assert iteration_bound_s(heavy, AnySchedule(4, replicas=False)) == pytest.approx(37.0)
+
+
+def test_where_no_device_holds_all_an_edge_is_cut_and_paid_for() -> None:
+    graph = chain([30, 5, 30])
+    problem = Problem(graph, costs_of(graph), cluster_of([75, 75], 0.0, 0.01))
+    assert iteration_bound_s(problem, AnySchedule()) == pytest.approx(4.05)  # forward only: no gradients
+    assert iteration_bound_s(problem, AnySchedule(within=False)) == pytest.approx(4.0)
+
+
+def test_devices_that_slow_one_another_are_worth_less() -> None:
+    graph = chain([0] * 3)
+    cluster = cpus(2)
+    costs = costs_of(graph, 1.0, 0.0)
+    free = iteration_bound_s(Problem(graph, costs, cluster), AnySchedule(10))
+    slowed = costs.with_device("cpu", contention=1.5)
+    assert free == pytest.approx(20.0, rel=1e-6)
+    assert iteration_bound_s(Problem(graph, slowed, cluster), AnySchedule(10)) == pytest.approx(
+        30.0, rel=1e-6
+    )
+    worse = costs.with_device("cpu", contention=3.0)  # then one does better alone
+    assert iteration_bound_s(Problem(graph, worse, cluster), AnySchedule(10)) == pytest.approx(40.0, rel=1e-6)
+
+
+def test_a_pipeline_that_is_full_is_near_its_bound() -> None:
+    graph = line(16)
+    cluster = cluster_of([10**6] * 4, 0.0, 0.0)
+    problem = simulated(Problem(graph, costs_of(graph), cluster), OneFOneB(64))
+    device_of = {v: f"d{i // 4}" for i, v in enumerate(graph.nodes)}
+    placement = Placement("given", device_of, graph.position, SolverReport("heuristic", 0.0))
+    assert problem.evaluate is not None
+    seconds = problem.evaluate(placement).iteration_s  # type: ignore[attr-defined]
+    assert 0.95 * seconds < proven_s(problem, placement) <= seconds
+
+
+def test_the_bound_of_a_large_graph_is_ready_soon() -> None:
+    problem = large_problem(1000, devices=8)
+    kinds = {f"cpu{p}": problem.costs.devices["cpu"].scaled(1 + p) for p in range(8)}
+    devices = tuple(replace(d, kind=f"cpu{p}") for p, d in enumerate(problem.cluster.devices))
+    problem = replace(
+        problem,
+        costs=replace(problem.costs, devices=kinds),
+        cluster=replace(problem.cluster, devices=devices),
+    )
+    bound_s = iteration_bound_s(problem, AnySchedule(8))
+    instance = Instance.of(problem)
+    fastest = (instance.forward_s + instance.backward_s)[:, -1].sum()
+    assert np.isclose(bound_s, 8 * fastest * 8 / 36, rtol=1e-3) or bound_s > 8 * fastest * 8 / 36
+
+
+def test_a_schedule_of_several_steps_has_a_bound_too() -> None:
+    graph = line(3)
+    for schedule in (GPipe(3), OneFOneB(3, recompute=True), SCHEDULES["pipedream"](3)):  # type: ignore[call-arg]
+        problem = simulated(Problem(graph, costs_of(graph), cluster_of([10**6] * 2)), schedule)
+        placement = Placement(
+            "given", dict.fromkeys(graph.nodes, "d0"), graph.position, SolverReport("heuristic", 0.0)
+        )
+        assert proven_s(problem, placement) > 0
