@@ -28,9 +28,9 @@ __all__ = ["PlacementPolicy", "Reinforce", "SampledPlaces"]
 
 BATCH = 20  # placements a step of the policy
 GROUPS_A_DEVICE = 4  # at least, where memory is short: a group has no more bytes than that leaves
-RATE = 0.05  # of Adam
+RATE = 0.1  # of Adam
 KEPT = 0.9  # of the baseline, from one step to the next
-ENTROPY = 0.3  # what a nat of a decision is worth at first, in typical deviations of the reward; in the end 0
+ENTROPY = 0.1  # what a nat of a decision is worth at first, in typical deviations of the reward; in the end 0
 
 Seconds = Callable[[Ints], tuple[float, Ints | None]]
 """[n] device of each node -> seconds, and the order of the nodes that has them where there is one."""
@@ -78,9 +78,7 @@ class Reinforce(Partitioner):
         """Sample and learn until the budget or the time is spent; what the report says of it."""
         policy = PlacementPolicy(trial.instance, groups)
         draw = np.random.default_rng(trial.instance.problem.seed % 2**63)
-        group_of = np.zeros(trial.instance.n, np.int64)
-        for g, members in enumerate(groups):
-            group_of[members] = g
+        group_of = _group_of(trial.instance, groups)
         baseline, spread, sampled = 0.0, 0.0, 0
         while sampled < self.evaluations:
             if time.perf_counter() >= deadline:
@@ -111,7 +109,8 @@ class PlacementPolicy:
 
     That number is the group's own for the device, which is learnt, plus what it sees of the device, by
     weights that are learnt and all groups share: the group's seconds there; the part of the group's bytes
-    that it exchanges with groups placed there; seconds and bytes placed there so far.
+    that it exchanges with groups placed there; seconds and bytes placed there so far. A device without
+    room for the group has no chance, unless all are so.
 
     Args:
         groups: [G] -> nodes, in the order in which they are placed.
@@ -125,8 +124,7 @@ class PlacementPolicy:
         self.devices = len(instance.devices)
         self.slow = _over(seconds, seconds.max(axis=1, keepdims=True))  # [G, D]
         self.work = _over(seconds * self.devices, seconds.sum(axis=0))  # [G, D] 1: an even part of all
-        nbytes = np.array([instance.state_bytes[members].sum() for members in groups], float)
-        self.filled = nbytes[:, None] / np.maximum(instance.capacity, 1.0)  # [G, D]
+        self.room = _Room(instance, groups)
         self.near = _exchanged(instance, groups)  # [G, G] part of the row's bytes
         self.own = np.zeros((len(groups), self.devices))
         self.weights = np.zeros(self.FEATURES)
@@ -140,18 +138,22 @@ class PlacementPolicy:
         chances = np.zeros((count, groups, self.devices))
         seen = np.zeros((count, groups, self.devices, self.FEATURES))
         chosen = np.zeros((count, groups, self.devices))
-        load, held = np.zeros((count, self.devices)), np.zeros((count, self.devices))
-        rows = np.arange(count)
+        load, rows = np.zeros((count, self.devices)), np.arange(count)
+        used, present = self.room.empty(count)
         for g in range(groups):
+            more = self.room.more(g, present)
+            full = used + more > self.room.capacity
+            full[full.all(axis=1)] = False
             seen[:, g, :, 0] = self.slow[g]
             seen[:, g, :, 1] = np.einsum("kgd,g->kd", chosen[:, :g], self.near[g, :g])
-            seen[:, g, :, 2], seen[:, g, :, 3] = load, held
-            chances[:, g] = _softmax(self.own[g] + seen[:, g] @ self.weights)
+            seen[:, g, :, 2], seen[:, g, :, 3] = load, used / np.maximum(self.room.capacity, 1)
+            chances[:, g] = _softmax(np.where(full, -np.inf, self.own[g] + seen[:, g] @ self.weights))
             edges = chances[:, g].cumsum(axis=1)
             places[:, g] = (draw.random(count)[:, None] * edges[:, -1:] >= edges[:, :-1]).sum(axis=1)
             chosen[rows, g, places[:, g]] = 1.0
             load += chosen[:, g] * self.work[g]
-            held += chosen[:, g] * self.filled[g]
+            used[rows, places[:, g]] += more[rows, places[:, g]]
+            present[rows[:, None], places[:, g, None], self.room.touched[g]] = True
         return SampledPlaces(places, chances, seen)
 
     def gradient(self, samples: SampledPlaces, gains: Floats, entropy: float) -> tuple[Floats, Floats]:
@@ -177,6 +179,30 @@ class PlacementPolicy:
             square += 0.001 * (slope**2 - square)
             rate = RATE / (1 - 0.9**self._steps)
             values += rate * mean / (np.sqrt(square / (1 - 0.999**self._steps)) + 1e-8)
+
+
+class _Room:
+    """Bytes of K samples as `Instance.used_bytes` counts them, while one group after another is placed."""
+
+    def __init__(self, instance: Instance, groups: list[Ints]) -> None:
+        self.capacity, self.held_bytes = instance.capacity, instance.held_bytes
+        self.state = [int(instance.state_bytes[members].sum()) for members in groups]
+        group_of = _group_of(instance, groups)
+        touched: list[set[int]] = [set() for _ in groups]
+        for h in range(len(instance.holders)):
+            for g in group_of[instance.holders[h]]:
+                touched[g].add(h)
+        self.touched = [np.array(sorted(each), np.int64) for each in touched]  # [G] -> held variables
+
+    def empty(self, count: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """[K, D] bytes, and [K, D, h] whether a held variable is there: of samples without a group."""
+        shape = count, len(self.capacity)
+        return np.zeros(shape, np.int64), np.zeros((*shape, len(self.held_bytes)), bool)
+
+    def more(self, g: int, present: NDArray[np.bool_]) -> Ints:
+        """[K, D] bytes that a group needs beside what is there."""
+        own = self.touched[g]
+        return np.asarray(self.state[g] + (~present[:, :, own]) @ self.held_bytes[own])
 
 
 class _Trial:
@@ -262,11 +288,17 @@ def _groups(instance: Instance, count: int) -> list[Ints]:
     return [np.array(members, np.int64) for members in coarsen(instance, count, limit).classes]
 
 
-def _exchanged(instance: Instance, groups: list[Ints]) -> Floats:
-    """[G, G] part of a group's bytes, to and from others, that it exchanges with another."""
+def _group_of(instance: Instance, groups: list[Ints]) -> Ints:
+    """[n] group of each node."""
     group_of = np.zeros(instance.n, np.int64)
     for g, members in enumerate(groups):
         group_of[members] = g
+    return group_of
+
+
+def _exchanged(instance: Instance, groups: list[Ints]) -> Floats:
+    """[G, G] part of a group's bytes, to and from others, that it exchanges with another."""
+    group_of = _group_of(instance, groups)
     nbytes = np.zeros((len(groups), len(groups)))
     for u, source in enumerate(instance.producer):
         a = group_of[source]

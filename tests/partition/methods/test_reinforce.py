@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import MaxLoad, Problem, Random, Reinforce, SimulatedIteration, StageTime
+from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.reinforce import PlacementPolicy, SampledPlaces
 from netsplit.planning.decide import decide
@@ -39,9 +40,10 @@ def aim(policy: PlacementPolicy, samples: SampledPlaces, gains: Any, entropy: fl
     total = 0.0
     for k, gain in enumerate(gains):
         for g, place in enumerate(samples.places[k]):
-            raised = np.exp(policy.own[g] + samples.seen[k, g] @ policy.weights)
+            own = samples.chances[k, g] > 0  # devices with room
+            raised = np.exp(policy.own[g] + samples.seen[k, g] @ policy.weights) * own
             chance = raised / raised.sum()
-            total += gain * np.log(chance[place]) - entropy * (chance * np.log(chance)).sum()
+            total += gain * np.log(chance[place]) - entropy * (chance[own] * np.log(chance[own])).sum()
     return total / len(gains)
 
 
@@ -121,11 +123,31 @@ def test_better_ones_are_told_as_they_come_and_the_seed_decides() -> None:
     assert (first.device_of, first.priority) == (again.device_of, again.priority)
 
 
+@quiet
+@given(problem=problems(), seed=st.integers(0, 2**32))
+def test_a_sample_s_bytes_are_those_of_its_placement(problem: Problem, seed: int) -> None:
+    """And a device that they exceed has no chance, unless all are so."""
+    policy, instance = policy_of(problem), Instance.of(problem)
+    samples = policy.sample(5, np.random.default_rng(seed))
+    rows, (used, present) = np.arange(5), policy.room.empty(5)
+    for g in range(samples.places.shape[1]):
+        more, at = policy.room.more(g, present), samples.places[:, g]
+        full = used + more > instance.capacity
+        assert (samples.chances[:, g][full & ~full.all(axis=1)[:, None]] == 0).all()
+        used[rows, at] += more[rows, at]
+        present[rows[:, None], at[:, None], policy.room.touched[g]] = True
+    wanted = [instance.used_bytes(each[instance.atom_of]) for each in samples.places]
+    assert used.tolist() == np.array(wanted).tolist()
+
+
 def test_where_no_sample_fits_the_devices_are_filled_in_order() -> None:
     problem = large_problem(40, devices=4, room=9.0)
     need = required_bytes(problem)
-    tight = with_capacities(problem, [need // 2, need // 3, need // 3, need // 3])
-    report = Reinforce(evaluations=1, groups=40).partition(tight).report
+    filled = fill_in_order(problem, [need // 3] * 4)
+    assert filled is not None
+    instance = Instance.of(problem)
+    tight = with_capacities(problem, instance.used_bytes(instance.encode(filled)).tolist())
+    report = Reinforce(evaluations=20).partition(tight).report
     assert report.notes["fitting"] == 0
     assert report.notes["source"] == "a fill in order"
     with pytest.raises(InfeasibleError, match=r"reinforce finds no placement.*missing"):
