@@ -93,6 +93,8 @@ class Placement:
     priority: dict[str, int]  # node name -> rank; a topological order of the graph
     report: SolverReport
     stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
+    recomputed: frozenset[str] = frozenset()
+    """Nodes whose activations are not kept from forward to backward, but computed again before it."""
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:

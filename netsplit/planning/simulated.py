@@ -35,13 +35,13 @@ class Simulated:
     tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
 
     def __call__(self, placement: Placement) -> Timeline:
-        return simulate(self._of_whole_microbatches(placement), self.cluster, self.costs)
+        return simulate(self.of_whole_microbatches(placement), self.cluster, self.costs)
 
     @property
     def turns(self) -> Turns:
         """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of."""
         schedule, trained = self.schedule, self.training or not self.graph.requires_backward
-        plain = trained and not (schedule.recompute or schedule.delay_weights or self.shared_norm)
+        plain = trained and not (schedule.recompute is True or schedule.delay_weights or self.shared_norm)
         for name in _TURNS:
             if schedule.name == name:
                 return Turns(name, schedule.microbatches, plain)
@@ -55,7 +55,7 @@ class Simulated:
 
     def program(self, placement: Placement) -> Program:
         """Raises as `compile_program` and `with_tail`."""
-        program = self._of_whole_microbatches(placement)
+        program = self.of_whole_microbatches(placement)
         return program if self.tail is None else with_tail(program, self.graph, self.tail)
 
     def peak_bytes(self, program: Program) -> dict[str, int]:
@@ -64,7 +64,8 @@ class Simulated:
         transients = costs.transients(self.cluster.devices)
         return predicted_peak_bytes(program, costs.alpha, transients, costs.offload)
 
-    def _of_whole_microbatches(self, placement: Placement) -> Program:
+    def of_whole_microbatches(self, placement: Placement) -> Program:
+        """The program without the smaller last micro-batch; raises as `compile_program`."""
         return compile_program(
             self.graph,
             placement.device_of,
@@ -74,6 +75,7 @@ class Simulated:
             self.training,
             placement.replicas,
             self.shared_norm,
+            placement.recomputed,
         )
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:

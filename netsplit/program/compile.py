@@ -1,6 +1,7 @@
 """From a placed graph and a schedule to a program.
 
     graph + placement ──► insert_transfers ──► cut_segments ──► one walk over schedule order ──► check
+                                                    └─ in parts, where some nodes are recomputed ─┘
 
 The walk emits a transfer's Send and Recv together, right after the computation that makes the
 tensor. All devices' lists therefore agree with one global order of transfers.
@@ -9,7 +10,7 @@ tensor. All devices' lists therefore agree with one global order of transfers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.program.recomputation import SegmentParts, in_parts, whole
 from netsplit.program.schedules import Phase, Pipeline, Schedule
 from netsplit.program.segments import cut_segments
 from netsplit.program.transfers import insert_transfers
@@ -48,6 +50,7 @@ def compile_program(
     training: bool = True,
     replicas: Mapping[str, tuple[str, ...]] | None = None,
     shared_norm: bool = False,
+    recomputed: Collection[str] = frozenset(),
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
@@ -55,6 +58,8 @@ def compile_program(
         device_of: of every node; where stages are replicated, the first replica.
         replicas: first replica -> all of them; they take the micro-batches in turn.
         shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
+        recomputed: nodes whose activations are not kept for the backward, but computed again before it;
+            segments that have any are in parts (`program.recomputation`).
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; `shared_norm` with
@@ -73,19 +78,26 @@ def compile_program(
         for segment in cut_segments(placed, devices, priority, schedule.fine_segments)
     )
     names = tuple(device.name for device in cluster.devices)
-    walk = _Compiler(placed, devices, segments, names, schedule, groups, training, shared_norm)
-    for phase, s, i in schedule.order(walk.pipeline):
+    pipeline = _pipeline(placed, segments, training)
+    order = schedule.order(pipeline)
+    parts = whole(segments)
+    if training and recomputed:
+        parts = in_parts(placed, segments, recomputed, order, pipeline)
+    walk = _Compiler(placed, devices, parts, names, schedule, groups, training, shared_norm)
+    for phase, s, i in order:
         if phase == "forward":
-            walk.forward(s, i)
+            for part in parts.of[s]:
+                walk.forward(part, i)
         elif training:
-            walk.backward(s, i, _PART[phase])
+            for part in reversed(parts.of[s]):
+                walk.backward(part, i, _PART[phase])
     if training and schedule.update_every is None:
         walk.step_all()
     program = Program(
         graph=placed,
         device_of=devices,
         devices=names,
-        segments=segments,
+        segments=parts.segments,
         instructions={name: _without_idle_recomputation(each) for name, each in walk.lists.items()},
         order=tuple(walk.order),
         microbatches=schedule.microbatches,
@@ -138,7 +150,7 @@ class _Compiler:
 
     graph: Graph
     device_of: Mapping[str, str]
-    segments: tuple[Segment, ...]
+    parts: SegmentParts
     names: tuple[str, ...]
     schedule: Schedule
     replicas: Mapping[str, tuple[str, ...]]
@@ -149,9 +161,9 @@ class _Compiler:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
         self.order: list[str] = []
         self.tag = 0
-        self.maker = {k: s.index for s in self.segments for k in s.outputs}
-        self.trained = self._trained() if self.training else frozenset()
-        self.pipeline = self._pipeline()
+        self.segments = self.parts.segments
+        self.maker = _makers(self.segments)
+        self.trained = _trained(self.graph, self.segments) if self.training else frozenset()
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
@@ -160,12 +172,15 @@ class _Compiler:
         segment = self.segments[s]
         home = segment.on(i)
         version = min(self.schedule.version(i, self.steps[home]), self.steps[home])
-        self._emit(home, Forward(s, i, self.schedule.recompute and s in self.trained, version))
+        again = self.schedule.recompute is True or s in self.parts.again
+        self._emit(home, Forward(s, i, again and s in self.trained, version))
         for k in segment.outputs:
             for copy in self._copies(k):
                 self._transfer(copy, k, i, home, self._on(self.device_of[copy], i), gradient=False)
 
     def backward(self, s: int, i: int, part: BackwardPart) -> None:
+        if s not in self.trained:
+            return
         segment = self.segments[s]
         home = segment.on(i)
         self._emit(home, Backward(s, i, part, self._update(segment, i)))
@@ -176,7 +191,7 @@ class _Compiler:
 
     def _send_gradients(self, segment: Segment, i: int) -> None:
         for k in segment.inputs:
-            source = self._source(k)
+            source = _source(self.graph, k)
             if source == k or k not in self.graph.requires_backward:
                 continue
             left = self.left.setdefault((k, i), self._backward_readers(k)) - 1
@@ -259,27 +274,33 @@ class _Compiler:
         copies = [v for v in self.graph.variables[k].consumers if self.graph.nodes[v].op == TRANSFER]
         return sorted(copies, key=lambda copy: self.names.index(self.device_of[copy]))
 
-    def _source(self, k: str) -> str:
-        producer = self.graph.variables[k].producer
-        if producer is not None and self.graph.nodes[producer].op == TRANSFER:
-            return self.graph.nodes[producer].inputs[0]
-        return k
-
     def _backward_readers(self, k: str) -> int:
         return sum(k in segment.inputs and segment.index in self.trained for segment in self.segments)
 
-    def _trained(self) -> frozenset[int]:
-        return frozenset(
-            s.index for s in self.segments if any(k in self.graph.requires_backward for k in s.outputs)
-        )
 
-    def _pipeline(self) -> Pipeline:
-        feeders = (
-            sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker})
-            for s in self.segments
-        )
-        return Pipeline(
-            feeders=tuple(map(tuple, feeders)),
-            devices=tuple(s.replicas or (s.device,) for s in self.segments),
-            trained=self.trained,
-        )
+def _source(graph: Graph, k: str) -> str:
+    """The variable that `k` is, or is a copy of."""
+    producer = graph.variables[k].producer
+    if producer is not None and graph.nodes[producer].op == TRANSFER:
+        return graph.nodes[producer].inputs[0]
+    return k
+
+
+def _makers(segments: Sequence[Segment]) -> dict[str, int]:
+    return {k: s.index for s in segments for k in s.outputs}
+
+
+def _trained(graph: Graph, segments: Sequence[Segment]) -> frozenset[int]:
+    return frozenset(s.index for s in segments if any(k in graph.requires_backward for k in s.outputs))
+
+
+def _pipeline(graph: Graph, segments: Sequence[Segment], training: bool) -> Pipeline:
+    maker = _makers(segments)
+    feeders = (
+        sorted({maker[k] for k in (_source(graph, k) for k in s.inputs) if k in maker}) for s in segments
+    )
+    return Pipeline(
+        feeders=tuple(map(tuple, feeders)),
+        devices=tuple(s.replicas or (s.device,) for s in segments),
+        trained=_trained(graph, segments) if training else frozenset(),
+    )
