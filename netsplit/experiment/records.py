@@ -176,7 +176,9 @@ def write_plan(plan: Plan, folder: Path) -> None:
     """Placement, program and summary as files, and the placed graph's picture."""
     problem, placement = plan.problem, plan.placement
     program, _ = plan.simulated
-    write_text(folder / "placement.json", json.dumps(asdict(placement), indent=1))
+    recomputed = sorted(placement.recomputed, key=placement.priority.__getitem__)
+    values = asdict(placement) | {"recomputed": recomputed}
+    write_text(folder / "placement.json", json.dumps(values, indent=1))
     write_text(folder / "program.txt", program.show())
     write_text(folder / "summary.txt", str(plan.summary()))
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 def read_placement(path: str | Path, problem: Problem, key: str = "placement") -> Placement:
     """Read and verify; it may exceed the capacities, and need not be contiguous.
 
-    A file without an order has that of the graph, one without stages no replicas.
+    A file without an order has that of the graph, one without stages no replicas, and one that does not say
+    what is recomputed keeps all activations.
 
     Args:
         problem: whose nodes and devices it must have.
@@ -68,6 +69,7 @@ def _parsed(values: Any) -> Placement:
             for stage in values.get("stages") or ()
         ),
         tuple(map(str, values.get("cuts") or ())),
+        frozenset(map(str, values.get("recomputed") or ())),
     )
 
 

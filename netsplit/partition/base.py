@@ -117,6 +117,8 @@ class Placement:
     report: SolverReport
     stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
     cuts: tuple[str, ...] = ()  # nodes at which a segment begins, though their device goes on
+    recomputed: frozenset[str] = frozenset()
+    """Nodes whose activations are not kept from forward to backward, but computed again before it."""
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:

@@ -6,6 +6,10 @@
 
 A method is told the bytes of its own count (`Problem.memory_model`) that its last answer had for every byte
 of the peak. So it is refused what exceeds a capacity, and given what the count alone would refuse.
+
+Where it is left to planning what is recomputed (`schedule.recompute` is auto), this is done without any; then
+once more, the first time as if there were room, and every answer that does not fit is tried with as little
+recomputation as makes it fit. The better of both is taken.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.recomputation.recomputed_within import nearest_recomputed, recomputes
 from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import OneFOneB, Schedule
 
@@ -30,25 +35,55 @@ _EVENED = 5  # fills of a number of devices, each with the peaks of the one befo
 _WORTH = 1.02  # a device may hold this much more than it was told: worth asking again
 _LITTLE = 0.1  # of the time limit, for answers after it where none has fitted yet
 _LESS = 0.97  # of what was told, at most, after an answer that was too much
+_ROOM = 2**62  # bytes: more than any
 _SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
 
 
 def fitted(problem: Problem, partitioner: Partitioner) -> Placement:
     """What the method decides, within the capacities by the peaks that `problem.evaluate` predicts.
 
+    Of a method that heeds none, what it decides, with recomputation where that makes it fit.
+
     Raises:
         InfeasibleError: no answer of the method fits; the message says what is missing, and what would do.
         ModelSizeError: the method gives no answer, as its model would be too large.
     """
-    if problem.memory == "static" or not partitioner.respects_capacity:
+    if problem.memory == "static":
         return partitioner.partition(problem)
-    return _Fitting(problem, partitioner).run()
+    if partitioner.respects_capacity:
+        if recomputes(problem):
+            return _best_of_both(problem, partitioner)
+        return _Fitting(problem, partitioner).run()
+    placement = partitioner.partition(problem)
+    if recomputes(problem):
+        nearest, peaks = nearest_recomputed(problem, placement)
+        if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in peaks.items()):
+            return nearest
+    return placement
+
+
+def _best_of_both(problem: Problem, partitioner: Partitioner) -> Placement:
+    """With everything kept, and with recomputation where devices have too little room for that."""
+    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None)
+    kept = _Fitting(problem, partitioner)
+    if not kept.binds:
+        return kept.run()
+    halved = replace(problem, time_limit_s=None if limit_s is None else limit_s / 2)
+    answers = []
+    for anew in (False, True):
+        try:
+            answers.append(_Fitting(halved, partitioner, anew).run())
+        except (InfeasibleError, ModelSizeError):
+            if anew and not answers:
+                raise
+    return min(answers, key=lambda answer: problem.objective.score_s(problem, answer))
 
 
 @dataclass
 class _Fitting:
     problem: Problem
     partitioner: Partitioner
+    anew: bool = False  # what has no room may be computed again
     told: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
     least: tuple[Placement, dict[str, int]] | None = None  # the nearest to fit, and its peaks
     best: Placement | None = None
@@ -70,6 +105,8 @@ class _Fitting:
     def run(self) -> Placement:
         if self.binds:
             self._learn(*self._nearest_fill())
+        if self.anew:
+            self._as_if_there_were_room()
         for _ in range(_ROUNDS):
             bound = self.binds
             try:
@@ -91,6 +128,33 @@ class _Fitting:
             raise self._infeasible()
         return self.best
 
+    def _as_if_there_were_room(self) -> None:
+        """What the method answers without limits, with recomputation."""
+        devices = [
+            replace(each, capacity_bytes=max(each.capacity_bytes, self.total))
+            for each in self.problem.cluster.devices
+        ]
+        cluster = replace(self.problem.cluster, devices=tuple(devices))
+        asked = replace(self._without_peaks(), cluster=cluster, time_limit_s=self._half_s())
+        try:
+            placement = self.partitioner.partition(asked)
+        except (InfeasibleError, ModelSizeError):
+            return
+        placement, peaks = self._fit(_unproven(placement))
+        self._note(placement, peaks)
+        if self._missing(peaks) <= 0:
+            self.best = placement
+            self.best_s = self.problem.objective.score_s(self.problem, placement)
+
+    def _without_peaks(self) -> Problem:
+        """The problem as a method that looks at peaks itself is to see it: they can be made lower."""
+        if not self.anew:
+            return self.problem
+        evaluate = simulated_by(self.problem)
+        devices = tuple(replace(each, capacity_bytes=_ROOM) for each in evaluate.cluster.devices)
+        free = replace(evaluate.cluster, devices=devices)
+        return replace(self.problem, evaluate=evaluate.moved_to(free, evaluate.costs))
+
     def _asked(self) -> Problem:
         """With the capacities that the method is told, and half of the time that is left, where they bind."""
         if not self.binds and min(self.capacity.values(), default=0) >= self.total:
@@ -103,8 +167,10 @@ class _Fitting:
         known = self.best
         if known is None and self.least is not None and self._missing(self.least[1]) <= 0:
             known = self.least[0]
+        if known is not None:
+            known = replace(known, recomputed=frozenset())
         return replace(
-            self.problem,
+            self._without_peaks(),
             cluster=told,
             time_limit_s=self._half_s(),
             known=known,
@@ -118,7 +184,7 @@ class _Fitting:
 
     def _again(self, placement: Placement) -> bool:
         """Whether to ask once more, having seen this answer."""
-        peaks = self._peaks(placement)
+        placement, peaks = self._fit(placement)
         bound, before = self.binds, self.told
         if self._missing(peaks) > 0:
             self._note(placement, peaks)
@@ -169,6 +235,7 @@ class _Fitting:
                 for name in parts:
                     parts[name] *= self.capacity[name] / max(peaks.get(name, 0), 0.5 * self.capacity[name])
         assert self.least is not None
+        self._note(*self._fit(self.least[0]))
         return self.least
 
     def _filled(self, parts: Mapping[str, float]) -> Placement:
@@ -195,6 +262,12 @@ class _Fitting:
 
     def _missing(self, peaks: Mapping[str, int]) -> int:
         return max((peaks[name] - self.capacity[name] for name in peaks), default=0)
+
+    def _fit(self, placement: Placement) -> tuple[Placement, dict[str, int]]:
+        """With recomputation, where that is needed and left to planning; and its peaks."""
+        if self.anew:
+            return nearest_recomputed(self.problem, placement)
+        return placement, self._peaks(placement)
 
     def _peaks(self, placement: Placement) -> dict[str, int]:
         assert self.problem.evaluate is not None, "lifetimes are those of a schedule"
@@ -234,7 +307,7 @@ class _Fitting:
         if schedule.microbatches > 1:
             for other in others:
                 if self._missing(replace(evaluate, schedule=other)(self.least[0]).peak_bytes) <= 0:
-                    how = " with recompute" if other.recompute else ""
+                    how = " with recompute" if other.recompute is True else ""
                     return f"; under schedule {other.name}{how} that packing fits"
         return ", or a schedule with fewer micro-batches in flight"
 

@@ -27,6 +27,7 @@ from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
+from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import MIB, PlanSummary
 from netsplit.program.instructions import Program
@@ -162,6 +163,8 @@ class Plan:
             f"{schedule} with {program.microbatches} micro-batches of {size} samples",
             predicted_line,
         ]
+        if self.placement.recomputed:
+            lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:
             lines.append("operators' seconds are predicted, not measured")
         if predicted.host_bytes:
@@ -291,6 +294,7 @@ class Plan:
             ],
             "cuts": list(self.placement.cuts),
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
+            "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),
             "notes": _plain(report.notes),
         }
 

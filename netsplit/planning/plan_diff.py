@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,8 @@ class PlanDiff:
     lost: tuple[CutEdge, ...]  # cut before and no more, the costliest first
     gained: tuple[CutEdge, ...]
     reordered: int  # nodes that change places in their device's order
+    recomputed: tuple[str, ...]  # nodes that only the second computes again for the backward
+    kept: tuple[str, ...]  # and those that only the first does
     before_s: float | None  # the objective; None where it is not known
     after_s: float | None
     parts: tuple[Part, ...]  # add up to the objective, before and after; the greatest change first
@@ -161,6 +163,8 @@ def plan_diff(
         lost=tuple(lost),
         gained=tuple(gained),
         reordered=_reordered(instance, before, after, old, new),
+        recomputed=_in_order(instance, after.recomputed - before.recomputed),
+        kept=_in_order(instance, before.recomputed - after.recomputed),
         before_s=objectives[0],
         after_s=objectives[1],
         parts=tuple(sorted(parts, key=lambda part: -abs(part.change_s))),
@@ -266,6 +270,10 @@ def _reordered(instance: Instance, before: Placement, after: Placement, old: Int
     return count
 
 
+def _in_order(instance: Instance, names: Set[str]) -> tuple[str, ...]:
+    return tuple(name for name in instance.names if name in names)
+
+
 def _load_parts(
     instance: Instance, loads: tuple[Loads, Loads], plays: Ints
 ) -> tuple[tuple[float | None, float | None], list[Part]]:
@@ -332,7 +340,11 @@ def _lines(diff: PlanDiff, top: int) -> list[str]:
     if len(diff.groups) > top:
         rest = sum(len(group.nodes) for group in diff.groups[top:])
         lines.append(f"  and {counted(len(diff.groups) - top, 'more group')} with {counted(rest, 'node')}")
-    for device in diff.devices if diff.groups or any(map(_differs, diff.devices)) else ():
+    for what, names in (("now recomputed", diff.recomputed), ("no longer recomputed", diff.kept)):
+        if names:
+            lines += wrapped(f"{what}: {counted(len(names), 'node')}, {node_run(names)}", "  ", "      ")
+    changed = diff.groups or diff.recomputed or diff.kept or any(map(_differs, diff.devices))
+    for device in diff.devices if changed else ():
         lines += wrapped(
             f"{device.device}: {device.nodes_before} to {device.nodes_after} nodes,"
             f" {seconds(device.before_s)} to {seconds(device.after_s)},"

@@ -42,7 +42,7 @@ class Simulated:
     def turns(self) -> Turns:
         """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of."""
         schedule, trained = self.schedule, self.training or not self.graph.requires_backward
-        plain = trained and not (schedule.recompute or schedule.delay_weights or self.shared_norm)
+        plain = trained and not (schedule.recompute is True or schedule.delay_weights or self.shared_norm)
         for name in _TURNS:
             if schedule.name == name:
                 return Turns(name, schedule.microbatches, plain)
@@ -82,11 +82,14 @@ class Simulated:
             self.shared_norm,
             placement.turns,
             placement.cuts,
+            placement.recomputed,
             self.costs if timed else None,
         )
         if not timed:
             return next(programs)
-        return min(programs, key=lambda each: simulate(each, self.cluster, self.costs, peaks=False).iteration_s)
+        return min(
+            programs, key=lambda each: simulate(each, self.cluster, self.costs, peaks=False).iteration_s
+        )
 
     @property
     def _has_costs(self) -> bool:

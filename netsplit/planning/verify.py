@@ -59,7 +59,12 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
     """
     violations = list(_each_node_once(problem, placement))
     if not violations:
-        checks: list[Callable[[Problem, Placement], Iterator[str]]] = [_together, _total_order, _stages]
+        checks: list[Callable[[Problem, Placement], Iterator[str]]] = [
+            _together,
+            _total_order,
+            _stages,
+            _recomputed,
+        ]
         if capacity:
             checks.append(_memory)
         if problem.objective.contiguous:
@@ -221,6 +226,16 @@ def _returns(problem: Problem, own: set[str], what: str) -> Iterator[str]:
                     f" and is back at '{name}'."
                 )
                 return
+
+
+def _recomputed(problem: Problem, placement: Placement) -> Iterator[str]:
+    for name in sorted(placement.recomputed - problem.graph.nodes.keys()):
+        yield f"The graph has no node '{name}', which is to be recomputed."
+    for unit in problem.graph.units:
+        anew = [name for name in unit if name in placement.recomputed]
+        if anew and len(anew) < len(unit):
+            other = next(name for name in unit if name not in placement.recomputed)
+            yield f"Nodes '{anew[0]}' and '{other}' are one unit, and only the first is to be recomputed."
 
 
 def _stages(problem: Problem, placement: Placement) -> Iterator[str]:

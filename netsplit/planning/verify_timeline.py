@@ -84,6 +84,9 @@ class _OrderCheck:
         stepping: set[str] = set()
         for s, segment in enumerate(self.index.program.segments):
             trained = training and any(name in self.index.trained for name in segment.nodes)
+            anew = self.index.placement.recomputed
+            if not anew.isdisjoint(segment.nodes) and not anew.issuperset(segment.nodes):
+                yield f"Segment {s} has nodes that are to be recomputed and others."
             if trained:
                 stepping.update(segment.replicas or (segment.device,))
             for i in self.index.microbatches:
@@ -91,7 +94,7 @@ class _OrderCheck:
                     ("forward", 1),
                     ("backward", trained),
                     ("weight", trained),
-                    ("recompute", trained),
+                    ("recompute", trained and (not anew or anew.issuperset(segment.nodes))),
                 ):
                     count = len(self.index.spans.get((kind, s, i), []))
                     if count > most or (count < most and kind in ("forward", "backward")):

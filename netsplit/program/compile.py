@@ -1,6 +1,7 @@
 """From a placed graph and a schedule to a program.
 
     graph + placement ──► insert_transfers ──► cut_segments ──► one walk over schedule order ──► check
+                                                    └─ in parts, where some nodes are recomputed ─┘
 
 The walk emits a transfer's Send and Recv together, right after the computation that makes the
 tensor. All devices' lists therefore agree with one global order of transfers.
@@ -32,6 +33,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.program.recomputation import SegmentParts, in_parts, whole
 from netsplit.program.schedules import Compute, Phase, Pipeline, Schedule
 from netsplit.program.segment_times import task_times
 from netsplit.program.segments import cut_segments
@@ -53,6 +55,7 @@ def compile_program(
     shared_norm: bool = False,
     turns: Mapping[str, tuple[str, ...]] | None = None,
     cuts: Collection[str] = (),
+    recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
 ) -> Program:
     """Compile; without `training` the program has forwards only.
@@ -63,6 +66,8 @@ def compile_program(
         shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
         turns: first replica -> whose turn the micro-batches are, where it is not one after the other.
         cuts: nodes at which a segment begins (`Placement.cuts`).
+        recomputed: nodes whose activations are not kept for the backward, but computed again before it;
+            segments that have any are in parts (`program.recomputation`).
         costs: of the nodes, for schedules that go by durations (`Pipeline.times`).
 
     Raises:
@@ -73,7 +78,18 @@ def compile_program(
     """
     return next(
         compile_orders(
-            graph, device_of, priority, cluster, schedule, training, replicas, shared_norm, turns, cuts, costs
+            graph,
+            device_of,
+            priority,
+            cluster,
+            schedule,
+            training,
+            replicas,
+            shared_norm,
+            turns,
+            cuts,
+            recomputed,
+            costs,
         )
     )
 
@@ -89,6 +105,7 @@ def compile_orders(
     shared_norm: bool = False,
     turns: Mapping[str, tuple[str, ...]] | None = None,
     cuts: Collection[str] = (),
+    recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
 ) -> Iterator[Program]:
     """As `compile_program`, a program for each of `Schedule.orders`."""
@@ -105,10 +122,14 @@ def compile_orders(
         for segment in cut_segments(placed, devices, priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
-    first = _Compiler(placed, devices, segments, names, schedule, groups, in_turn, training, shared_norm)
-    pipeline = first.pipeline if costs is None else first.timed_pipeline(cluster, costs)
+    pipeline = _pipeline(placed, segments, training)
+    if costs is not None:
+        pipeline = _timed(pipeline, placed, segments, cluster, costs, schedule)
     for order in schedule.orders(pipeline):
-        walk = _Compiler(placed, devices, segments, names, schedule, groups, in_turn, training, shared_norm)
+        parts = whole(segments)
+        if training and recomputed:
+            parts = in_parts(placed, segments, recomputed, order, pipeline)
+        walk = _Compiler(placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm)
         yield walk.program(order)
 
 
@@ -176,7 +197,7 @@ class _Compiler:
 
     graph: Graph
     device_of: Mapping[str, str]
-    segments: tuple[Segment, ...]
+    parts: SegmentParts
     names: tuple[str, ...]
     schedule: Schedule
     replicas: Mapping[str, tuple[str, ...]]
@@ -188,9 +209,9 @@ class _Compiler:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
         self.order: list[str] = []
         self.tag = 0
-        self.maker = {k: s.index for s in self.segments for k in s.outputs}
-        self.trained = self._trained() if self.training else frozenset()
-        self.pipeline = self._pipeline()
+        self.segments = self.parts.segments
+        self.maker = _makers(self.segments)
+        self.trained = _trained(self.graph, self.segments) if self.training else frozenset()
         self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
         self.readers = Counter(k for s in self.trained for k in self.segments[s].inputs)  # with a backward
         self.rank = {name: p for p, name in enumerate(self.names)}
@@ -201,9 +222,11 @@ class _Compiler:
         """The whole of it, computing in this order."""
         for phase, s, i in order:
             if phase == "forward":
-                self.forward(s, i)
+                for part in self.parts.of[s]:
+                    self.forward(part, i)
             elif self.training:
-                self.backward(s, i, _PART[phase])
+                for part in reversed(self.parts.of[s]):
+                    self.backward(part, i, _PART[phase])
         if self.training and self.schedule.update_every is None:
             self.step_all()
         program = Program(
@@ -221,29 +244,19 @@ class _Compiler:
         check_progress(program)
         return program
 
-    def timed_pipeline(self, cluster: Cluster, costs: Costs) -> Pipeline:
-        """With the seconds of its tasks."""
-        carried: dict[tuple[int, int], list[str]] = {}
-        for segment in self.segments:
-            for k in segment.inputs:
-                source = self._source(k)
-                if source != k:
-                    carried.setdefault((self.maker[source], segment.index), []).append(source)
-        times = task_times(
-            self.pipeline, self.graph, self.segments, carried, cluster, costs, self.schedule.recompute
-        )
-        return replace(self.pipeline, times=times)
-
     def forward(self, s: int, i: int) -> None:
         segment = self.segments[s]
         home = segment.on(i)
         version = min(self.schedule.version(i, self.steps[home]), self.steps[home])
-        self._emit(home, Forward(s, i, self.schedule.recompute and s in self.trained, version))
+        again = self.schedule.recompute is True or s in self.parts.again
+        self._emit(home, Forward(s, i, again and s in self.trained, version))
         for k in segment.outputs:
             for copy in self._copies(k):
                 self._transfer(copy, k, i, home, self._on(self.device_of[copy], i), gradient=False)
 
     def backward(self, s: int, i: int, part: BackwardPart) -> None:
+        if s not in self.trained:
+            return
         segment = self.segments[s]
         home = segment.on(i)
         self._emit(home, Backward(s, i, part, self._update(segment, i)))
@@ -254,7 +267,7 @@ class _Compiler:
 
     def _send_gradients(self, segment: Segment, i: int) -> None:
         for k in segment.inputs:
-            source = self._source(k)
+            source = _source(self.graph, k)
             if source == k or k not in self.graph.requires_backward:
                 continue
             left = self.left.setdefault((k, i), self.readers[k]) - 1
@@ -337,25 +350,51 @@ class _Compiler:
         copies = [v for v in self.graph.variables[k].consumers if self.graph.nodes[v].op == TRANSFER]
         return sorted(copies, key=lambda copy: self.rank[self.device_of[copy]])
 
-    def _source(self, k: str) -> str:
-        producer = self.graph.variables[k].producer
-        if producer is not None and self.graph.nodes[producer].op == TRANSFER:
-            return self.graph.nodes[producer].inputs[0]
-        return k
 
-    def _trained(self) -> frozenset[int]:
-        return frozenset(
-            s.index for s in self.segments if any(k in self.graph.requires_backward for k in s.outputs)
-        )
+def _source(graph: Graph, k: str) -> str:
+    """The variable that `k` is, or is a copy of."""
+    producer = graph.variables[k].producer
+    if producer is not None and graph.nodes[producer].op == TRANSFER:
+        return graph.nodes[producer].inputs[0]
+    return k
 
-    def _pipeline(self) -> Pipeline:
-        feeders = (
-            sorted({self.maker[k] for k in map(self._source, s.inputs) if k in self.maker})
-            for s in self.segments
-        )
-        return Pipeline(
-            feeders=tuple(map(tuple, feeders)),
-            devices=tuple(s.replicas or (s.device,) for s in self.segments),
-            trained=self.trained,
-            turns=tuple(s.turns or (s.device,) for s in self.segments),
-        )
+
+def _makers(segments: Sequence[Segment]) -> dict[str, int]:
+    return {k: s.index for s in segments for k in s.outputs}
+
+
+def _trained(graph: Graph, segments: Sequence[Segment]) -> frozenset[int]:
+    return frozenset(s.index for s in segments if any(k in graph.requires_backward for k in s.outputs))
+
+
+def _pipeline(graph: Graph, segments: Sequence[Segment], training: bool) -> Pipeline:
+    maker = _makers(segments)
+    feeders = (
+        sorted({maker[k] for k in (_source(graph, k) for k in s.inputs) if k in maker}) for s in segments
+    )
+    return Pipeline(
+        feeders=tuple(map(tuple, feeders)),
+        devices=tuple(s.replicas or (s.device,) for s in segments),
+        trained=_trained(graph, segments) if training else frozenset(),
+        turns=tuple(s.turns or (s.device,) for s in segments),
+    )
+
+
+def _timed(
+    pipeline: Pipeline,
+    graph: Graph,
+    segments: Sequence[Segment],
+    cluster: Cluster,
+    costs: Costs,
+    schedule: Schedule,
+) -> Pipeline:
+    """With the seconds of its tasks."""
+    maker = _makers(segments)
+    carried: dict[tuple[int, int], list[str]] = {}
+    for segment in segments:
+        for k in segment.inputs:
+            source = _source(graph, k)
+            if source != k:
+                carried.setdefault((maker[source], segment.index), []).append(source)
+    again = schedule.recompute is True
+    return replace(pipeline, times=task_times(pipeline, graph, segments, carried, cluster, costs, again))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from netsplit.graph.ir import Graph
 from netsplit.partition.common.priority import topological_priority
 
-__all__ = ["inference_placement", "like_priority"]
+__all__ = ["inference_placement", "like_priority", "like_recomputed"]
 
 _Key = tuple[str, str, int]  # module, operator, how many times before
 
@@ -46,6 +46,20 @@ def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) ->
         fed = max((rank[u] for u in other.predecessors[node.name]), default=-1)
         rank[node.name] = priority[twin[key]] if key in twin else fed
     return topological_priority(other, rank)
+
+
+def like_recomputed(training: Graph, other: Graph, recomputed: Set[str]) -> frozenset[str]:
+    """The nodes of another capture whose likes are recomputed, and those without one that are fed by such."""
+    twin = dict(zip(_keys(training), training.nodes, strict=True))
+    chosen: set[str] = set()
+    for key, node in zip(_keys(other), other, strict=True):
+        feeders = other.predecessors[node.name]
+        if twin[key] in recomputed if key in twin else bool(feeders) and chosen.issuperset(feeders):
+            chosen.add(node.name)
+    for unit in other.units:
+        if not chosen.issuperset(unit):
+            chosen.difference_update(unit)
+    return frozenset(chosen)
 
 
 def _keys(graph: Graph) -> list[_Key]:

@@ -11,14 +11,14 @@ from elsewhere: no tensor is sent later, and no node waits for more, than the or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.quotient import units_in_order
 from netsplit.program.instructions import Segment
 
-__all__ = ["cut_segments"]
+__all__ = ["cut_segments", "segment_of"]
 
 
 def cut_segments(
@@ -50,7 +50,7 @@ def cut_segments(
         run_of.update(dict.fromkeys(unit, run))
         if fine and any(graph.nodes[v].op == TRANSFER for name in unit for v in graph.successors[name]):
             runs.close(run)
-    return tuple(_segment(graph, index, run, run_of) for index, run in enumerate(runs.closed()))
+    return tuple(segment_of(graph, index, run.device, run.nodes) for index, run in enumerate(runs.closed()))
 
 
 @dataclass
@@ -125,9 +125,10 @@ def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[tuple[str
     return order
 
 
-def _segment(graph: Graph, index: int, run: _OpenSegment, run_of: Mapping[str, _OpenSegment]) -> Segment:
-    inside = set(run.nodes)
-    nodes = sorted(run.nodes, key=graph.position.__getitem__)
+def segment_of(graph: Graph, index: int, device: str, names: Iterable[str]) -> Segment:
+    """The segment of these nodes: what it reads from others, and what others read of it."""
+    inside = set(names)
+    nodes = sorted(inside, key=graph.position.__getitem__)
     inputs: dict[str, None] = {}
     outputs: dict[str, None] = {}
     for name in nodes:
@@ -138,4 +139,4 @@ def _segment(graph: Graph, index: int, run: _OpenSegment, run_of: Mapping[str, _
                 k in graph.output_variables or any(v not in inside for v in graph.variables[k].consumers)
             ):
                 outputs[k] = None
-    return Segment(index, run.device, tuple(nodes), tuple(inputs), tuple(outputs))
+    return Segment(index, device, tuple(nodes), tuple(inputs), tuple(outputs))

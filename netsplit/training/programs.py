@@ -24,7 +24,7 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
-from netsplit.program.inference import inference_placement, like_priority
+from netsplit.program.inference import inference_placement, like_priority, like_recomputed
 from netsplit.program.instructions import Program
 from netsplit.training.captures import Captures
 
@@ -149,6 +149,7 @@ class Programs:
             self.placement,
             device_of=self._placed(graph),
             priority=like_priority(self.compiler.graph, graph, self.placement.priority),
+            recomputed=like_recomputed(self.compiler.graph, graph, self.placement.recomputed),
         )
         tail = self.captures.training(batch.rows(full * size, batch.samples), size) if rest else None
         compiler = replace(self.compiler, graph=graph, tail=tail)
@@ -159,7 +160,13 @@ class Programs:
         if key not in self._predicting:
             graph = self.captures.inference(batch.rows(0, batch.samples // microbatches))
             order = topological_priority(graph, graph.position)
-            placement = replace(self.placement, device_of=self._placed(graph), priority=order, stages=())
+            placement = replace(
+                self.placement,
+                device_of=self._placed(graph),
+                priority=order,
+                stages=(),
+                recomputed=frozenset(),
+            )
             compiler = replace(self.compiler, graph=graph, training=False, shared_norm=False, tail=None)
             self._predicting[key] = self._compiled(compiler, placement, microbatches)
         return self._predicting[key]

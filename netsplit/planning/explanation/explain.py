@@ -82,4 +82,13 @@ def explain(
         memory=memory_sentence(binding, objective_s),
         path=path,
         stages=placement.stages,
+        recomputed=_recomputed(instance, placement),
     )
+
+
+def _recomputed(instance: Instance, placement: Placement) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    nodes: dict[str, list[str]] = {device: [] for device in instance.devices}
+    for name in instance.names:
+        if name in placement.recomputed:
+            nodes[placement.device_of[name]].append(name)
+    return tuple((device, tuple(own)) for device, own in nodes.items() if own)

@@ -30,6 +30,8 @@ class Explanation:
     memory: str  # the sentence about memory limits; "" where no move could be tried
     path: tuple[PathSpan, ...]  # the critical path from start to end; empty under `max_load`
     stages: tuple[Stage, ...] = ()
+    recomputed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Device, and its nodes that are computed again for the backward."""
 
     @property
     def path_totals(self) -> dict[str, float]:
@@ -64,6 +66,7 @@ class Explanation:
                 "spans": [_span_facts(span) for span in merged(self.path)],
             },
             "stages": [asdict(stage) for stage in self.stages],
+            "recomputed": {device: list(nodes) for device, nodes in self.recomputed},
         }
 
 
@@ -93,6 +96,9 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
             f" {stage.warm_up} forwards of warm-up",
             "  ",
         )
+    for device, nodes in explanation.recomputed:
+        count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        lines += wrapped(f"{device} computes {count} again for the backward: {node_run(nodes)}", "  ")
     lines.append("devices")
     for use in explanation.devices:
         lines += _device(use, explanation.objective_s)

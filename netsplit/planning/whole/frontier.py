@@ -77,7 +77,7 @@ def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
     return FrontierRow(
         tried.kind,
         tried.origin,
-        schedule.name + ", recomputing" * schedule.recompute,
+        schedule.name + ", recomputing" * tried.recomputes,
         schedule.microbatches,
         len(tried.devices),
         batch_size / tried.iteration_s if tried.fits else None,
@@ -89,7 +89,7 @@ def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
 def _why_not(tried: Tried, winner: Tried) -> str:
     """What it has more of than the chosen plan, where that is most."""
     if not tried.fits:
-        again = " even with activations computed again" if tried.schedule.recompute else ""
+        again = " even with activations computed again" if tried.recomputes else ""
         return f"{read_bytes(tried.missing_bytes)} are missing on {tried.missing_on}{again}"
     more = {
         f"sums gradients for {{}} longer on {tried.busiest}": tried.sums_s - winner.sums_s,

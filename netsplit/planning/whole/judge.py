@@ -10,12 +10,13 @@ from typing import Literal
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
 from netsplit.partition.base import Placement, Problem, device_in_turn
+from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
 from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import COMPUTING, Timeline
 
-__all__ = ["KINDS", "Judge", "Kind", "Tried", "problem_under"]
+__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under"]
 
 Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators"]
 """One device; replicas of everything; a stage a device; stages with replicas; operators as they come."""
@@ -42,6 +43,10 @@ class Tried:
     @property
     def fits(self) -> bool:
         return self.missing_bytes <= 0
+
+    @property
+    def recomputes(self) -> bool:
+        return bool(self.placement.recomputed)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -115,12 +120,14 @@ class Judge:
         Returns:
             None for what is so far behind the best of its kind that its bytes were not asked for.
         """
-        key = (schedule, _identity(placement))
+        if placement.recomputed:
+            placement = replace(placement, recomputed=frozenset())
+        key = (schedule, identity(placement))
         if key not in self.seen:
             tried = self._simulated(origin, schedule, placement)
-            if tried is not None and not tried.fits and self.recompute and not schedule.recompute:
-                again = replace(schedule, recompute=True)  # type: ignore[type-var]
-                other = self._simulated(origin, again, placement)
+            if tried is not None and not tried.fits and self.recompute:
+                problem = problem_under(self.problem_of(schedule.microbatches), schedule)
+                other = self._simulated(origin, schedule, nearest_recomputed(problem, placement)[0])
                 tried = tried if other is None else min(tried, other, key=lambda each: each.rank)
             self.seen[key] = tried
             if tried is not None:
@@ -165,7 +172,8 @@ class Judge:
             self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
 
 
-def _identity(placement: Placement) -> tuple[object, ...]:
+def identity(placement: Placement) -> tuple[object, ...]:
+    """Equal for placements that are the same but for what they recompute."""
     where = tuple(sorted(placement.device_of.items()))
     order = tuple(sorted(placement.priority, key=placement.priority.__getitem__))
     return hash(where), hash(order), tuple(sorted(placement.turns.items())), placement.cuts

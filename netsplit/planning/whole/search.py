@@ -25,7 +25,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.judge import KINDS, Judge, Tried, problem_under
+from netsplit.planning.whole.judge import KINDS, Judge, Tried, identity, problem_under
 from netsplit.planning.whole.line import NodeLine
 from netsplit.planning.whole.stages import LineStages, StageCosts, stages_of_line
 from netsplit.planning.whole.structures import device_counts, groupings, orders_of_devices
@@ -67,7 +67,7 @@ class WholeSearch:
     method: Partitioner | None
     started: float
     deadline: float
-    of_line: dict[int, tuple[int, LineStages]] = field(default_factory=dict)  # id of a placement
+    of_line: dict[tuple[object, ...], tuple[int, LineStages]] = field(default_factory=dict)  # by `identity`
     known_lines: dict[int, NodeLine] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -126,7 +126,7 @@ class WholeSearch:
 
     def _judge_line(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
         placement = self._placed(m, cut)
-        self.of_line[id(placement)] = (m, cut)
+        self.of_line[identity(placement)] = (m, cut)
         first = schedule or self._usual(m, cut.folded)
         return self.judge.judge(placement.method, first, placement)
 
@@ -177,22 +177,22 @@ class WholeSearch:
         """The best few placements, each once, in turn with the best of every kind."""
         ranked = sorted(self.judge.tried, key=lambda tried: tried.rank)
         kinds = [self.judge.best[kind] for kind in KINDS if kind in self.judge.best]
-        leaders: dict[int, Tried] = {}
+        leaders: dict[tuple[object, ...], Tried] = {}
         for tried in [*ranked[:1], *kinds, *ranked]:
             if len(tried.devices) > 1 or tried.schedule.microbatches == 1:
-                leaders.setdefault(id(tried.placement), tried)
+                leaders.setdefault(identity(tried.placement), tried)
             if len(leaders) >= FEW + len(kinds):
                 break
         return list(leaders.values())
 
     def _moves(self, until: float) -> None:
         """The borders between stages of the best lines, moved as long as that gains."""
-        best = [tried for tried in self._leaders() if id(tried.placement) in self.of_line]
+        best = [tried for tried in self._leaders() if identity(tried.placement) in self.of_line]
         for tried in best[:3]:
             current, gained = tried, True
             while gained and time.perf_counter() < until:
                 gained = False
-                m, cut = self.of_line[id(current.placement)]
+                m, cut = self.of_line[identity(current.placement)]
                 for moved in _neighbours(cut):
                     if time.perf_counter() > until:
                         break

@@ -72,7 +72,7 @@ class WholePlan:
         schedule, chosen = self.schedule, self.frontier[0]
         given = len(self.plan.problem.cluster.devices)
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
-        again = ", activations computed again" * schedule.recompute
+        again = ", some activations computed again" * bool(self.placement.recomputed)
         bound = self.plan.gap
         proven = ""
         if bound is not None and bound < 1:
@@ -117,7 +117,7 @@ class WholePlan:
             "kind": self.frontier[0].kind,
             "schedule": schedule.name,
             "microbatches": schedule.microbatches,
-            "recompute": schedule.recompute,
+            "recomputed": len(self.placement.recomputed),
             "batch_size": self.batch_size,
             "iteration_s": self.iteration_s,
             "samples_per_s": self.samples_per_s,
@@ -191,7 +191,7 @@ def _infeasible(judge: Judge, problem: Problem) -> InfeasibleError:
         return InfeasibleError(
             f"no plan of any kind was made for cluster '{cluster.name}': give schedule.time_limit_s more."
         )
-    again = " with activations computed again" if nearest.schedule.recompute else ""
+    again = " with activations computed again" if nearest.recomputes else ""
     return InfeasibleError(
         f"no plan fits on cluster '{cluster.name}': the nearest, {nearest.origin} under "
         f"{nearest.schedule.name} with {nearest.schedule.microbatches} micro-batches{again}, lacks "

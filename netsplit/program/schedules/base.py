@@ -10,14 +10,17 @@ from fractions import Fraction
 from typing import ClassVar, Literal, Self, TypeAlias
 
 from netsplit.config import check_numbers, check_switches
+from netsplit.errors import ConfigError
 from netsplit.graph.order import longest_before
 from netsplit.partition.base import device_in_turn
 
-__all__ = ["Compute", "Phase", "Pipeline", "Schedule", "TaskTimes", "split_backward"]
+__all__ = ["Compute", "Phase", "Pipeline", "Recompute", "Schedule", "TaskTimes", "split_backward"]
 
 Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
 Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
+Recompute: TypeAlias = bool | Literal["auto"]
+"""Of all segments, of none, or of what a device has no room for (`planning.recomputation`)."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ class Pipeline:
 class Schedule(ABC):
     """An order of computation; `microbatches` is the number of parts a batch is cut into.
 
-    With `recompute` a segment's activations are not kept from forward to backward but computed again.
+    With `recompute` a segment's activations are not kept from forward to backward but computed again; "auto"
+    leaves it to the placement (`Placement.recomputed`), in which planning chooses.
     With `delay_weights` the weights' gradients are computed after the gradients that other devices
     wait for have been sent (AlpaComm, "backward weight delaying").
     """
@@ -115,7 +119,7 @@ class Schedule(ABC):
     timed: ClassVar[bool] = False
     """Goes by `Pipeline.times`, and has several `orders`."""
     microbatches: int
-    recompute: bool
+    recompute: Recompute
     delay_weights: bool
 
     @abstractmethod
@@ -157,7 +161,9 @@ class Schedule(ABC):
 
     def __post_init__(self) -> None:
         check_numbers(**{"schedule.microbatches": self.microbatches})
-        check_switches(**{f"schedule.{key}": getattr(self, key) for key in ("recompute", "delay_weights")})
+        check_switches(**{"schedule.delay_weights": self.delay_weights})
+        if not isinstance(self.recompute, bool) and self.recompute != "auto":
+            raise ConfigError(f"schedule.recompute is {self.recompute!r}: give true, false or auto.")
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from netsplit.program.schedules.base import Compute, Pipeline, Schedule, split_backward
+from netsplit.program.schedules.base import Compute, Pipeline, Recompute, Schedule, split_backward
 from netsplit.program.schedules.order import Policy, list_schedule
 
 __all__ = ["EagerOneFOneB", "Interleaved", "OneFOneB", "backward_first", "warm_up"]
@@ -40,7 +40,7 @@ class OneFOneB(Schedule):
     """
 
     microbatches: int = 4
-    recompute: bool = False
+    recompute: Recompute = False
     delay_weights: bool = False
     name: ClassVar[str] = "1f1b"
 

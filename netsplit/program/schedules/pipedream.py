@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from netsplit.config import check_numbers
 from netsplit.errors import ConfigError
-from netsplit.program.schedules.base import Compute, Pipeline, Schedule, split_backward
+from netsplit.program.schedules.base import Compute, Pipeline, Recompute, Schedule, split_backward
 from netsplit.program.schedules.one_f_one_b import backward_first, warm_up
 from netsplit.program.schedules.order import Policy, list_schedule
 
@@ -31,7 +31,7 @@ class AsyncOneFOneB(Schedule):
     microbatches: int = 4
     update_every: int = 1
     weights: Literal["stashed", "double"] = "stashed"
-    recompute: bool = False
+    recompute: Recompute = False
     delay_weights: bool = False
     name: ClassVar[str] = "pipedream"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, split_backward
+from netsplit.program.schedules.base import Compute, Phase, Pipeline, Recompute, Schedule, split_backward
 
 __all__ = ["GPipe", "SingleBatch"]
 
@@ -15,7 +15,7 @@ __all__ = ["GPipe", "SingleBatch"]
 class SingleBatch(Schedule):
     """The whole batch at once, segments in the placement's own order."""
 
-    recompute: bool = False
+    recompute: Recompute = False
     delay_weights: bool = False
     name: ClassVar[str] = "single_batch"
     fine_segments: ClassVar[bool] = True
@@ -41,7 +41,7 @@ class GPipe(Schedule):
     """
 
     microbatches: int = 4
-    recompute: bool = False
+    recompute: Recompute = False
     delay_weights: bool = False
     name: ClassVar[str] = "gpipe"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from netsplit.errors import ConfigError
-from netsplit.program.schedules.base import Compute, Pipeline, Schedule
+from netsplit.program.schedules.base import Compute, Pipeline, Recompute, Schedule
 from netsplit.program.schedules.one_f_one_b import warm_up
 from netsplit.program.schedules.order import Policy, list_schedule, makespan
 
@@ -26,7 +26,7 @@ class ZBH1(Schedule):
     """
 
     microbatches: int = 4
-    recompute: bool = False
+    recompute: Recompute = False
     delay_weights: bool = True
     name: ClassVar[str] = "zb_h1"
 

@@ -1,0 +1,254 @@
+"""Which parts of a segment are computed again before their backward, and where one part ends.
+
+    segment   a b c d e f g h i j      recomputed: d e f g h i
+    parts     └kept┘└─again─┘└again┘└kept┘
+
+A part that is computed again keeps what comes into it, for every micro-batch in flight, and has its own
+activations for one micro-batch at a time. Many parts keep much between them, few have much inside: a run of
+recomputed nodes is cut where both together are least (Chen et al., Training Deep Nets with Sublinear Memory
+Cost, 2016, section 3). The schedule knows the segments alone; the compiler takes their parts in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.graph.ir import Graph
+from netsplit.graph.quotient import joined, units_in_order
+from netsplit.graph.storage import storage_bytes, storage_of
+from netsplit.program.instructions import Segment
+from netsplit.program.schedules import Compute, Pipeline
+from netsplit.program.segments import segment_of
+
+__all__ = ["SegmentBytes", "SegmentParts", "in_parts", "pieces_in_order", "whole"]
+
+_PLACES = 48  # of a run, at most, between which its cuts are chosen
+
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SegmentParts:
+    """Segments in parts, which take the place of the segments in a program."""
+
+    segments: tuple[Segment, ...]
+    of: tuple[tuple[int, ...], ...]  # segment that a schedule knows -> its parts, in order
+    again: frozenset[int] = frozenset()  # parts that are recomputed
+
+
+def whole(segments: Sequence[Segment]) -> SegmentParts:
+    """Every segment in one part, which is kept."""
+    return SegmentParts(tuple(segments), tuple((segment.index,) for segment in segments))
+
+
+def in_parts(
+    graph: Graph,
+    segments: Sequence[Segment],
+    recomputed: Collection[str],
+    order: Iterable[Compute],
+    pipeline: Pipeline,
+) -> SegmentParts:
+    """Cut segments into parts that are wholly recomputed or wholly kept.
+
+    Args:
+        graph: with transfer nodes.
+        recomputed: names of nodes; what cannot be computed apart is recomputed where all its nodes are named.
+        order, pipeline: of the schedule, which says how many micro-batches are in flight.
+    """
+    own = storage_bytes(graph)
+    flights = _in_flight(order, pipeline)
+    parts: list[Segment] = []
+    of: list[tuple[int, ...]] = []
+    again: set[int] = set()
+    pieces = pieces_in_order(graph, segments)
+    for segment in segments:
+        first = len(parts)
+        for names, anew in _runs(graph, segment, pieces[segment.index], recomputed, own, flights):
+            again |= {len(parts)} if anew else set()
+            part = segment_of(graph, len(parts), segment.device, names)
+            parts.append(
+                replace(segment, index=part.index, nodes=part.nodes, inputs=part.inputs, outputs=part.outputs)
+            )
+        of.append(tuple(range(first, len(parts))))
+    return SegmentParts(tuple(parts), tuple(of), frozenset(again))
+
+
+def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tuple[str, ...]]]:
+    """Of every segment what no part divides, in an order in which it may run: units, and what the model
+    checkpoints itself."""
+    checkpoints: dict[str, list[str]] = {}
+    for node in graph:
+        if node.checkpoint:
+            checkpoints.setdefault(node.checkpoint, []).append(node.name)
+    where = {name: segment.index for segment in segments for name in segment.nodes}
+    apart = [
+        [name for name in names if where.get(name) == s]
+        for names in checkpoints.values()
+        for s in {where.get(name) for name in names}
+    ]
+    whole = replace(graph, units=joined(graph, [*graph.units, *apart])) if apart else graph
+    order = units_in_order(whole, lambda unit: graph.position[unit[0]])
+    if sum(map(len, order)) < len(graph):  # with the checkpoints they wait for one another in a circle
+        order = units_in_order(graph, lambda unit: graph.position[unit[0]])
+    pieces: list[list[tuple[str, ...]]] = [[] for _ in segments]
+    for unit in order:
+        if unit[0] in where:
+            pieces[where[unit[0]]].append(unit)
+    return pieces
+
+
+class SegmentBytes:
+    """Bytes that a run of a segment's pieces saves inside, and those that it hands on.
+
+    Args:
+        pieces: of the segment, in order.
+        between: which of them it is about.
+
+    Attributes:
+        places: [K + 1] between which pieces a part may begin or end, as numbers of the first piece after it.
+        inside: [K + 1, K + 1] bytes that stay for the backward within the part from one place to another.
+        handed: [K + 1, K + 1] bytes made in that part and read after it.
+        saved: [K + 1] bytes that stay, of all that is made before a place.
+        loose: [K + 1] bytes that are read over a place and that no backward keeps.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        segment: Segment,
+        pieces: Sequence[tuple[str, ...]],
+        own: dict[str, int],
+        between: tuple[int, int] | None = None,
+        most: int = _PLACES,
+    ) -> None:
+        low, high = between or (0, len(pieces))
+        made, last, kept, beside = _lifetimes(graph, segment, pieces)
+        roots = [root for root, p in made.items() if low <= p < high and own[root]]
+        first = np.array([made[root] - low for root in roots], np.int64)
+        until = np.array([min(last[root], high) - low for root in roots], np.int64)
+        sizes = np.array([own[root] for root in roots], np.float64)
+        stays = np.array([root in kept for root in roots], bool)
+        self.places = _places(high - low, first, until, sizes, most)
+        extra = np.concatenate([[0.0], np.cumsum(beside[low:high])])[self.places]
+        count = len(self.places)
+        cells = np.searchsorted(self.places, first, "right") - 1
+        ends = np.where(until >= high - low, count - 1, np.searchsorted(self.places, until, "right") - 1)
+        every, saved = np.zeros((count, count)), np.zeros((count, count))
+        np.add.at(every, (cells, ends), sizes)
+        np.add.at(saved, (cells[stays], ends[stays]), sizes[stays])
+        every, saved = _sums(every), _sums(saved)
+        rows = np.arange(count)
+        self.inside: Table = saved[count, :count] - saved[:count, :count] + (extra[None, :] - extra[:, None])
+        total, diagonal = every[:count, count], every[rows, rows]
+        self.handed: Table = (total[None, :] - total[:, None]) - (diagonal[None, :] - every[:count, :count])
+        self.saved: Table = saved[:count, count] + extra
+        unsaved = every - saved
+        self.loose: Table = unsaved[rows, count] - unsaved[rows, rows]
+        self.places = self.places + low
+
+    def cut(self, in_flight: int) -> list[int]:
+        """Places where the whole run is cut into parts: what they hand on, of as many micro-batches as are in
+        flight, and the largest inside, of one, are least together."""
+        count = len(self.places)
+        a, b = np.triu_indices(count, 1)
+        sizes = np.unique(self.inside[a, b])
+        best, cuts = np.inf, [0, count - 1]
+        for limit in sizes[np.unique(np.linspace(0, len(sizes) - 1, 24).astype(int))][::-1]:
+            allowed = np.where(self.inside <= limit, in_flight * self.handed, np.inf)
+            least, before = np.full(count, np.inf), np.zeros(count, np.int64)
+            least[0] = 0.0
+            for place in range(1, count):
+                ways = least[:place] + allowed[:place, place]
+                before[place] = int(np.argmin(ways))
+                least[place] = ways[before[place]]
+            if least[-1] + limit < best:
+                best, cuts = least[-1] + limit, [count - 1]
+                while cuts[-1]:
+                    cuts.append(int(before[cuts[-1]]))
+        return [int(self.places[place]) for place in sorted(cuts)]
+
+
+def _runs(
+    graph: Graph,
+    segment: Segment,
+    pieces: Sequence[tuple[str, ...]],
+    recomputed: Collection[str],
+    own: dict[str, int],
+    flights: Sequence[int],
+) -> Iterable[tuple[list[str], bool]]:
+    """Names of each part of a segment, and whether it is recomputed."""
+    anew = [all(name in recomputed for name in piece) for piece in pieces]
+    for again, run in groupby(range(len(pieces)), anew.__getitem__):
+        numbers = list(run)
+        cuts = [numbers[0], numbers[-1] + 1]
+        if again:
+            cuts = SegmentBytes(graph, segment, pieces, own, (cuts[0], cuts[1])).cut(flights[segment.index])
+        for low, high in pairwise(cuts):
+            yield [name for piece in pieces[low:high] for name in piece], again
+
+
+def _lifetimes(
+    graph: Graph, segment: Segment, pieces: Sequence[tuple[str, ...]]
+) -> tuple[dict[str, int], dict[str, int], set[str], list[int]]:
+    """Storage -> the piece that makes it, and the last that reads it (or their number, where others do);
+    storages that autograd saves; and bytes that operators of each piece save beside."""
+    made: dict[str, int] = {}
+    last: dict[str, int] = {}
+    kept: set[str] = set()
+    beside = []
+    for number, piece in enumerate(pieces):
+        nodes = [graph.nodes[name] for name in piece]
+        for node in nodes:
+            for k in filter(None, node.outputs):
+                made.setdefault(storage_of(graph, k), number)
+            last.update((storage_of(graph, k), number) for k in (*node.inputs, *filter(None, node.outputs)))
+            kept.update(storage_of(graph, k) for k in node.saved)
+        beside.append(sum(node.saved_bytes for node in nodes))
+    last.update((storage_of(graph, k), len(pieces)) for k in segment.outputs)
+    for k in segment.inputs:
+        made.pop(storage_of(graph, k), None)
+    return made, last, kept, beside
+
+
+def _places(
+    count: int, first: NDArray[np.int64], until: NDArray[np.int64], sizes: Table, most: int
+) -> NDArray[np.int64]:
+    """[K + 1] both ends, and between them the narrowest places of as many stretches with as many bytes."""
+    if count <= most:
+        return np.arange(count + 1)
+    steps = np.zeros(count + 2)
+    np.add.at(steps, first + 1, sizes)
+    np.add.at(steps, until + 1, -sizes)
+    crossing = np.cumsum(steps)[: count + 1]
+    weight = 1.0 + np.bincount(first, sizes, count) * count / max(float(sizes.sum()), 1.0)
+    stretch = np.floor(np.cumsum(weight) / weight.sum() * most * (1 - 1e-12)).astype(int)
+    chosen = {0, count}
+    for number in range(most):
+        inner = np.flatnonzero(stretch == number) + 1
+        inner = inner[inner < count]
+        if len(inner):
+            chosen.add(int(inner[np.argmin(crossing[inner])]))
+    return np.array(sorted(chosen), np.int64)
+
+
+def _sums(table: Table) -> Table:
+    """[n + 1, n + 1] sums of all rows and columns before."""
+    return np.pad(table.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+
+
+def _in_flight(order: Iterable[Compute], pipeline: Pipeline) -> list[int]:
+    """Of every segment the most micro-batches between forward and backward on one of its devices."""
+    now: Counter[tuple[int, str]] = Counter()
+    most = [1] * len(pipeline)
+    for phase, s, i in order:
+        if s in pipeline.trained and phase != "weight":
+            at = s, pipeline.on(s, i)
+            now[at] += 1 if phase == "forward" else -1
+            most[s] = max(most[s], now[at])
+    return most

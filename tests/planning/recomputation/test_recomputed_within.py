@@ -1,0 +1,223 @@
+"""What is recomputed makes a placement fit, at seconds near the fewest, and never at more than everything."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import InfeasibleError
+from netsplit.graph import Graph
+from netsplit.partition import METHODS, Auto, Placement, Problem, Single, SolverReport
+from netsplit.partition.objectives import SimulatedIteration
+from netsplit.planning.decide import decide
+from netsplit.planning.plan_diff import plan_diff
+from netsplit.planning.recomputation.knapsack import Frontier, SegmentOptions
+from netsplit.planning.recomputation.recomputed_within import recomputed_within
+from netsplit.planning.simulated import Simulated, simulated_by
+from netsplit.planning.verify import verify
+from netsplit.planning.workload import Workload
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.program.schedules import ZBH1, GPipe, Interleaved, OneFOneB, Schedule, SingleBatch
+from tests.builders import cpus
+from tests.nets import CASES, placements
+from tests.program.test_recomputation import saving_chain
+from tests.runtime.equivalence.running import captured_for
+
+SCHEDULES: dict[str, Schedule] = {
+    "single_batch": SingleBatch(recompute="auto"),
+    "gpipe": GPipe(4, recompute="auto"),
+    "1f1b": OneFOneB(4, recompute="auto"),
+    "interleaved_1f1b": Interleaved(4, recompute="auto"),
+    "zb_h1": ZBH1(4, recompute="auto"),
+    "delayed": OneFOneB(3, recompute="auto", delay_weights=True),
+}
+SEARCH = Auto(time_limit_s=0.4, starts=2)
+
+
+def problem_of(
+    graph: Graph, schedule: Schedule, seed: int, devices: int = 2, overhead_s: float = 0.0
+) -> Problem:
+    """With room for anything, and drawn seconds."""
+    rng = random.Random(seed)
+    seconds = {name: NodeSeconds(rng.random(), 2 * rng.random(), 0.1 * rng.random()) for name in graph.nodes}
+    costs = Costs({"cpu": DeviceCosts(seconds, 0.0, overhead_s)}, 2)
+    cluster = cpus(devices)
+    evaluate = Simulated(graph, cluster, costs, schedule)
+    return Problem(
+        graph, costs, cluster, objective=SimulatedIteration(), evaluate=evaluate, memory="lifetimes"
+    )
+
+
+def within(problem: Problem, capacity: int) -> Problem:
+    devices = tuple(replace(each, capacity_bytes=capacity) for each in problem.cluster.devices)
+    return problem.moved_to(replace(problem.cluster, devices=devices), problem.costs)
+
+
+def placed(device_of: dict[str, str], priority: dict[str, int]) -> Placement:
+    return Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
+
+
+def ends(problem: Problem, placement: Placement) -> tuple[int, int, float]:
+    """Largest peaks with everything kept and with everything recomputed; and the seconds of the latter."""
+    evaluate = simulated_by(problem)
+    kept = evaluate(placement)
+    anew = evaluate(replace(placement, recomputed=frozenset(problem.graph.nodes)))
+    return max(kept.peak_bytes.values()), max(anew.peak_bytes.values()), anew.iteration_s
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["chain", "cells", "u_shape", "attention", "in_place"])
+@settings(max_examples=3, deadline=None)
+@given(data=st.data())
+def test_what_is_answered_fits_and_is_not_slower_than_everything(
+    name: str, schedule: str, data: st.DataObject
+) -> None:
+    order = SCHEDULES[schedule]
+    graph = captured_for(CASES[name], order)
+    problem = problem_of(graph, order, data.draw(st.integers(0, 99)))
+    placement = placed(*data.draw(placements(graph, 2)))
+    most, least, everything_s = ends(problem, placement)
+    part = data.draw(st.floats(0, 1))
+    tight = within(problem, int(least + part * max(most - least, 0)))
+    answer = recomputed_within(tight, placement)
+    predicted = simulated_by(problem)(answer)
+    assert max(predicted.peak_bytes.values()) <= tight.cluster.devices[0].capacity_bytes
+    assert predicted.iteration_s <= everything_s * (1 + 1e-9)
+    assert "recomputed" not in verify(tight, answer, capacity=False).summary()
+    assert recomputed_within(tight, placement) == answer
+    assert recomputed_within(tight, answer) == answer
+
+
+def test_nothing_is_recomputed_where_everything_fits() -> None:
+    graph = captured_for(CASES["chain"], GPipe(4))
+    problem = problem_of(graph, SCHEDULES["gpipe"], 0)
+    placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
+    assert recomputed_within(problem, placement) is placement
+
+
+def test_what_fits_nowhere_is_refused_with_the_bytes_that_are_missing() -> None:
+    graph = captured_for(CASES["chain"], GPipe(4))
+    problem = problem_of(graph, SCHEDULES["gpipe"], 0)
+    placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
+    least = ends(problem, placement)[1]
+    with pytest.raises(InfeasibleError, match=r"even where all of it is recomputed: .* are missing"):
+        recomputed_within(within(problem, least // 2), placement)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_chains_answer_is_near_the_best_of_all_sets(seed: int) -> None:
+    """Of iterations; most are the best. What is beside it are bytes of an operator's own gradients."""
+    rng = random.Random(seed)
+    count = rng.randint(3, 6)
+    graph = saving_chain([rng.choice([0, 50, 300, 900]) for _ in range(count)])
+    schedule = rng.choice([SCHEDULES[name] for name in ("single_batch", "gpipe", "1f1b")])
+    problem = problem_of(graph, schedule, seed, overhead_s=1e-3)
+    half = rng.choice([count, count // 2])
+    device_of = {name: f"cpu:{int(i >= half)}" for i, name in enumerate(graph.nodes)}
+    placement = placed(device_of, graph.position)
+    most, least, _ = ends(problem, placement)
+    capacity = int(least + rng.random() * max(most - least, 0))
+    evaluate = simulated_by(problem)
+    sets = [frozenset(names) for size in range(count + 1) for names in combinations(graph.nodes, size)]
+    timelines = [evaluate(replace(placement, recomputed=names)) for names in sets]
+    best_s = min(each.iteration_s for each in timelines if max(each.peak_bytes.values()) <= capacity)
+    answer = evaluate(recomputed_within(within(problem, capacity), placement))
+    assert max(answer.peak_bytes.values()) <= capacity
+    assert answer.iteration_s <= 1.15 * best_s
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=7))
+def test_the_knapsack_is_solved(items: list[tuple[int, int]]) -> None:
+    """Parts between neighbouring places that have nothing inside: the plain 0/1 problem, by enumeration."""
+    count = len(items) + 1
+    freed, seconds = np.zeros((count, count)), np.full((count, count), np.inf)
+    for n, (nbytes, cost) in enumerate(items):
+        freed[n, n + 1], seconds[n, n + 1] = nbytes, cost
+    zeros = np.zeros((count, count))
+    frontier = Frontier([SegmentOptions(0, freed, seconds, zeros, zeros[0], zeros[0], 1)])
+    chosen = [set(each) for size in range(count) for each in combinations(range(len(items)), size)]
+    for number in range(len(frontier)):
+        nbytes, cost = frontier.nbytes[number], frontier.seconds[number]
+        best = min(
+            sum(items[n][1] for n in each) for each in chosen if sum(items[n][0] for n in each) >= nbytes
+        )
+        assert cost == best
+        parts = frontier.parts(number)
+        assert sum(items[a][1] for _, a, _ in parts) == cost
+        assert sum(items[a][0] for _, a, _ in parts) >= nbytes
+
+
+def workload(name: str) -> Workload:
+    graph = captured_for(CASES[name], GPipe(4))
+    problem = problem_of(graph, GPipe(4), 1)
+    return Workload("net", graph, problem.costs, cpus(2))
+
+
+def asked(name: str, capacity: int, schedule: Schedule) -> Problem:
+    work = workload(name)
+    return replace(work, cluster=cpus(2, capacity)).problem(
+        objective="simulated", schedule=schedule, memory="lifetimes"
+    )
+
+
+@pytest.mark.parametrize("method", ["m_topo", "balanced", "auto"])
+def test_methods_may_answer_what_fits_only_with_recomputation(method: str) -> None:
+    """Less capacity than without it is accepted; where both are, it is not slower."""
+    partitioner = SEARCH if method == "auto" else METHODS[method]()
+
+    def iteration_s(capacity: int, schedule: Schedule) -> float:
+        try:
+            plan = decide(asked("u_shape", capacity, schedule), partitioner)
+        except InfeasibleError:
+            return float("inf")
+        peaks = simulated_by(plan.problem)(plan.placement).peak_bytes
+        assert max(peaks.values()) <= capacity
+        return plan.objective_s
+
+    room = decide(asked("u_shape", 2**40, GPipe(4)), Single())
+    peak = max(simulated_by(room.problem)(room.placement).peak_bytes.values())
+    capacities = [int(part * peak) for part in (0.9, 0.6, 0.45, 0.35)]
+    kept, auto = (
+        [iteration_s(capacity, schedule) for capacity in capacities]
+        for schedule in (GPipe(4), GPipe(4, recompute="auto"))
+    )
+    if method != "auto":  # which is stopped by the clock
+        assert all(a <= k for a, k in zip(auto, kept, strict=True))
+    assert sum(map(np.isfinite, auto)) > sum(map(np.isfinite, kept))
+
+
+def test_a_method_that_heeds_no_capacity_is_helped_where_that_does() -> None:
+    one = decide(asked("u_shape", 2**40, GPipe(4)), Single())
+    peak = max(simulated_by(one.problem)(one.placement).peak_bytes.values())
+    plan = decide(asked("u_shape", int(0.8 * peak), GPipe(4, recompute="auto")), Single())
+    assert plan.placement.recomputed
+    assert max(plan.simulated[1].peak_bytes.values()) <= int(0.8 * peak)
+    told = str(plan.summary())
+    assert "parts on cpu:0" in told
+    assert "MiB less; for" in told
+    assert plan.to_dict()["recomputed"] == [
+        name for name in plan.problem.graph.nodes if name in plan.placement.recomputed
+    ]
+    assert "again for the backward" in "\n".join(plan.explain().lines())
+    diff = plan_diff(plan.problem, one.placement, plan.placement)
+    assert set(diff.recomputed) == plan.placement.recomputed
+    assert "now recomputed" in "\n".join(diff.lines())
+    tiny = decide(asked("u_shape", peak // 50, GPipe(4, recompute="auto")), Single(), room=False)
+    assert not tiny.placement.recomputed
+
+
+def test_the_verifier_knows_nodes_and_units() -> None:
+    graph = captured_for(CASES["in_place"], GPipe(4))
+    problem = problem_of(graph, GPipe(4), 0)
+    placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
+    strange = verify(problem, replace(placement, recomputed=frozenset({"nowhere"})), capacity=False)
+    assert "no node 'nowhere', which is to be recomputed" in strange.summary()
+    unit = graph.units[0]
+    half = verify(problem, replace(placement, recomputed=frozenset(unit[:1])), capacity=False)
+    assert "are one unit, and only the first is to be recomputed" in half.summary()

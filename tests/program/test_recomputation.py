@@ -1,0 +1,206 @@
+"""Parts of segments that are computed again: which they are, and that training is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from netsplit.graph import Graph, capture, initial_values
+from netsplit.graph.storage import storage_bytes
+from netsplit.profile.measure.transients import transient_bytes
+from netsplit.program import GPipe, OneFOneB, Program, Schedule, compile_program
+from netsplit.program.instructions import Backward, Forward
+from netsplit.program.recomputation import SegmentBytes, pieces_in_order
+from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.simulate import predicted_peak_bytes
+from tests.builders import cpus
+from tests.nets import CASES, DRAWING, DROPPED, Case
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    SCHEDULES,
+    assert_same,
+    batches_of,
+    captured_for,
+    compiled,
+    cut,
+    local,
+    plain,
+    scattered,
+)
+from tests.runtime.references import assert_same_bits
+from tests.simulate.test_memory import MOMENTUM, chain_of, measured_peak_bytes, node_of
+
+IN_ONE_ORDER = ("chain", "tied", "attention", "u_shape")
+"""No variable of these has three readers, whose gradients a cut may add in another order."""
+
+
+def drawn_nodes(data: st.DataObject, graph: Graph) -> frozenset[str]:
+    """Any nodes, or a run of them."""
+    names = list(graph.nodes)
+    if data.draw(st.booleans(), label="a run"):
+        ends = data.draw(st.tuples(*[st.integers(0, len(names))] * 2))
+        return frozenset(names[min(ends) : max(ends)])
+    return frozenset(data.draw(st.sets(st.sampled_from(names)), label="recomputed"))
+
+
+def again(program: Program) -> list[tuple[str, ...]]:
+    """Nodes of the parts that are recomputed, of micro-batch 0."""
+    return [
+        program.segments[ins.segment].nodes
+        for each in program.instructions.values()
+        for ins in each
+        if isinstance(ins, Forward) and ins.recompute and ins.microbatch == 0
+    ]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", CASES)
+@settings(PATIENT, max_examples=1)
+@given(data=st.data())
+def test_any_recomputation_trains_as_plain_pytorch_does(
+    name: str, schedule: str, data: st.DataObject
+) -> None:
+    case, order = CASES[name], SCHEDULES[schedule]
+    graph = captured_for(case, order)
+    placed = scattered(data, graph, 3)
+    program = compiled(graph, placed, 3, order, recomputed=drawn_nodes(data, graph))
+    wanted = plain(name, order.microbatch_size(8))
+    assert_same(local(program, case, batches_of(case)), wanted)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", IN_ONE_ORDER)
+@settings(PATIENT, max_examples=2)
+@given(data=st.data())
+def test_bits_are_those_without_recomputation(name: str, schedule: str, data: st.DataObject) -> None:
+    case, order = CASES[name], SCHEDULES[schedule]
+    graph = captured_for(case, order)
+    placed = cut(graph, [0.5])
+    kept = compiled(graph, placed, 2, order)
+    anew = compiled(graph, placed, 2, order, recomputed=drawn_nodes(data, graph))
+    assert_same_bits(local(anew, case, batches_of(case)), local(kept, case, batches_of(case)))
+
+
+@pytest.mark.parametrize("order", [GPipe(4), AsyncOneFOneB(4)], ids=lambda order: order.name)
+@pytest.mark.parametrize("case", [DROPPED, DRAWING], ids=lambda case: case.name)
+@settings(PATIENT, max_examples=4)
+@given(data=st.data())
+def test_random_operators_draw_the_same_numbers_again(
+    case: Case, order: Schedule, data: st.DataObject
+) -> None:
+    graph = captured_for(case, order)
+    kept = compiled(graph, cut(graph, [0.4]), 2, order)
+    anew = compiled(graph, cut(graph, [0.4]), 2, order, recomputed=drawn_nodes(data, graph))
+    assert_same_bits(local(anew, case, batches_of(case)), local(kept, case, batches_of(case)))
+
+
+def test_replicas_recompute_what_the_first_does() -> None:
+    case = CASES["tied"]
+    graph = captured_for(case, GPipe(4))
+    options = {"replicas": {"cpu:0": ("cpu:0", "cpu:2")}}
+    placed = cut(graph, [0.5])
+    kept = compiled(graph, placed, 3, GPipe(4), **options)
+    anew = compiled(graph, placed, 3, GPipe(4), recomputed=frozenset(graph.nodes), **options)
+    assert {ins.segment for ins in anew.instructions["cpu:2"] if isinstance(ins, Forward) and ins.recompute}
+    assert_same(local(anew, case, batches_of(case)), local(kept, case, batches_of(case)))
+
+
+@pytest.mark.parametrize("order", [GPipe(4), OneFOneB(4, delay_weights=True)], ids=lambda order: order.name)
+@pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
+@settings(PATIENT, max_examples=3)
+@given(data=st.data())
+def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.DataObject) -> None:
+    """On one device; 5 % for the weight part, whose temporaries are not known."""
+    case, graph = CASES[name], captured_for(CASES[name], order)
+    program = compiled(graph, cut(graph, []), 1, order, recomputed=drawn_nodes(data, graph))
+    values = initial_values(case.fresh(), graph)
+    rows = tuple(tensor[: order.microbatch_size(8)] for tensor in (*case.inputs, case.targets))
+    transients = {"cpu:0": transient_bytes(graph, rows, values, "cpu")}
+    metered = measured_peak_bytes(program, values, case.inputs, case.targets)
+    predicted = predicted_peak_bytes(program, MOMENTUM, transients)
+    assert predicted["cpu:0"] == pytest.approx(metered["cpu:0"], rel=0.05 if order.delay_weights else 0.01)
+
+
+def test_the_schedule_knows_segments_and_not_their_parts() -> None:
+    """Each device computes the same micro-batches in the same order, however many parts they have."""
+    graph = captured_for(CASES["attention"], OneFOneB(4))
+    placed = cut(graph, [0.3, 0.7])
+    whole = compiled(graph, placed, 3, OneFOneB(4))
+    parts = compiled(graph, placed, 3, OneFOneB(4), recomputed=frozenset(list(graph.nodes)[::3]))
+    assert len(parts.segments) > len(whole.segments)
+
+    def turns(program: Program, device: str) -> list[tuple[str, int]]:
+        computed = [ins for ins in program.instructions[device] if isinstance(ins, Forward | Backward)]
+        kinds = [(type(ins).__name__, ins.microbatch) for ins in computed]
+        return [each for n, each in enumerate(kinds) if n == 0 or kinds[n - 1] != each]
+
+    for device in whole.devices:
+        assert turns(parts, device) == turns(whole, device)
+
+
+def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(6))
+            self.out = nn.Linear(12, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers[:2]:
+                x = torch.relu(layer(x))
+            x = checkpoint(self._inner, x, use_reentrant=False)
+            return self.out(x)
+
+        def _inner(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers[2:]:
+                x = torch.tanh(layer(x))
+            return x
+
+    graph = capture(Own(), nn.CrossEntropyLoss(), (torch.randn(2, 12), torch.randint(0, 5, (2,))))
+    own = {node.name for node in graph if node.checkpoint}
+    assert len(own) == 8
+    program = compiled(graph, cut(graph, []), 1, GPipe(4), recomputed=frozenset(graph.nodes))
+    assert sum(not own.isdisjoint(segment.nodes) for segment in program.segments) == 1
+    half = frozenset(sorted(own)[:3])
+    assert not again(compiled(graph, cut(graph, []), 1, GPipe(4), recomputed=half))
+    in_place = captured_for(CASES["in_place"], GPipe(4))
+    program = compiled(in_place, cut(in_place, []), 1, GPipe(4), recomputed=frozenset(in_place.nodes))
+    for unit in in_place.units:
+        assert sum(not set(unit).isdisjoint(segment.nodes) for segment in program.segments) == 1
+
+
+def saving_chain(sizes: Sequence[int]) -> Graph:
+    """Each node saves what it reads (100 bytes) and so many bytes beside."""
+    nodes, reads = [], "x"
+    for n, size in enumerate(sizes):
+        nodes.append(node_of(f"n{n}", reads, saved=(reads,), saved_bytes=size))
+        reads = f"k_n{n}"
+    return chain_of(*nodes)
+
+
+@given(st.lists(st.integers(0, 900), min_size=2, max_size=9), st.integers(1, 4))
+def test_a_run_is_cut_where_it_holds_least(sizes: list[int], flights: int) -> None:
+    graph = saving_chain(sizes)
+    program = compile_program(
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cpus(1), GPipe(flights)
+    )
+    (segment,) = program.segments
+    (pieces,) = pieces_in_order(graph, [segment])
+    run = SegmentBytes(program.graph, segment, pieces, storage_bytes(program.graph))
+
+    def held(cuts: Sequence[int]) -> float:
+        ends = list(pairwise(cuts))
+        return flights * sum(run.handed[a, b] for a, b in ends) + max(run.inside[a, b] for a, b in ends)
+
+    count = len(sizes)
+    ways = [[0, *inner, count] for r in range(count) for inner in combinations(range(1, count), r)]
+    assert held(run.cut(flights)) <= 1.05 * min(map(held, ways))
+    assert run.inside[0, count] == sum(sizes) + 100 * (count - 1)
+    assert run.handed[0, count] == 100
