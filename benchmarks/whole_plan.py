@@ -148,7 +148,7 @@ def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
     try:
         whole = decide_whole(subject.problem, counts, subject.batch_size, open_, gains=False)
         words = f"{whole.frontier[0].kind}: {whole.lines[0].partition(': ')[2]}"
-        whole_s, bound_s = whole.iteration_s, whole.plan.bound_s
+        whole_s, bound_s = whole.iteration_s, whole.bound_s
     except NetSplitError as error:
         words, whole_s, bound_s = str(error), None, None
     decided_s = time.perf_counter() - began

@@ -182,9 +182,7 @@ def drawn_problem(
     largest = max(memory.load([name]).nbytes for name in workload.graph.nodes)
     capacity = int(ROOM * memory.total_bytes / devices) + largest
     of_all = [f"d{i}" for i in range(devices)]
-    links = {
-        (of_all[i], of_all[j]): link_of(i, j) for i in range(devices) for j in range(devices) if i != j
-    }
+    links = {(of_all[i], of_all[j]): link_of(i, j) for i in range(devices) for j in range(devices) if i != j}
     placed = tuple(
         Device(name, names[i * kinds // devices], capacity, "cuda") for i, name in enumerate(of_all)
     )

@@ -45,6 +45,7 @@ STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 WORTH_S = 2.0  # less time is not worth annealing
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
+ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
 SLACK = 1.02  # over the best: a placement may gain by another schedule
 
 ProblemOf = Callable[[int], Problem]
@@ -79,6 +80,7 @@ class WholeSearch:
         if self.method is None:
             self._moves(self._until(MOVED))
             self._anneal()
+        self._search_order()
 
     def structures(self) -> None:
         """The first part alone, and the orders of what it gives: seconds, for what another cluster brings."""
@@ -122,7 +124,7 @@ class WholeSearch:
             cut = stages_of_line(costs, groups)
             if cut is not None and cut.runs not in seen:
                 seen.add(cut.runs)
-                yield costs.promised_s(cut), m, cut
+                yield costs.promised_s(cut) * (ALIKE if added else 1.0), m, cut
 
     def _judge_line(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
         placement = self._placed(m, cut)
@@ -171,7 +173,16 @@ class WholeSearch:
             for schedule in self.open.orders(tried.schedule.microbatches):
                 if time.perf_counter() > until:
                     return
-                self.judge.judge(tried.origin, schedule, tried.placement)
+                if not schedule.timed:
+                    self.judge.judge(tried.origin, schedule, tried.placement)
+
+    def _search_order(self) -> None:
+        """An order for the very seconds at hand of the best plan of all."""
+        winner = self.judge.winner
+        if winner is not None and len(winner.devices) > 1 and time.perf_counter() < self.deadline:
+            for schedule in self.open.orders(winner.schedule.microbatches):
+                if schedule.timed:
+                    self.judge.judge(winner.origin, schedule, winner.placement)
 
     def _leaders(self) -> list[Tried]:
         """The best few placements, each once, in turn with the best of every kind."""
@@ -212,7 +223,8 @@ class WholeSearch:
         placement = _answer(asked, METHODS["auto"]())
         if placement is not None and self._allowed(problem, placement):
             for schedule in self.open.orders(m):
-                self.judge.judge("auto", schedule, placement)
+                if not schedule.timed:
+                    self.judge.judge("auto", schedule, placement)
 
     def _line(self, m: int) -> NodeLine:
         if m not in self.known_lines:

@@ -10,11 +10,15 @@ from html import escape
 from typing import Any
 
 from netsplit.errors import InfeasibleError
+from netsplit.graph.checks.replicated import unreplicable
 from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.bounds.iteration_bound import iteration_bound_s
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
+from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import FrontierRow, frontier_of, frontier_table
 from netsplit.planning.whole.gains import Gain, gains_of
@@ -37,6 +41,7 @@ class WholePlan:
 
     plan: Plan
     batch_size: int
+    bound_s: float  # no iteration of any plan that was open is shorter, whatever its micro-batches
     frontier: tuple[FrontierRow, ...]  # the chosen one first
     gains: tuple[Gain, ...]
     notes: tuple[str, ...]  # what the choice changes of what is trained, in sentences
@@ -73,12 +78,10 @@ class WholePlan:
         given = len(self.plan.problem.cluster.devices)
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
         again = ", some activations computed again" * bool(self.placement.recomputed)
-        bound = self.plan.gap
         proven = ""
-        if bound is not None and bound < 1:
-            proven = (
-                f"; no plan with as many micro-batches is more than {100 * bound / (1 - bound):.1f} % faster"
-            )
+        if self.bound_s > 0:
+            faster = max(self.iteration_s / self.bound_s - 1.0, 0.0)
+            proven = f"; proven: no plan is more than {100 * faster:.1f} % faster"
         what = (
             f"{chosen.kind} on {used if given > 1 else 'the device'}: {chosen.placement}, "
             f"{schedule.name} with {schedule.microbatches} micro-batches{again}"
@@ -121,7 +124,7 @@ class WholePlan:
             "batch_size": self.batch_size,
             "iteration_s": self.iteration_s,
             "samples_per_s": self.samples_per_s,
-            "bound_s": self.plan.bound_s,
+            "bound_s": self.bound_s,
             "peak_bytes": self.peak_bytes,
             "placement": asdict(self.placement),
             "frontier": [asdict(row) for row in self.frontier],
@@ -168,6 +171,7 @@ def decide_whole(
     if gains and method is None:
         known = sorted((t for t in judge.best.values()), key=lambda tried: tried.rank)
         brings = gains_of(problem_of, counts, open_, known, batch_size, GAINS * limit_s)
+    bound_s = _bound_s(problem_of, counts, open_)
     seconds = time.perf_counter() - started
     report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes={"origin": winner.origin})
     placement = replace(winner.placement, method=winner.origin, report=report)
@@ -175,12 +179,25 @@ def decide_whole(
     return WholePlan(
         plan,
         batch_size,
+        bound_s,
         frontier_of(judge, winner, batch_size),
         brings,
         notes_of(problem, placement),
         seconds,
         len(judge.seen),
     )
+
+
+def _bound_s(problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule) -> float:
+    """Of every plan with any of these numbers of micro-batches; each is a bound of its own."""
+    bounds = []
+    for m in counts:
+        problem = problem_of(m)
+        replicas = open_.replicas and unreplicable(problem.graph, problem.graph.nodes) is None
+        kept = 0 if open_.recompute or problem.costs.offload.activations else 1
+        schedule = AnySchedule(m, simulated_by(problem).training, False, True, kept, replicas and m > 1, True)
+        bounds.append(iteration_bound_s(problem, schedule))
+    return min(bounds)
 
 
 def _infeasible(judge: Judge, problem: Problem) -> InfeasibleError:
