@@ -124,7 +124,7 @@ class PlacementPolicy:
         self.devices = len(instance.devices)
         self.slow = _over(seconds, seconds.max(axis=1, keepdims=True))  # [G, D]
         self.work = _over(seconds * self.devices, seconds.sum(axis=0))  # [G, D] 1: an even part of all
-        self.room = _Room(instance, groups)
+        self.room = _SampleBytes(instance, groups)
         self.near = _exchanged(instance, groups)  # [G, G] part of the row's bytes
         self.own = np.zeros((len(groups), self.devices))
         self.weights = np.zeros(self.FEATURES)
@@ -181,7 +181,7 @@ class PlacementPolicy:
             values += rate * mean / (np.sqrt(square / (1 - 0.999**self._steps)) + 1e-8)
 
 
-class _Room:
+class _SampleBytes:
     """Bytes of K samples as `Instance.used_bytes` counts them, while one group after another is placed."""
 
     def __init__(self, instance: Instance, groups: list[Ints]) -> None:
