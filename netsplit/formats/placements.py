@@ -84,6 +84,8 @@ def _require_same_names(placement: Placement, problem: Problem, where: str) -> N
     strange = sorted(placement.device_of.keys() ^ problem.graph.nodes.keys())
     if strange:
         raise ConfigError(f"{where}, of another graph: node '{strange[0]}' is in one of them only.")
+    if cut := sorted(set(placement.cuts) - problem.graph.nodes.keys()):
+        raise ConfigError(f"{where}, whose cut '{cut[0]}' is no node of the graph.")
     devices = [device.name for device in problem.cluster.devices]
     used = [
         *placement.device_of.values(),

@@ -70,7 +70,7 @@ class Simulated:
 
         Of a schedule that has several orders, the one with the least simulated iteration.
         """
-        timed = self.schedule.timed and self._has_costs
+        timed = self.schedule.timed and self._has_costs(placement)
         programs = compile_orders(
             self.graph,
             placement.device_of,
@@ -91,10 +91,10 @@ class Simulated:
             programs, key=lambda each: simulate(each, self.cluster, self.costs, peaks=False).iteration_s
         )
 
-    @property
-    def _has_costs(self) -> bool:
+    def _has_costs(self, placement: Placement) -> bool:
         """Of every node: graphs of other kinds of batches may have nodes that were never measured."""
-        kinds = {device.kind for device in self.cluster.devices}
+        used = {name for stage in placement.all_stages for name in stage.devices}
+        kinds = {device.kind for device in self.cluster.devices if device.name in used}
         return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)
 
     def any_schedule(self, replicas: bool, within: bool) -> AnySchedule:

@@ -71,6 +71,7 @@ def test_turns_come_back(tmp_path: Path, problem: Problem) -> None:
         ({"device_of": None}, "no placement.json or result.json"),
         ({"stages": [{"nodes": ["n0"], "devices": ["a", "c"]}]}, "device 'c'"),
         ({"stages": [{"nodes": ["n0"]}]}, "no placement.json or result.json"),
+        ({"cuts": ["n7"]}, "cut 'n7'"),
         ({"priority": {f"n{i}": -i for i in range(4)}}, "does not hold"),
     ],
 )

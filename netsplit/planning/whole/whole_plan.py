@@ -166,7 +166,8 @@ def decide_whole(
     winner = judge.winner
     if winner is None:
         raise _infeasible(judge, problem_of(counts[0]))
-    problem = problem_under(problem_of(winner.schedule.microbatches), winner.schedule)
+    order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[type-var]
+    problem = problem_under(problem_of(order.microbatches), order)
     brings: tuple[Gain, ...] = ()
     if gains and method is None:
         known = sorted((t for t in judge.best.values()), key=lambda tried: tried.rank)
