@@ -77,7 +77,7 @@ def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
     return FrontierRow(
         tried.kind,
         tried.origin,
-        schedule.name + ", recomputing" * schedule.recompute,
+        schedule.name + ", recomputing" * (schedule.recompute is True),
         schedule.microbatches,
         len(tried.devices),
         batch_size / tried.iteration_s if tried.fits else None,

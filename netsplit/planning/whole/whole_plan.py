@@ -72,7 +72,7 @@ class WholePlan:
         schedule, chosen = self.schedule, self.frontier[0]
         given = len(self.plan.problem.cluster.devices)
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
-        again = ", activations computed again" * schedule.recompute
+        again = ", activations computed again" * (schedule.recompute is True)
         bound = self.plan.gap
         proven = ""
         if bound is not None and bound < 1:
