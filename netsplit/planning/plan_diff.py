@@ -86,11 +86,11 @@ class PlanDiff:
     lost: tuple[CutEdge, ...]  # cut before and no more, the costliest first
     gained: tuple[CutEdge, ...]
     reordered: int  # nodes that change places in their device's order
-    recomputed: tuple[str, ...]  # nodes that only the second computes again for the backward
-    kept: tuple[str, ...]  # and those that only the first does
     before_s: float | None  # the objective; None where it is not known
     after_s: float | None
     parts: tuple[Part, ...]  # add up to the objective, before and after; the greatest change first
+    recomputed: tuple[str, ...] = ()  # nodes that only the second computes again for the backward
+    kept: tuple[str, ...] = ()  # and those that only the first does
 
     def without_rounding(self) -> PlanDiff:
         """Without what differs only by the order in which floats were added."""

@@ -29,7 +29,7 @@ def problem() -> Problem:
 
 
 def written(path: Path, problem: Problem, **changes: Any) -> Path:
-    path.write_text(json.dumps(asdict(RoundRobin().partition(problem)) | changes))
+    path.write_text(json.dumps(asdict(RoundRobin().partition(problem)) | {"recomputed": []} | changes))
     return path
 
 
@@ -63,6 +63,11 @@ def test_turns_come_back(tmp_path: Path, problem: Problem) -> None:
         assert read_placement(path, problem).stages == made.stages
 
 
+def test_what_is_recomputed_comes_back(tmp_path: Path, problem: Problem) -> None:
+    path = written(tmp_path / "result.json", problem, recomputed=["n1", "n2"])
+    assert read_placement(path, problem).recomputed == {"n1", "n2"}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -72,6 +77,7 @@ def test_turns_come_back(tmp_path: Path, problem: Problem) -> None:
         ({"stages": [{"nodes": ["n0"], "devices": ["a", "c"]}]}, "device 'c'"),
         ({"stages": [{"nodes": ["n0"]}]}, "no placement.json or result.json"),
         ({"cuts": ["n7"]}, "cut 'n7'"),
+        ({"recomputed": ["n9"]}, "no node 'n9', which is to be recomputed"),
         ({"priority": {f"n{i}": -i for i in range(4)}}, "does not hold"),
     ],
 )

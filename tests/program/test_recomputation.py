@@ -16,6 +16,7 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.measure.transients import transient_bytes
 from netsplit.program import GPipe, OneFOneB, Program, Schedule, compile_program
+from netsplit.program.inference import like_recomputed
 from netsplit.program.instructions import Backward, Forward
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.program.schedules import AsyncOneFOneB
@@ -174,6 +175,16 @@ def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
     program = compiled(in_place, cut(in_place, []), 1, GPipe(4), recomputed=frozenset(in_place.nodes))
     for unit in in_place.units:
         assert sum(not set(unit).isdisjoint(segment.nodes) for segment in program.segments) == 1
+
+
+def test_another_capture_recomputes_the_likes() -> None:
+    """Of a smaller batch all; of a graph whose unit is named in part, not that."""
+    graph, other = (captured_for(CASES["chain"], GPipe(m)) for m in (2, 4))
+    assert like_recomputed(graph, other, frozenset(graph.nodes)) == frozenset(other.nodes)
+    named = frozenset(list(graph.nodes)[:1])
+    assert like_recomputed(graph, other, named) <= named
+    for unit in other.units:
+        assert len(like_recomputed(graph, other, named) & set(unit)) in (0, len(unit))
 
 
 def saving_chain(sizes: Sequence[int]) -> Graph:

@@ -52,7 +52,7 @@ class Frontier:
 
     def __init__(self, options: Sequence[SegmentOptions]) -> None:
         self.options = options
-        total = float(sum(max(each.freed.max(initial=0.0), 0.0) for each in options))
+        total = sum(map(_most_freed, options))
         step = max(total / _BUDGETS, 1.0)
         self._paths = [(limit, _Paths(options, limit, step)) for limit in _limits(options)]
         every = [
@@ -82,6 +82,14 @@ class Frontier:
         """Of an iteration, that a part costs."""
         segment, a, b = part
         return float(next(each.seconds[a, b] for each in self.options if each.segment == segment))
+
+
+def _most_freed(options: SegmentOptions) -> float:
+    most = np.zeros(len(options.saved))
+    for b in range(1, len(most)):
+        ways = np.where(np.isfinite(options.seconds[:b, b]), most[:b] + options.freed[:b, b], 0.0)
+        most[b] = max(most[b - 1], float(ways.max()))
+    return float(most[-1])
 
 
 def _limits(options: Sequence[SegmentOptions]) -> list[float]:
@@ -149,8 +157,8 @@ class _SegmentPaths:
             tables = np.concatenate([self.kept[count - 1 - to], self.again[count - 1 - to]])
             wanted = np.maximum(budgets[None, :] - moves[:, None], 0)
             ways = np.take_along_axis(tables, np.minimum(wanted, size - 1), 1)
-            there = np.tile(left[to], 2)[:, None] - wanted * (step / options.in_flight)
-            over = np.tile(options.inside[place, to], 2)[:, None] - there > limit
+            gone = np.tile(left[to], 2)[:, None] - wanted * (step / options.in_flight)
+            over = np.tile(options.inside[place, to], 2)[:, None] - np.maximum(gone, 0.0) > limit
             ways[(wanted >= size) | over] = np.inf
             ways += np.tile(options.seconds[place, to], 2)[:, None]
             self.way[t] = np.argmin(ways, 0)

@@ -160,7 +160,15 @@ class _LeastRecomputation:
         chosen = [short.parts(short.chosen) for short in self.short]
         if [short.chosen for short in self.short] != tried:
             peaks = self._tried(chosen)
-        return self._without_needless(chosen, peaks)
+        placement, peaks = self._without_needless(chosen, peaks)
+        everything = self._placed([[short.everything] for short in self.short])
+        if everything != placement and all(peaks[name] <= self.capacity[name] for name in peaks):
+            # The last part of all that a device computes may cost nothing, as its backward follows at once.
+            other = self.compiler(everything)
+            fits = all(other.peak_bytes[name] <= self.capacity[name] for name in peaks)
+            if fits and other.iteration_s < self.compiler(placement).iteration_s:
+                return everything, dict(other.peak_bytes)
+        return placement, peaks
 
     def _without_needless(
         self, chosen: list[list[frozenset[str]]], peaks: dict[str, int]

@@ -19,7 +19,7 @@ __all__ = ["Compute", "Phase", "Pipeline", "Recompute", "Schedule", "TaskTimes",
 Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
 Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
-Recompute: TypeAlias = bool | Literal["auto"]
+Recompute: TypeAlias = Literal[True, False, "auto"]
 """Of all segments, of none, or of what a device has no room for (`planning.recomputation`)."""
 
 
