@@ -34,7 +34,7 @@ class AnySchedule:
 
     @property
     def of_one(self) -> AnySchedule:
-        """As far as a device is sure to see of it: of a replicated stage it may have one micro-batch alone."""
+        """What a device is sure to see of it: of a replicated stage it may have one micro-batch alone."""
         return replace(self, microbatches=1, kept=min(self.kept, 1)) if self.replicas else self
 
 
