@@ -61,7 +61,7 @@ def exclusive_seconds(
             tries = {each: n for each, n in tries.items() if ways[each[0]][each[1]] < most_s}
             continue
         limit_s = min(_LIMITS_S[tries[k, ends]], deadline - time.perf_counter())
-        seconds, done = _Schedule(folded, sections[k], *ends, most_s).least_s(limit_s)
+        seconds, done = SectionSchedule(folded, sections[k], *ends, most_s).least_s(limit_s)
         for p, q in next(each for each in kinds.values() if each[0] == ends):
             least[k][p, q] = max(least[k][p, q], seconds)
         tries[k, ends] += 1
@@ -88,7 +88,7 @@ def through(least: list[Floats]) -> list[Floats]:
     return [before[k][:, None] + each + ahead[k + 1][None, :] for k, each in enumerate(least)]
 
 
-class _Schedule:
+class SectionSchedule:
     """Nodes between s on p and t on q, each an interval on the device that it is on."""
 
     def __init__(self, folded: Folded, section: Section, p: int, q: int, most_s: float) -> None:
