@@ -77,8 +77,8 @@ class Simulated:
             self.shared_norm,
         )
 
-    def any_schedule(self, replicas: bool, within: bool) -> AnySchedule:
-        """What a bound may take for granted of every iteration under the schedule; arguments as there."""
+    def any_schedule(self, within: bool) -> AnySchedule:
+        """What a bound may take for granted of every iteration under the schedule."""
         schedule, m = self.schedule, self.schedule.microbatches
         kept = m if isinstance(schedule, GPipe | SingleBatch) else 1  # all forwards, or one, come first
         return AnySchedule(
@@ -87,7 +87,6 @@ class Simulated:
             whole=not schedule.delay_weights,
             once=schedule.update_every is None,
             kept=0 if schedule.recompute or self.costs.offload.activations else kept,
-            replicas=replicas and m > 1,
             within=within,
         )
 
