@@ -195,7 +195,4 @@ def test_a_schedule_of_several_steps_has_a_bound_too() -> None:
     graph = line(3)
     for schedule in (GPipe(3), OneFOneB(3, recompute=True), SCHEDULES["pipedream"](3)):  # type: ignore[call-arg]
         problem = simulated(Problem(graph, costs_of(graph), cluster_of([10**6] * 2)), schedule)
-        placement = Placement(
-            "given", dict.fromkeys(graph.nodes, "d0"), graph.position, SolverReport("heuristic", 0.0)
-        )
         assert proven_s(problem) > 0

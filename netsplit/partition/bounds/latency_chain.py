@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.partition.bounds.latency_diagram import OutOfTime
-from netsplit.partition.bounds.latency_exclusive import branching, exclusive_seconds, through
+from netsplit.partition.bounds.latency_exclusive import branching, exclusive_seconds, shortest_ways
 from netsplit.partition.bounds.latency_fold import Folded, fold
 from netsplit.partition.bounds.latency_kernels import Labels, Limits, StepArrays, advance, undominated
 from netsplit.partition.bounds.latency_sections import Section, Steps, sections_of, steps_of
@@ -31,6 +31,7 @@ RATE = 2e7  # trials of a step a second
 LABELS = 400_000
 DEVICES = 5  # of which a label's key has room for the bytes
 EXCLUSIVE = 0.6  # of the time, for sections alone
+FEW_DEVICES = 3  # for which that was seen to pay off; with four the other steps need the time
 FOLDING_S = 2e-6  # of a pair of nodes: folding compares all pairs; twice what was measured
 
 
@@ -108,7 +109,7 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
     best_s = float((folded.fastest + folded.inside).max())
     least = _exclusive(graph, folded, most_s, width, deadline) if best_s < most_s else None
     if least:
-        best_s = max(best_s, min(most_s, float(through(least)[0].min())))
+        best_s = max(best_s, min(most_s, float(shortest_ways(least)[0].min())))
     step = 1.06
     while time.perf_counter() < deadline and best_s < most_s and width < 100_000:
         target = min(most_s, step * best_s) if best_s > 0 else most_s
@@ -134,7 +135,7 @@ def _exclusive(
     graph: StepGraph, folded: Folded, most_s: float, width: int, deadline: float
 ) -> list[Floats] | None:
     """`exclusive_seconds` within part of the time, from what the steps of a chain take."""
-    if not any(map(branching, sections_of(folded))):
+    if len(folded.capacity) > FEW_DEVICES or not any(map(branching, sections_of(folded))):
         return None
     chain = chain_of(folded, most_s, width, deadline)
     if chain is None:

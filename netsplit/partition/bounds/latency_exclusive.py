@@ -23,7 +23,7 @@ from netsplit.partition.bounds.latency_sections import Section, between
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 
-__all__ = ["branching", "exclusive_seconds", "through"]
+__all__ = ["branching", "exclusive_seconds", "shortest_ways"]
 
 _FEWEST = 3  # nodes beside the target: of fewer the diagram is exact
 _TICKS = 10**6  # of the most that an iteration may take
@@ -55,7 +55,7 @@ def exclusive_seconds(
         (k, each[0]): 0 for k, section in enumerate(sections) if branching(section) for each in kinds.values()
     }
     while tries and folded.mirrored and time.perf_counter() < deadline:
-        ways = through(least)
+        ways = shortest_ways(least)
         k, ends = min(tries, key=lambda each: (round(float(ways[each[0]][each[1]] / most_s), 9), tries[each]))
         if ways[k][ends] >= most_s:
             tries = {each: n for each, n in tries.items() if ways[each[0]][each[1]] < most_s}
@@ -75,7 +75,7 @@ def branching(section: Section) -> bool:
     return section.source >= 0 and section.target >= 0 and len(section.nodes) > _FEWEST
 
 
-def through(least: list[Floats]) -> list[Floats]:
+def shortest_ways(least: list[Floats]) -> list[Floats]:
     """[sections][D, D] least seconds of a way through all sections that takes this step."""
     devices = len(least[0])
     before = [np.concatenate([[0.0], np.full(devices - 1, np.inf)])]
