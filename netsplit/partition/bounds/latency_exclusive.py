@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.partition.bounds.latency_fold import Folded
-from netsplit.partition.bounds.latency_sections import Section, between
+from netsplit.partition.bounds.latency_sections import Section, lies_between
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 
@@ -191,5 +191,5 @@ def _core(folded: Folded, section: Section) -> list[int]:
     """The nodes between the section's ends there and back; forward only where none has a backward."""
     inner = [v for v in section.nodes if v != section.target]
     if not folded.backed[inner].any():
-        return [v for v in inner if between(folded, section, v)[0]]
-    return [v for v in inner if folded.backed[v] and all(between(folded, section, v))]
+        return [v for v in inner if lies_between(folded, section, v)[0]]
+    return [v for v in inner if folded.backed[v] and all(lies_between(folded, section, v))]
