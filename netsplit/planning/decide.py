@@ -19,7 +19,6 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.auto.auto import replicable
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.needed_bytes import needed_bytes
@@ -92,7 +91,7 @@ def verified(
     if timeline is not None:
         instance = Instance.of(problem)
         within = bool((needed_bytes(instance, placement, timeline) <= instance.capacity).all())
-        bound_s = max(bound_s or 0.0, proven_s(problem, placement, within))
+        bound_s = max(bound_s or 0.0, proven_s(problem, within))
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
         raise NetSplitError(
             f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
@@ -109,20 +108,16 @@ def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timelin
     return program, timeline
 
 
-def proven_s(problem: Problem, placement: Placement, within: bool = True) -> float:
+def proven_s(problem: Problem, within: bool = True) -> float:
     """Seconds that no placement's iteration is below under the schedule of a problem that is simulated.
 
-    Of plans that train what one device trains: with replicas where the graph has no running statistics, or
-    the placement has some itself.
-
     Args:
-        within: the placement is within the capacities; else the bound is of plans that need not be.
+        within: of plans within the capacities; else of such that may be over them, too.
 
     Raises:
         TypeError: as `simulated_by`.
     """
-    replicas = bool(placement.replicas) or replicable(problem.graph)
-    return iteration_bound_s(problem, simulated_by(problem).any_schedule(replicas, within))
+    return iteration_bound_s(problem, simulated_by(problem).any_schedule(within))
 
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:

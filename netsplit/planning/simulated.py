@@ -97,8 +97,8 @@ class Simulated:
         kinds = {device.kind for device in self.cluster.devices if device.name in used}
         return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)
 
-    def any_schedule(self, replicas: bool, within: bool) -> AnySchedule:
-        """What a bound may take for granted of every iteration under the schedule; arguments as there."""
+    def any_schedule(self, within: bool) -> AnySchedule:
+        """What a bound may take for granted of every iteration under the schedule."""
         schedule, m = self.schedule, self.schedule.microbatches
         kept = m if isinstance(schedule, GPipe | SingleBatch) else 1  # all forwards, or one, come first
         return AnySchedule(
@@ -107,7 +107,6 @@ class Simulated:
             whole=not schedule.delay_weights,
             once=schedule.update_every is None,
             kept=0 if schedule.recompute or self.costs.offload.activations else kept,
-            replicas=replicas and m > 1,
             within=within,
         )
 

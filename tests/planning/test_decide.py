@@ -44,7 +44,7 @@ def test_a_plan_is_compiled_simulated_and_scored_by_what_it_takes() -> None:
     assert program.microbatches == 3
     assert simulate(program, problem.cluster, problem.costs) == timeline
     assert plan.objective_s == timeline.iteration_s
-    assert plan.bound_s == proven_s(problem, plan.placement)
+    assert plan.bound_s == proven_s(problem)
     assert 0 < plan.bound_s < plan.objective_s
     assert (plan.gap, plan.status) == (1 - plan.bound_s / plan.objective_s, "heuristic")
     assert plan.nodes == {"d0": 2, "d1": 1, "d2": 1}

@@ -162,7 +162,7 @@ def test_a_bound_proven_within_another_count_is_none() -> None:
     )
     assert free.status == "optimal"
     assert free.placement.report.notes[BOUND_FOR] == "latency"
-    assert tight.bound_s == proven_s(tight.problem, tight.placement) < tight.objective_s
+    assert tight.bound_s == proven_s(tight.problem) < tight.objective_s
     assert BOUND_FOR not in tight.placement.report.notes
     assert tight.status == "feasible"
     assert peak(tight) <= need

@@ -105,13 +105,13 @@ def test_no_plan_is_below_what_is_proven(problem: Problem, seed: int) -> None:
         except NetSplitError:  # replicas under 2BW
             continue
         most = timeline.iteration_s * NEVER + 1e-12
-        assert proven_s(problem, placement, within=False) <= most
+        assert proven_s(problem, within=False) <= most
         needed = needed_bytes(instance, placement, timeline)
         if (needed <= instance.capacity).all():
-            assert proven_s(problem, placement) <= most
+            assert proven_s(problem) <= most
         if draw.random() < 0.5:  # as little room as this one needs
             tight = with_capacities(problem, needed.tolist())
-            assert proven_s(tight, placement) <= most
+            assert proven_s(tight) <= most
 
 
 def test_the_work_is_spread_over_unlike_devices() -> None:
@@ -141,7 +141,7 @@ def test_micro_batches_of_one_heavy_node_are_not_divided() -> None:
     seconds = {**costs.devices["cpu"].nodes, "n0": NodeSeconds(9.0, 0.0)}
     heavy = Problem(graph, costs.with_device("cpu", nodes=seconds), cluster_of([10**6] * 3))
     assert iteration_bound_s(heavy, AnySchedule(4)) == pytest.approx(19.0)  # twice 9, and the other node
-    assert iteration_bound_s(heavy, AnySchedule(4, replicas=False)) == pytest.approx(37.0)
+    assert iteration_bound_s(heavy, AnySchedule(4, alone=frozenset({"n0"}))) == pytest.approx(37.0)
 
 
 def test_where_no_device_holds_all_an_edge_is_cut_and_paid_for() -> None:
@@ -173,7 +173,7 @@ def test_a_pipeline_that_is_full_is_near_its_bound() -> None:
     placement = Placement("given", device_of, graph.position, SolverReport("heuristic", 0.0))
     assert problem.evaluate is not None
     seconds = problem.evaluate(placement).iteration_s  # type: ignore[attr-defined]
-    assert 0.95 * seconds < proven_s(problem, placement) <= seconds
+    assert 0.95 * seconds < proven_s(problem) <= seconds
 
 
 def test_the_bound_of_a_large_graph_is_ready_soon() -> None:
@@ -195,7 +195,4 @@ def test_a_schedule_of_several_steps_has_a_bound_too() -> None:
     graph = line(3)
     for schedule in (GPipe(3), OneFOneB(3, recompute=True), SCHEDULES["pipedream"](3)):  # type: ignore[call-arg]
         problem = simulated(Problem(graph, costs_of(graph), cluster_of([10**6] * 2)), schedule)
-        placement = Placement(
-            "given", dict.fromkeys(graph.nodes, "d0"), graph.position, SolverReport("heuristic", 0.0)
-        )
-        assert proven_s(problem, placement) > 0
+        assert proven_s(problem) > 0

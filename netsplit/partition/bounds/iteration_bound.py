@@ -49,15 +49,18 @@ _SAFE = 1 - 1e-7  # of what a linear programme's solver answers
 def iteration_bound_s(problem: Problem, schedule: AnySchedule) -> float:
     """Seconds that no iteration of the problem is below.
 
-    Of any placement on all of the devices or some, in any order that a schedule may have, with any stages
-    replicated where `schedule.replicas`.
+    Of any placement on all of the devices or some, in any order that a schedule may have, with replicas of
+    all nodes but `schedule.alone`.
     """
     instance = Instance.of(problem)
     if not instance.n:
         return 0.0
     tasks = IterationTasks.of(instance, schedule)
     held, present = (_held(instance, each) for each in (schedule, schedule.of_one))
-    work = FractionalWork(tasks, schedule, _classes(instance), held, present)
+    alone = np.zeros(len(instance.atoms), bool)
+    alone[instance.atom_of[[name in schedule.alone for name in instance.names]]] = True
+    present = np.where(alone, held, present)
+    work = FractionalWork(tasks, schedule, _classes(instance), held, present, alone)
     bounds = [tasks.path_s, _whole_s(work), _cut_s(tasks, schedule, present)]
     return max(*bounds, work.least_s(max(bounds)))
 
@@ -99,6 +102,7 @@ class FractionalWork:
     classes: list[Ints]
     held: Floats  # [rows, A] bytes where all micro-batches are
     present: Floats  # [rows, A] where one is at least
+    alone: NDArray[np.bool_]  # [A] it has no replicas
     rows: Rows = field(default_factory=Rows)
     columns: int = field(init=False)
     fits: NDArray[np.bool_] = field(init=False)  # [A, C]
@@ -269,7 +273,7 @@ def _levels(seconds: Floats) -> Floats:
 
 
 def _whole_s(work: FractionalWork) -> float:
-    """An atom's micro-batches are each on one device: on one for all of them where there are no replicas."""
+    """An atom's micro-batches are each on one device: all on one where it has no replicas."""
     tasks, m = work.tasks, work.schedule.microbatches
     seconds = np.where(work.fits, work.total_s, np.inf) / m
     if not np.isfinite(seconds).any(axis=1).all():
@@ -280,10 +284,8 @@ def _whole_s(work: FractionalWork) -> float:
     np.minimum.at(end, work.atom[some], tasks.tail_s[some])
     outside = np.where(np.isfinite(begin), begin + end, 0.0)
     least = seconds.min(axis=1)
-    if not work.schedule.replicas:
-        return float((outside + m * least).max(initial=0.0))
-    devices = int(work.sizes.sum())
-    bound_s = float((outside + least * -(-m // devices)).max(initial=0.0))
+    pieces = np.where(work.alone, m, -(-m // int(work.sizes.sum())))
+    bound_s = float((outside + least * pieces).max(initial=0.0))
     for a in np.argsort(-least)[:8].tolist():
         counts = np.arange(1, m + 1)
         ends = np.sort(

@@ -29,13 +29,13 @@ class AnySchedule:
     once: bool = True  # a device steps once, after all of its backwards
     kept: int = 0
     """What it saved in so many micro-batches' forwards, at most all of its own, a device has at one time."""
-    replicas: bool = True  # a stage may have several devices
+    alone: frozenset[str] = frozenset()  # nodes that have no replicas
     within: bool = True  # plans are within the capacities
 
     @property
     def of_one(self) -> AnySchedule:
-        """As far as a device is sure to see of it: of a replicated stage it may have one micro-batch alone."""
-        return replace(self, microbatches=1, kept=min(self.kept, 1)) if self.replicas else self
+        """What a device is sure to see of it: of a replicated stage it may have one micro-batch alone."""
+        return replace(self, microbatches=1, kept=min(self.kept, 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,16 +10,19 @@ Source: resource-constrained shortest paths with rounded resources; rounding by 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from netsplit.partition.bounds.latency_diagram import OutOfTime
+from netsplit.partition.bounds.latency_exclusive import branching, exclusive_seconds, shortest_ways
 from netsplit.partition.bounds.latency_fold import Folded, fold
 from netsplit.partition.bounds.latency_kernels import Labels, Limits, StepArrays, advance, undominated
 from netsplit.partition.bounds.latency_sections import Section, Steps, sections_of, steps_of
 from netsplit.partition.common.instance import Floats, Ints
+from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.common.step_graph import StepGraph
 
 __all__ = ["Chain", "chain_bound", "chain_of"]
@@ -27,6 +30,8 @@ __all__ = ["Chain", "chain_bound", "chain_of"]
 RATE = 2e7  # trials of a step a second
 LABELS = 400_000
 DEVICES = 5  # of which a label's key has room for the bytes
+EXCLUSIVE = 0.6  # of the time, for sections alone
+FEW_DEVICES = 3  # for which that was seen to pay off; with four the other steps need the time
 FOLDING_S = 2e-6  # of a pair of nodes: folding compares all pairs; twice what was measured
 
 
@@ -102,10 +107,13 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
         return 0.0, {}
     width, notes = 1000, dict[str, Any]()
     best_s = float((folded.fastest + folded.inside).max())
+    least = _exclusive(graph, folded, most_s, width, deadline) if best_s < most_s else None
+    if least:
+        best_s = max(best_s, min(most_s, float(shortest_ways(least)[0].min())))
     step = 1.06
     while time.perf_counter() < deadline and best_s < most_s and width < 100_000:
         target = min(most_s, step * best_s) if best_s > 0 else most_s
-        chain = chain_of(folded, target, width, deadline)
+        chain = chain_of(folded, target, width, deadline, least)
         if chain is None:
             break
         bound_s = float(chain.ahead[0][0])
@@ -123,8 +131,34 @@ def chain_bound(graph: StepGraph, most_s: float, deadline: float) -> tuple[float
     return best_s, notes
 
 
-def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chain | None:
-    """The sections' steps that an iteration of less than `most_s` may consist of."""
+def _exclusive(
+    graph: StepGraph, folded: Folded, most_s: float, width: int, deadline: float
+) -> list[Floats] | None:
+    """`exclusive_seconds` within part of the time, from what the steps of a chain take."""
+    if len(folded.capacity) > FEW_DEVICES or not any(map(branching, sections_of(folded))):
+        return None
+    chain = chain_of(folded, most_s, width, deadline)
+    if chain is None:
+        return None
+    devices = len(chain.folded.capacity)
+    least = [np.full((devices, devices), np.inf) for _ in chain.steps]
+    for each, steps in zip(least, chain.steps, strict=True):
+        np.minimum.at(each, (steps.source, steps.target), steps.seconds)
+    alike = np.zeros(devices, np.int64)
+    for number, together in enumerate(interchangeable_devices(graph.instance)):
+        alike[together] = number
+    until = time.perf_counter() + EXCLUSIVE * (deadline - time.perf_counter())
+    return exclusive_seconds(chain.folded, chain.sections, least, chain.most_s, until, alike.tolist())
+
+
+def chain_of(
+    folded: Folded, most_s: float, width: int, deadline: float, least: Sequence[Floats] | None = None
+) -> Chain | None:
+    """The sections' steps that an iteration of less than `most_s` may consist of.
+
+    Args:
+        least: [sections][D, D] seconds that each takes at least, by the devices of its ends.
+    """
     if not folded.count or len(folded.capacity) > DEVICES:
         return None
     devices = len(folded.capacity)
@@ -132,13 +166,18 @@ def chain_of(folded: Folded, most_s: float, width: int, deadline: float) -> Chai
         sections = sections_of(folded, deadline)
     except OutOfTime:
         return None
-    before, layers = np.zeros(devices), []
+    before = np.zeros(devices)
+    layers: list[Steps] = []
     before[1:] = np.inf
     for section in sections:
         beyond = 0.0 if section.target < 0 else float(folded.inside[section.target])
         steps = steps_of(folded, section, before, most_s, width, deadline, beyond)
         if steps is None:
             return None
+        if least is not None:
+            floor = least[len(layers)][steps.source, steps.target]
+            steps = replace(steps, seconds=np.maximum(steps.seconds, floor))
+            steps = steps.take(np.isfinite(steps.seconds))
         layers.append(steps)
         after = np.full(devices, np.inf)
         np.minimum.at(after, steps.target, before[steps.source] + steps.seconds)

@@ -42,6 +42,7 @@ class Folded:
     around: list[set[int]]  # nodes whose backward is after the node's: those it lies inside of
     capacity: Floats  # [D]
     backed: NDArray[np.bool_]  # [N] it has a backward task
+    mirrored: bool  # backwards run in the reverse order of forwards: they are no nodes of their own
 
     @property
     def fastest(self) -> Floats:
@@ -99,7 +100,7 @@ def fold(graph: StepGraph) -> Folded | None:
     arcs = _arcs(graph, number, heads, backs)
     return Folded(
         forward_s, backward_s, inside, own, arcs, reads, held, producer, after, around,
-        i.capacity.astype(float), np.array(backs, np.int64) >= 0,
+        i.capacity.astype(float), np.array(backs, np.int64) >= 0, not late.any(),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from netsplit.partition.bounds.latency_diagram import narrow_order
 from netsplit.partition.bounds.latency_fold import Folded
 from netsplit.partition.common.instance import Floats, Ints
 
-__all__ = ["Section", "Steps", "sections_of", "steps_of"]
+__all__ = ["Section", "Steps", "lies_between", "sections_of", "steps_of"]
 
 NEVER = -1e30
 CLOCK = 1.0  # cells of time per cell of a device's bytes
@@ -185,7 +185,7 @@ class _SectionDiagram:
                 used[:, d] += folded.held[u] * ((present[:, at] >> d) & 1 == 0)
                 present[:, at] |= 1 << d
         ended = ended + folded.forward_s[v, d] + folded.backward_s[v, d]
-        there, back = _window(folded, self.section, v)
+        there, back = lies_between(folded, self.section, v)
         clock[:, d] += there * folded.forward_s[v, d] + back * folded.backward_s[v, d]
         new = _SectionLabels(
             np.column_stack([old.device, np.full(count, d)]),
@@ -258,7 +258,7 @@ def _to_target(folded: Folded, section: Section, beyond: float) -> Floats:
     return seconds
 
 
-def _window(folded: Folded, section: Section, v: int) -> tuple[bool, bool]:
+def lies_between(folded: Folded, section: Section, v: int) -> tuple[bool, bool]:
     """Whether the forward, and the backward, of v lie between those of the section's ends."""
     s, t = section.source, section.target
     if v == t:

@@ -15,7 +15,7 @@ from netsplit.partition.bounds.latency_sections import sections_of, steps_of
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.step_graph import StepGraph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.builders import chain, cluster_of, costs_of
+from tests.builders import chain, cluster_of, costs_of, graph_fed
 from tests.examples import tried
 from tests.partition.brute_force import least_latency
 from tests.partition.methods.exact.test_netsplit_exact import quick, steps
@@ -73,6 +73,43 @@ def test_no_bound_exceeds_the_optimum(problem):
                 assert bound is not None
                 assert bound <= most
     assert chain_bound(graph, best[0], time.perf_counter() + 0.05)[0] <= most
+
+
+def fanned(draw: random.Random, branches: int) -> Problem:
+    """source -> nodes beside one another -> join -> loss, with transfers that pay off or do not."""
+    middle = {f"b{i}": ["a"] for i in range(branches)}
+    late = {f"c{i}": [f"b{i}"] for i in range(branches) if draw.random() < 0.4}
+    ends = [f"c{i}" if f"c{i}" in late else f"b{i}" for i in range(branches)]
+    graph = graph_fed({"a": [], **middle, **late, "join": ends, "loss": ["join"]})
+    seconds = {v: NodeSeconds(draw.uniform(0.1, 1.0), draw.uniform(0.1, 2.0)) for v in graph.nodes}
+    slow = DeviceCosts(seconds)
+    costs = Costs({"cpu": slow, "gpu": slow.scaled(draw.uniform(1.0, 2.0))}, 1)
+    cluster = cluster_of(
+        [1000, 1000], draw.choice([0.0, 0.2, 1.0]), 0.0, kinds=("cpu", draw.choice(["cpu", "gpu"]))
+    )
+    return Problem(graph, costs, cluster)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_a_section_on_devices_that_do_one_thing_at_a_time_no_bound_exceeds_the_optimum(seed: int) -> None:
+    draw = random.Random(seed)
+    instance = Instance.of(fanned(draw, 3))
+    best = least_latency(instance)
+    assert best is not None
+    graph = StepGraph(instance)
+    for most_s in (best[0], 1.5 * best[0]):
+        bound_s, _ = chain_bound(graph, most_s, time.perf_counter() + 3)
+        assert bound_s <= best[0] * (1 + 1e-9)
+    assert bound_s >= 0.8 * best[0]
+
+
+def test_nodes_beside_one_another_take_turns_where_transfers_take_longer() -> None:
+    graph = graph_fed(
+        {"a": [], **{f"b{i}": ["a"] for i in range(8)}, "join": [f"b{i}" for i in range(8)], "loss": ["join"]}
+    )
+    problem = Problem(graph, costs_of(graph), cluster_of([1000] * 3, 30.0, 0.0))
+    bound_s, _ = chain_bound(StepGraph(Instance.of(problem)), 40.0, time.perf_counter() + 10)
+    assert bound_s == pytest.approx(33.0, rel=1e-4)  # 11 nodes of 3 seconds
 
 
 def test_on_a_chain_the_bound_is_the_optimum():
