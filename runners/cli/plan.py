@@ -208,7 +208,5 @@ def _planner(subject: _Subject, request: Request, folder: Path) -> Planner:
     schedule, (method,) = request.schedule, request.partitioners.values()
     with Session(request.cluster, folder / "workers", profile=settings.profile) as session:
         if isinstance(schedule, AutoSchedule):
-            return session.decided(
-                *parts, schedule, method, request.optimizer, **options, seed=settings.seed
-            )
+            return session.decided(*parts, schedule, method, request.optimizer, **options, seed=settings.seed)
         return session.planner(*parts, schedule, request.optimizer, **options)
