@@ -18,8 +18,8 @@ from netsplit.tracking import Tracker, comparison_table, outline
 from netsplit.tracking.values import masked
 
 from ._entry import CONF
-from ._planned import show_whole
 from ._progress import ConsoleProgress
+from .cli.planned import show_whole
 
 __all__ = ["each_case", "one"]
 

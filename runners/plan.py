@@ -24,22 +24,22 @@ def job(cfg: DictConfig) -> float:
 
     Returns predicted seconds of an iteration, which a sweep may minimise.
     """
-    from . import _planned
+    from .cli import planned
 
-    kind = _planned.PlanSettings
+    kind = planned.PlanSettings
     owner, names = f"{kind.__module__}.{kind.__qualname__}", [field.name for field in fields(kind)]
-    settings: _planned.PlanSettings = settings_of(cfg, owner, names, GROUPS)
+    settings: planned.PlanSettings = settings_of(cfg, owner, names, GROUPS)
     schedule, method = build(cfg.schedule), one_partitioner(cfg, None)
     folder = Path(HydraConfig.get().runtime.output_dir)
     if settings.graph is not None:
         cluster = None if cfg.get("cluster") is None else build(cfg.cluster)
-        step = _planned.profiled(settings.graph, settings.microbatches, cluster, settings.offload)
-        return _planned.run(step, schedule, method, settings.seed, folder)
+        step = planned.profiled(settings.graph, settings.microbatches, cluster, settings.offload)
+        return planned.run(step, schedule, method, settings.seed, folder)
     for key in ("model", "dataset", "optimizer", "loss"):
         require_node(cfg, key, options=key != "loss")
     usual = OmegaConf.create({"cluster": option("cluster", USUAL)}).cluster
-    foreseen = _planned.foreseen(settings, cfg, build(usual if cfg.get("cluster") is None else cfg.cluster))
-    return _planned.run(foreseen, schedule, method, settings.seed, folder)
+    foreseen = planned.foreseen(settings, cfg, build(usual if cfg.get("cluster") is None else cfg.cluster))
+    return planned.run(foreseen, schedule, method, settings.seed, folder)
 
 
 @entry(config_name="plan")

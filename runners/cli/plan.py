@@ -29,9 +29,9 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 
 from .._entry import console_of
 from .._partitioned import show_plan
-from .._planned import show_whole
 from .._progress import Waiting
 from .machine import composed
+from .planned import show_whole
 
 __all__ = ["plan", "tensors_of"]
 

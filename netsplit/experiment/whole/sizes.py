@@ -70,7 +70,7 @@ class Sizes:
             try:
                 graph = self._derived(sizes[m]) or self.capture(self.whole.rows(0, sizes[m]).own())
             except CaptureError as error:
-                refused = error
+                refused = refused or error
                 log.info("no plan with %d micro-batches: %s", m, error)
                 continue
             if self.graphs and not _alike(graph, next(iter(self.graphs.values()))):

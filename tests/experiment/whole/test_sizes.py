@@ -34,9 +34,7 @@ def test_seconds_and_bytes_at_the_ends_are_those_measured_unless_they_fall(
     base: float, slope: float, few: int, more: int, small: int, step: int
 ) -> None:
     large = small + step
-    low, high = (
-        costs(base + slope * n, 2 * (base + slope * n), few + more * n) for n in (small, large)
-    )
+    low, high = (costs(base + slope * n, 2 * (base + slope * n), few + more * n) for n in (small, large))
     for n in range(small, large + 5):
         node = between(low, high, small, large, n).devices["cpu"]
         assert node.nodes["n"].forward_s == pytest.approx(base + slope * n, abs=1e-12)

@@ -31,8 +31,8 @@ from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import Schedule
 
-from ._entry import console_of
-from ._progress import Waiting
+from .._entry import console_of
+from .._progress import Waiting
 
 __all__ = ["PlanSettings", "foreseen", "profiled", "run", "show_whole"]
 
