@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,8 @@ QUICK = netsplit.AutoSchedule(microbatches=[1, 4], time_limit_s=1.0)
 
 
 @pytest.fixture(autouse=True)
-def _no_worker_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
-    yield
 
 
 def fresh() -> nn.Sequential:
@@ -101,7 +99,7 @@ def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
     assert seconds == {1e-3}
     with pytest.raises(ConfigError, match="has 30 samples, and 'kept' was measured with micro-batches of 8"):
         netsplit.plan(fresh(), LOSS, (X[:30], Y[:30]), 2, profile=profile)
-    with pytest.raises(ConfigError, match="profile was measured of another model: its '0.weight'"):
+    with pytest.raises(ConfigError, match=r"profile was measured of another model: its '0\.weight'"):
         netsplit.plan(nn.Linear(12, 3), LOSS, (X, Y), 2, profile=profile)
 
 
@@ -131,8 +129,8 @@ def test_a_bad_argument_is_one_sentence(options: dict[str, Any], words: list[str
 
 def test_a_cluster_is_known_by_its_name() -> None:
     assert len(named_cluster("v100x8").speeds) == 8  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="devices"):
-        named_cluster("uniform")
+    with pytest.raises(ConfigError, match="cluster is 'cpu3', which is no option of conf/cluster"):
+        named_cluster("cpu3")
 
 
 class Halves(nn.Module):
