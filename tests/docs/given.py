@@ -139,6 +139,7 @@ def recorded() -> Names:
 
 GIVEN: dict[str, Callable[[], Names]] = {
     "README.md": own_model,
+    "whole_plan.md": own_model,
     "architecture.md": draws,
     "batches.md": structured,
     "checkpoints.md": checkpointed,
