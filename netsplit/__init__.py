@@ -7,6 +7,7 @@ from netsplit.lazy import imports_of
 
 __all__ = [
     "Arguments",
+    "AutoSchedule",
     "CheckpointWeights",
     "LearningRate",
     "NetSplitError",
@@ -21,6 +22,7 @@ __all__ = [
     "local_cluster",
     "parallelize",
     "per_sample",
+    "plan",
     "shared",
 ]
 
@@ -32,6 +34,7 @@ __getattr__ = imports_of(
     __name__,
     {
         "Arguments": "graph.batches.batch",
+        "AutoSchedule": "planning.whole.auto_schedule",
         "CheckpointWeights": "runtime.checkpoint.weights",
         "LearningRate": "optim.learning_rate",
         "NetSplitError": "errors",
@@ -46,6 +49,7 @@ __getattr__ = imports_of(
         "local_cluster": "cluster.local",
         "parallelize": "api",
         "per_sample": "graph.batches.batch",
+        "plan": "api",
         "shared": "graph.batches.batch",
     },
 )

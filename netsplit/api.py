@@ -9,7 +9,9 @@ from typing import Any, get_args
 
 from torch import nn
 
+from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
+from netsplit.cluster.named import named_cluster
 from netsplit.config import (
     LowPrecision,
     OffloadName,
@@ -21,11 +23,18 @@ from netsplit.config import (
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.session import Session
 from netsplit.experiment.stages import shown_stages
+from netsplit.experiment.whole.devices import Devices, cluster_here
+from netsplit.experiment.whole.foreseen import Foreseen
+from netsplit.experiment.whole.profiled import Profiled
+from netsplit.formats.read import read_workload
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.planning.workload import Workload
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
@@ -34,7 +43,7 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.captures import MAX_PROGRAMS
 from netsplit.training.parallel import ParallelModel
 
-__all__ = ["SCHEDULES", "cpu_cluster", "parallelize"]
+__all__ = ["SCHEDULES", "cpu_cluster", "parallelize", "plan"]
 
 
 def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
@@ -134,8 +143,7 @@ def parallelize(
     if not isinstance(spec, ClusterSpec):
         raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
-    orders = {**SCHEDULES, AutoSchedule.name: AutoSchedule}
-    order: Schedule | AutoSchedule = _chosen(orders, schedule, (Schedule, AutoSchedule), "schedule")
+    order = _order(schedule)
     _check_kinds(model, loss, batch, weights)
     _check_choice("autocast", autocast, get_args(LowPrecision), optional=True)
     _check_choice("profile", profile, get_args(ProfileMode))
@@ -165,6 +173,92 @@ def parallelize(
         except BaseException:
             session.close()
             raise
+
+
+@told_plainly
+def plan(
+    model: nn.Module,
+    loss: Loss | None,
+    batch: tuple[Any, Any],
+    cluster: ClusterDescription | ClusterSpec | str | int = 2,
+    *,
+    schedule: Schedule | AutoSchedule | str = "auto",
+    partitioner: Partitioner | str = "auto",
+    optimizer: OptimizerFactory = MOMENTUM,
+    clip_norm: float | None = None,
+    autocast: str | None = None,
+    ema_decay: float | None = None,
+    offload: OffloadName = "none",
+    profile: str | Path | Workload = "predicted",
+    seed: int = 0,
+    progress: bool = True,
+) -> WholePlan:
+    """Whether a model fits on devices, where, how fast and with how many bytes; nothing is started.
+
+    Args:
+        model: any module, which is left as it is; on the meta device too, which holds no values.
+        loss, optimizer, clip_norm, autocast, ema_decay: as for `parallelize`.
+        batch: one example `(inputs, targets)` of the size to train with; on the meta device too.
+        cluster: devices that need not be here, described or by the name of an option of conf/cluster, as
+            "v100x8"; or devices of this machine; or a number of CPU worker processes on it. The seconds of
+            operators are predicted: of processors at the speed that they have in this process. Links of
+            this machine's devices are as the cluster states them, else as the driver promises between
+            GPUs, else 60 µs and 6 GB/s.
+        schedule: "auto", or `AutoSchedule`, decides it with all else (docs/whole_plan.md); a schedule or its
+            name plans for that, as `parallelize` would with it.
+        partitioner: whose placements are wanted; "auto" is the best of all.
+        offload: "optimizer", "activations" or "both" lie in the host's memory (docs/large_models.md).
+        profile: "predicted"; or a graph file with measured costs of this training step, as runs leave it:
+            its optimiser, autocast and offload count, and its micro-batches are kept (docs/whole_plan.md).
+        seed: of methods that draw at random.
+        progress: show what is being done, where stderr is a terminal, and in a notebook.
+
+    Raises:
+        InfeasibleError: nothing fits; the message says what is missing in the nearest plan.
+        NetSplitError: a bad argument, or a model that cannot be captured; the message is one sentence.
+    """
+    method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
+    order = _order(schedule)
+    _check_kinds(model, loss, batch, None)
+    _check_choice("autocast", autocast, get_args(LowPrecision), optional=True)
+    _check_choice("offload", offload, get_args(OffloadName))
+    check_switches(progress=progress)
+    check_numbers(seed=seed, clip_norm=clip_norm, ema_decay=ema_decay)
+    check_optimizer(made := for_model(optimizer, model, loss))
+    whole, where = Batch.of(*batch), _where(cluster)
+    with shown_stages(progress) as stages:
+        stages.stage("plan", getattr(order, "time_limit_s", None), "s")
+        step: Foreseen | Profiled
+        if profile == "predicted":
+            devices = Devices.of(where, autocast)
+            step = Foreseen(model, loss, whole, devices, made, clip_norm, autocast, ema_decay, offload)
+        else:
+            work = profile if isinstance(profile, Workload) else read_workload(profile)
+            there = cluster_here(where) if isinstance(where, ClusterSpec) else where
+            step = Profiled.of_batch(work, whole.samples, there)
+            step.check_model(model)
+        return step.whole_plan(
+            order, method, seed, lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}")
+        )
+
+
+def _where(cluster: Any) -> ClusterSpec | ClusterDescription:
+    """Devices, however they are given."""
+    if isinstance(cluster, str):
+        return named_cluster(cluster)
+    given = cpu_cluster(cluster) if type(cluster) is int else cluster
+    if not isinstance(given, ClusterSpec | ClusterDescription):
+        raise ConfigError(
+            f"cluster is {cluster!r}: give a number of workers, the name of an option of conf/cluster, a "
+            "ClusterSpec or a ClusterDescription."
+        )
+    return given
+
+
+def _order(schedule: Schedule | AutoSchedule | str) -> Schedule | AutoSchedule:
+    orders = {**SCHEDULES, AutoSchedule.name: AutoSchedule}
+    order: Schedule | AutoSchedule = _chosen(orders, schedule, (Schedule, AutoSchedule), "schedule")
+    return order
 
 
 def _check_kinds(model: Any, loss: Any, batch: Any, weights: Any) -> None:

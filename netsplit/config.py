@@ -129,7 +129,7 @@ class Settings:
 
 _LEAST = {
     "epochs": 1, "batch_size": 1, "seed": 0, "accumulate": 1, "max_programs": 1,
-    "schedule.microbatches": 1, "schedule.update_every": 1,
+    "schedule.microbatches": 1, "schedule.update_every": 1, "microbatches": 1,
 }  # fmt: skip
 _MOST_SEED = 2**63 - 1
 

@@ -19,6 +19,7 @@ from netsplit.tracking.values import masked
 
 from ._entry import CONF
 from ._progress import ConsoleProgress
+from .cli.planned import show_whole
 
 __all__ = ["each_case", "one"]
 
@@ -29,6 +30,8 @@ SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' s
 def one(request: Request, name: str, labels: Mapping[str, str], folder: Path, console: Console) -> Comparison:
     """One comparison of all methods, shown as a table."""
     comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
+    if comparison.decided is not None:
+        show_whole(console, comparison.decided)
     if console.width < TABLE_WIDTH:
         console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
     else:

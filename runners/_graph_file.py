@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from netsplit.cluster.described import ClusterDescription
 from netsplit.config import TARGET, OffloadName, build
 from netsplit.errors import ConfigError
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 
 from ._entry import settings_of
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from netsplit.partition.base import MemoryRule
     from netsplit.partition.partitioner import Partitioner
     from netsplit.planning.workload import Workload
+    from netsplit.program.schedules import Schedule
 
 __all__ = [
     "GraphSettings",
@@ -27,6 +29,7 @@ __all__ = [
     "graph_settings",
     "need_graph",
     "one_partitioner",
+    "one_schedule",
     "with_limit",
 ]
 
@@ -102,6 +105,21 @@ def graph_settings(cfg: DictConfig, kind: type[GraphSettings]) -> Any:
     """
     owner = f"{kind.__module__}.{kind.__qualname__}"
     return settings_of(cfg, owner, [field.name for field in fields(kind)], GROUPS)
+
+
+def one_schedule(cfg: DictConfig) -> Schedule:
+    """The schedule that is chosen.
+
+    Raises:
+        ConfigError: it is to be decided, with the micro-batches.
+    """
+    schedule: Schedule | AutoSchedule = build(cfg.schedule)
+    if isinstance(schedule, AutoSchedule):
+        raise ConfigError(
+            "schedule=auto decides the micro-batches too, which a graph file has fixed: name a schedule, as "
+            "in schedule=1f1b, or take `python -m runners.plan graph=<file>`."
+        )
+    return schedule
 
 
 def one_partitioner(cfg: DictConfig, time_limit: float | None) -> Partitioner:

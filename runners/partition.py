@@ -15,7 +15,7 @@ from netsplit.config import TARGET, build, suggest
 from netsplit.errors import ConfigError
 
 from ._entry import entry, option, options
-from ._graph_file import described, graph_settings, need_graph, one_partitioner, with_limit
+from ._graph_file import described, graph_settings, need_graph, one_partitioner, one_schedule, with_limit
 
 if TYPE_CHECKING:
     from netsplit.partition.partitioner import Partitioner
@@ -37,7 +37,7 @@ def job(cfg: DictConfig) -> float:
 
     settings: PartitionSettings = graph_settings(cfg, _partitioned.PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)
-    schedule = build(cfg.schedule)
+    schedule = one_schedule(cfg)
     cluster = described(cfg, "runners.partition")
     other = _other(settings)
     folder = Path(HydraConfig.get().runtime.output_dir)

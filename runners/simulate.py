@@ -7,10 +7,15 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from netsplit.config import build
-
 from ._entry import entry
-from ._graph_file import SimulateSettings, described, graph_settings, need_graph, one_partitioner
+from ._graph_file import (
+    SimulateSettings,
+    described,
+    graph_settings,
+    need_graph,
+    one_partitioner,
+    one_schedule,
+)
 
 __all__ = ["job", "main"]
 
@@ -23,7 +28,7 @@ def job(cfg: DictConfig) -> float:
     need_graph(cfg)
     settings: SimulateSettings = graph_settings(cfg, SimulateSettings)
     partitioner = one_partitioner(cfg, settings.time_limit) if settings.placement is None else None
-    schedule = build(cfg.schedule)
+    schedule = one_schedule(cfg)
     cluster = described(cfg, "runners.simulate")
     folder = Path(HydraConfig.get().runtime.output_dir)
 

@@ -71,7 +71,8 @@ def stated(capacity: str | int = "all") -> ClusterSpec:
 
 
 def split(cluster: ClusterSpec, **options: Any) -> ParallelModel:
-    return netsplit.parallelize(fresh(), LOSS, samples(BATCH), cluster=cluster, **options)
+    given = {"schedule": "gpipe"} | options
+    return netsplit.parallelize(fresh(), LOSS, samples(BATCH), cluster=cluster, **given)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +273,7 @@ def test_outputs_have_the_models_structure_and_rows_and_no_temporary_folder_is_l
     x, y = samples(BATCH)
     model = Structured()
     with netsplit.parallelize(
-        model, _loss_of_rows, (x, y), cluster=stated(), partitioner="m_topo"
+        model, _loss_of_rows, (x, y), cluster=stated(), partitioner="m_topo", schedule="gpipe"
     ) as parallel:
         folder = parallel.runtime.pool.folder
         outputs = parallel.predict(x[:5])
@@ -355,7 +356,7 @@ def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
 def test_capacities_too_small_say_how_many_bytes_are_missing_and_leave_no_worker() -> None:
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(NetSplitError, match=r"\(\d+ bytes\) are missing"):
-        netsplit.parallelize(fresh(), LOSS, (X, Y), cluster=stated(1000), partitioner="m_topo")
+        split(stated(1000), partitioner="m_topo")
     assert not psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)[1]
 
 

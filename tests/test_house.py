@@ -67,7 +67,9 @@ def test_a_command_imports_inside_a_function_its_work_alone() -> None:
     }
     importing = {module: [each for each in counts if each[1]] for module, counts in inside.items()}
     with_one = {module for module, counts in importing.items() if counts}
-    assert with_one == {f"runners.{name}" for name in ("compare", "partition", "report", "simulate", "study")}
+    assert with_one == {
+        f"runners.{name}" for name in ("compare", "partition", "plan", "report", "simulate", "study")
+    }
     assert all(importing[module] == [("job", 1)] for module in with_one)
 
 

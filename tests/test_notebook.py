@@ -28,7 +28,8 @@ START = """
     cluster = replace(netsplit.cpu_cluster(2), latency_s=1e-5, bandwidth=1e9)
     def split():
         return netsplit.parallelize(
-            net, nn.CrossEntropyLoss(), (x, y), cluster=cluster, partitioner="balanced", profile="predicted"
+            net, nn.CrossEntropyLoss(), (x, y), cluster=cluster, partitioner="balanced", schedule="gpipe",
+            profile="predicted",
         )
     parallel = split()
 """

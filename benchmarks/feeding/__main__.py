@@ -95,7 +95,12 @@ def main() -> None:
     example = torch.rand(asked.batch, 3, asked.size, asked.size), torch.zeros(asked.batch, dtype=torch.long)
     descent = partial(torch.optim.SGD, lr=0.01)
     with netsplit.parallelize(
-        model(), nn.CrossEntropyLoss(), example, partitioner=asked.partitioner, optimizer=descent
+        model(),
+        nn.CrossEntropyLoss(),
+        example,
+        partitioner=asked.partitioner,
+        schedule="gpipe",
+        optimizer=descent,
     ) as parallel:
         for workers in asked.workers:
             seconds: dict[str, list[float]] = {"controller": [], "workers": []}

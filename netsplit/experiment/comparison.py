@@ -35,6 +35,7 @@ from netsplit.experiment.records import (
     record_comparison,
     record_plan,
     record_row,
+    record_whole,
     record_workload,
 )
 from netsplit.experiment.request import Request
@@ -201,11 +202,13 @@ def each_method(
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
     record_workload(parent, planner, folder)
-    comparison = Comparison(folder)
+    comparison = Comparison(folder, decided=planner.decided)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
+                if planner.decided is not None:
+                    record_whole(run, planner.decided, folder / run.name)
                 done = row(partitioner, run, comparison)
                 run.summary(overflow_summary(done.predicted_peak, done.capacity))
                 run.summary({"over_capacity": ", ".join(done.overfull) or None})

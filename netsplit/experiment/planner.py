@@ -117,7 +117,8 @@ class Planner:
         """
         problem = self.problem(seed)
         if self.decided is not None:
-            log.info("%s", self.decided.lines[0])
+            for line in self.decided.lines:
+                log.log(logging.WARNING if line in self.decided.notes else logging.INFO, "%s", line)
             return verified(problem, self.decided.placement, self.decided.seconds)
         if stages is not None:
             stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")

@@ -10,11 +10,12 @@ from typing import Protocol
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.experiment.planner import Planner
-from netsplit.files import write_text
+from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.plan import Plan
+from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
 from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
@@ -36,8 +37,11 @@ __all__ = [
     "record_comparison",
     "record_plan",
     "record_row",
+    "record_whole",
     "record_workload",
     "row_of",
+    "write_plan",
+    "write_whole",
 ]
 
 
@@ -97,6 +101,7 @@ class Comparison:
     folder: Path
     rows: list[ComparisonRow] = field(default_factory=list)
     histories: dict[str, History] = field(default_factory=dict)
+    decided: WholePlan | None = None  # where the schedule was decided with the placement
 
     @property
     def failed(self) -> list[ComparisonRow]:
@@ -170,6 +175,26 @@ def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
     run.summary(solver_summary(plan.placement.report))
     write_plan(plan, folder)
     run.describe(f"```\n{plan.summary()}\n```")
+
+
+def record_whole(run: MethodRun, whole: WholePlan, folder: Path) -> None:
+    """What was decided together with the placement, and what it was chosen from."""
+    schedule = whole.schedule
+    run.tags(
+        {
+            "decided.kind": whole.frontier[0].kind,
+            "decided.schedule": schedule.name,
+            "decided.microbatches": str(schedule.microbatches),
+            "decided.recompute": str(schedule.recompute).lower(),
+        }
+    )
+    write_whole(whole, folder)
+
+
+def write_whole(whole: WholePlan, folder: Path) -> None:
+    """All of it as plan.json, and as text with the table of what it was chosen from."""
+    write_json(folder / "plan.json", whole.to_dict())
+    write_text(folder / "frontier.txt", f"{whole}\n")
 
 
 def write_plan(plan: Plan, folder: Path) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from netsplit.program.schedules import Schedule
     from netsplit.tracking import Tracker
 
-__all__ = ["GROUPS", "NAMED", "Request"]
+__all__ = ["GROUPS", "NAMED", "Request", "without_reading"]
 
 NAMED = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler")  # of which one option is chosen
 GROUPS = (*NAMED, "partitioner", "tracking", "loss", "metrics", "cases", "published")
@@ -57,7 +57,7 @@ class Request:
         self, cfg: DictConfig, whole: DictConfig | None = None, published: Mapping[str, float] | None = None
     ) -> None:
         self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
-        cfg, reading = _without_reading(cfg)
+        cfg, reading = without_reading(cfg)
         self.settings = validated(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
         for key in (*NAMED, "tracking", "loss", *(["metrics"] if "metrics" in cfg else [])):
             require_node(cfg, key, options=key != "loss")
@@ -126,7 +126,7 @@ class Request:
         return as_data(self.dataset(), self.dataset_name, self.reading)
 
 
-def _without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
+def without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     """The config without those keys that say how a dataset is read and that its target does not take.
 
     They, too, as a node that makes `ReadingKeys`.

@@ -191,12 +191,7 @@ class Session:
         with interrupts_held():
             history = check_cutting(model, loss, whole, graph, tail) if check else None
         values = initial_values(model, graph, loss)
-        source = weight_source_of(weights, model, graph, values)
-        if source is not None and self.profile != "predicted":
-            raise ConfigError(
-                "the model is on the meta device, so that its operators have nothing to be measured "
-                "with: give profile='predicted'."
-            )
+        source = self._source(weights, model, graph, values)
         in_flight = schedule.in_flight(len(self.spec.devices))
         optimizer = for_model(optimizer, model, loss)
         check_idle(optimizer, graph)
@@ -256,6 +251,7 @@ class Session:
 
         def measure(graph: Graph, example: Batch, alone: bool) -> Costs:
             values = initial_values(model, graph, loss)
+            self._source(weights, model, graph, values)
             return self._costs(graph, example.tensors, values, made, in_flight, alone)
 
         sizes = Sizes(
@@ -280,8 +276,6 @@ class Session:
             method=None if isinstance(method, Auto) else method,
             improved=lambda s, source: self.stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
         )
-        for note in plan.notes:
-            log.warning("%s", note)
         planner = self.planner(
             model, loss, batch, plan.schedule, optimizer, clip_norm, autocast, learning_rate, ema_decay,
             max_programs, check, on_nonfinite, weights, offload, plan.plan.problem.costs,
@@ -331,6 +325,22 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _source(
+        self, weights: WeightSource | None, model: nn.Module, graph: Graph, values: dict[str, Tensor]
+    ) -> WeightSource | None:
+        """Of those values that are on the meta device.
+
+        Raises:
+            ConfigError: they have none, or operators are to be measured with them.
+        """
+        source = weight_source_of(weights, model, graph, values)
+        if source is not None and self.profile != "predicted":
+            raise ConfigError(
+                "the model is on the meta device, so that its operators have nothing to be measured "
+                "with: give profile='predicted'."
+            )
+        return source
 
     def _costs(
         self,

@@ -22,6 +22,7 @@ from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.ddp import Ddp
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate.timeline import Timeline
@@ -73,6 +74,14 @@ class RunCase(ModelCase):
     schedule: Schedule = field(default_factory=GPipe)
     optimizer: OptimizerFactory = MOMENTUM
     profile: ProfileMode = "reuse"  # of what a plan for devices of this machine is made
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.schedule, AutoSchedule):
+            raise ConfigError(
+                "schedule=auto decides the micro-batches too, and a study compares what is given: name a "
+                "schedule, as in schedule=1f1b."
+            )
 
 
 def time_breakdown(

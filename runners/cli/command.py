@@ -3,7 +3,7 @@
 netsplit compare ...  ─┐
 netsplit train ...     ├─► the runner's own `main`, with Hydra's overrides
 netsplit partition ... ┘
-netsplit plan, devices, probe, doctor, ui, new, completion ─► here; torch is loaded by those that need it
+netsplit plan MODULE:NAME, devices, probe, doctor, ui, new, completion ─► here; torch is loaded where needed
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem, get_completion_class
 
 from netsplit import __version__
@@ -84,24 +85,40 @@ for _name, _text in RUNNERS.items():
     _runner(_name, _text)
 
 
-@netsplit.command()
-@click.argument("model")
+@netsplit.command(context_settings={"ignore_unknown_options": True})
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="MODEL | KEY=VALUE...", shell_complete=_overrides
+)
 @click.option("--batch", help="Inputs of one batch: 8x3x32x32, or 8x64:int64<1000; several with commas.")
 @click.option("--targets", help="What the loss compares with, as --batch has it: '8:int64<10'.")
 @click.option("--loss", help="MODULE:NAME, called as loss(outputs, targets); by default a stand-in.")
 @click.option("--cluster", default="cpu2", show_default=True, help="Of conf/cluster/ or your --config-dir.")
 @click.option("--partitioner", default="auto", show_default=True)
-@click.option("--schedule", default="gpipe", show_default=True)
+@click.option("--schedule", default="auto", show_default=True)
 @click.option("--optimizer", default="momentum", show_default=True)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Other keys, as of `compare`.")
 @click.option("--config-dir", type=click.Path(exists=True, file_okay=False), help="Options of your own.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for what is written.")
-def plan(model: str, **options: Any) -> None:
+@click.pass_context
+def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None:
     """Decide which device runs which operator of MODEL, as MODULE:CALLABLE, and train nothing.
 
     The callable answers a module, or (module, loss, (inputs, targets)). It is looked for from this folder on.
+
+    With Hydra's overrides, as in `netsplit plan model=resnet50 dataset=synthetic cluster=v100x8`, models of
+    NetSplit are planned, without starting a worker; `python -m runners.plan --help` lists all.
     """
-    _work("plan").plan(model, **options)
+    if words and "=" not in words[0] and not words[0].startswith("-"):
+        if len(words) > 1:
+            raise click.UsageError(f"what is '{words[1]}'? MODEL goes with the options of --help alone.")
+        _work("plan").plan(words[0], **options)
+        return
+    given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if set(given) - {"config_dir"}:
+        raise click.UsageError(f"--{min(given)} goes with MODEL: give KEY=VALUE, as in cluster=v100x8.")
+    folder = ["--config-dir", options["config_dir"]] if given else []
+    sys.argv = ["netsplit plan", *folder, *words]
+    import_module(f"{__package__.rpartition('.')[0]}.plan").main()
 
 
 @netsplit.command()

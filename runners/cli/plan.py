@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -15,22 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import decided_planner, planner_of
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.records import write_plan
+from netsplit.experiment.records import write_plan, write_whole
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
+from netsplit.experiment.whole.devices import Devices
+from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
+from netsplit.graph.batches.batch import Batch
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 
 from .._entry import console_of
 from .._partitioned import show_plan
 from .._progress import Waiting
 from .machine import composed
+from .planned import show_whole
 
 __all__ = ["plan", "tensors_of"]
 
@@ -70,15 +71,23 @@ def plan(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     (method,) = request.partitioners.values()
     planner = _planner(subject, request, folder)
-    with Waiting(console, method.name, getattr(method, "time_limit_s", None)):
-        decided = planner.plan(method, request.settings.seed)
-    show_plan(console, decided, planner.workload)
+    if planner.decided is not None:
+        decided = planner.decided.plan
+        show_whole(console, planner.decided)
+    else:
+        with Waiting(console, method.name, getattr(method, "time_limit_s", None)):
+            decided = planner.plan(method, request.settings.seed)
+        show_plan(console, decided, planner.workload)
     folder.mkdir(parents=True, exist_ok=True)
+    more = ""
+    if planner.decided is not None:
+        write_whole(planner.decided, folder)
+        more = ", plan.json, frontier.txt"
     save_workload(planner.workload, folder / "graph.json")
     write_plan(decided, folder)
     console.print(
         f"Written to {folder}: graph.json (for `netsplit partition`), placement.json, program.txt, "
-        "summary.txt, graph.png.",
+        f"summary.txt, graph.png{more}.",
         highlight=False,
         soft_wrap=True,
     )
@@ -103,19 +112,6 @@ class _Subject:
     model: nn.Module
     loss: Callable[..., Any] | None
     batch: tuple[Any, Any]
-
-
-@dataclass(frozen=True)
-class _Shapes(Data):
-    """An example batch in the place of a data set: forecasts ask for shapes alone."""
-
-    batch: tuple[Any, Any] = field(default=(), kw_only=True)  # type: ignore[assignment]
-
-    def shapes(self, count: int) -> tuple[Any, Any]:
-        def first(part: Any) -> Any:
-            return tuple(map(first, part)) if isinstance(part, tuple) else part[:count].to("meta")
-
-        return first(self.batch[0]), first(self.batch[1])
 
 
 def tensors_of(text: str, key: str) -> Any:
@@ -189,23 +185,21 @@ def _named(name: str, key: str) -> Any:
 
 
 def _planner(subject: _Subject, request: Request, folder: Path) -> Planner:
+    schedule, (method,) = request.schedule, request.partitioners.values()
     if isinstance(request.cluster, ClusterDescription):
-        first = subject.batch[0][0] if isinstance(subject.batch[0], tuple) else subject.batch[0]
-        settings = replace(request.settings, batch_size=len(first))
-        data = _Shapes("the batch given", [], [], 0, (), batch=subject.batch)
-        assert subject.loss is not None
-        asked = Experiment(
-            "plan", subject.model, subject.loss, data, request.partitioners, request.schedule,
-            request.optimizer, settings,
+        asked = request.settings
+        step = Foreseen(
+            subject.model, subject.loss, Batch.of(*subject.batch),
+            Devices.described(request.cluster, asked.autocast), request.optimizer, asked.clip_norm,
+            asked.autocast, asked.ema_decay, asked.offload, asked.variable_copies, asked.memory,
         )  # fmt: skip
-        if isinstance(request.schedule, AutoSchedule):
-            return decided_planner(asked, request.cluster, request.schedule)
-        return planner_of(asked, request.cluster)
+        if isinstance(schedule, AutoSchedule):
+            return step.decided(schedule, method, asked.seed)
+        return step.planner(schedule)
     settings, parts = request.settings, (subject.model, subject.loss, subject.batch)
     options: dict[str, Any] = {
         "autocast": settings.autocast, "check": settings.check, "offload": settings.offload,
     }  # fmt: skip
-    schedule, (method,) = request.schedule, request.partitioners.values()
     with Session(request.cluster, folder / "workers", profile=settings.profile) as session:
         if isinstance(schedule, AutoSchedule):
             return session.decided(*parts, schedule, method, request.optimizer, **options, seed=settings.seed)

@@ -74,7 +74,13 @@ def structured() -> Names:
 def checkpointed() -> Names:
     names = own_model()
     with netsplit.parallelize(
-        names["model"], LOSS, names["batch"], optimizer=ADAM, partitioner="balanced", folder="logs"
+        names["model"],
+        LOSS,
+        names["batch"],
+        optimizer=ADAM,
+        partitioner="balanced",
+        schedule="gpipe",
+        folder="logs",
     ) as parallel:
         parallel.train_batch(*names["batch"])
         parallel.save_checkpoint(CHECKPOINT, {"step": 88})
@@ -133,6 +139,7 @@ def recorded() -> Names:
 
 GIVEN: dict[str, Callable[[], Names]] = {
     "README.md": own_model,
+    "whole_plan.md": own_model,
     "architecture.md": draws,
     "batches.md": structured,
     "checkpoints.md": checkpointed,

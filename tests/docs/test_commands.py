@@ -21,7 +21,7 @@ from runners._own_targets import addable
 from runners.cli.command import RUNNERS, netsplit
 from tests.docs.page import PAGES, ROOT, blocks, commands_of
 
-CONFIGS = {"compare": "config"} | {name: name for name in RUNNERS if name != "compare"}
+CONFIGS = {"compare": "config", "plan": "plan"} | {name: name for name in RUNNERS if name != "compare"}
 OPEN = re.compile(r"<[^>]*>|=\.\.\.|\[-[^\]]*\]")  # what the reader fills in, or may leave out
 OTHERS = ("mlflow", "torchrun")
 
@@ -110,7 +110,7 @@ def _python(words: list[str], page: str) -> None:
 
 
 def _command(words: list[str], page: str) -> None:
-    if words[0] in CONFIGS:
+    if words[0] in CONFIGS and (words[0] != "plan" or "=" in words[1]):
         return _runner(words[0], words[1:], page)
     with click.Context(netsplit, info_name="netsplit") as above:
         if words[0].startswith("-"):
@@ -179,8 +179,9 @@ def test_a_printed_command_runs(line: str, tmp_path: Path) -> None:
         short = [each for each in SHORT if each.partition("=")[0] not in keys]
         if "autocast" in keys:  # of which no rates are known to predict by
             short.remove("profile=predicted")
-        short += ["partitioner.auto.time_limit_s=1"] * ("auto" in composed(match[1], given).partitioner)
-        words += short
+        asked = composed(match[1], given)
+        short += ["partitioner.auto.time_limit_s=1"] * ("auto" in asked.partitioner)
+        words += [*short, "schedule.time_limit_s=2"] if "schedules" in asked.schedule else short
     done = subprocess.run(
         [sys.executable, *words[1:]],
         cwd=tmp_path,

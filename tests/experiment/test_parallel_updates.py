@@ -78,6 +78,7 @@ def parallel(pools: Pools) -> Iterator[ParallelModel]:
             LOSS,
             BATCHES[0],
             partitioner="round_robin",
+            schedule="gpipe",
             optimizer=MATCHED,
             scheduler=RATE,
             ema_decay=DECAY,

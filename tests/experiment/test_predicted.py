@@ -142,6 +142,7 @@ def test_parallelize_may_predict(pools: Pools) -> None:
             samples(16),
             cluster=spec,
             partitioner="m_topo",
+            schedule="gpipe",
             profile="predicted",
         ) as parallel,
     ):

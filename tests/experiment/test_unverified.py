@@ -117,7 +117,13 @@ def test_parallelize_deploys_no_placement_that_breaks_a_rule(
     batch = torch.randn(8, 12), torch.randint(4, (8,))
     with pytest.raises(NetSplitError, match=rule):
         netsplit.parallelize(
-            Tied(), nn.CrossEntropyLoss(), batch, cluster=spec, partitioner=method, folder=tmp_path
+            Tied(),
+            nn.CrossEntropyLoss(),
+            batch,
+            cluster=spec,
+            partitioner=method,
+            schedule="gpipe",
+            folder=tmp_path,
         )
 
 

@@ -112,7 +112,7 @@ def test_every_shell_has_its_script(shell: str) -> None:
 )
 def test_a_model_of_ones_own_is_planned(words: list[str], said: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
-    options = ["--cluster", "titan_rtx3", "--partitioner", "balanced", "--out", "here"]
+    options = ["--cluster", "titan_rtx3", "--partitioner", "balanced", "--schedule", "gpipe", "--out", "here"]
     done = netsplit("plan", "mine:build", *words, *options, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
@@ -155,7 +155,7 @@ def test_what_cannot_be_planned_is_said_and_nothing_written(
 @pytest.mark.slow
 def test_a_batch_of_the_model_s_own_is_planned_on_workers(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
-    words = ("--partitioner", "single", "--set", "profile=predicted")
+    words = ("--partitioner", "single", "--schedule", "gpipe", "--set", "profile=predicted")
     done = netsplit("plan", "mine:whole", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "cpu:0" in done.stdout

@@ -336,10 +336,22 @@ def test_all_methods_start_from_the_same_parameters_and_batches(compared: Outcom
 
 @pytest.mark.slow
 def test_one_method_is_trained_by_the_train_command(command: Command) -> None:
-    outcome = command.run("trained", "partitioner=m_topo", runner="train")
+    outcome = command.run(
+        "trained",
+        "partitioner=m_topo",
+        "schedule.time_limit_s=4",
+        "schedule.microbatches=[2,4]",
+        runner="train",
+    )
     assert outcome.code == 0, outcome.stderr
     assert set(outcome.runs) == {"parent", "m_topo"}
     assert {run.info.status for run in outcome.runs.values()} == {"FINISHED"}
+    tags = outcome.runs["m_topo"].data.tags
+    decided = json.loads((outcome.folder / "m_topo" / "plan.json").read_text())
+    assert tags["decided.schedule"] == decided["schedule"]
+    assert tags["decided.microbatches"] == str(decided["microbatches"])
+    assert (outcome.artifacts("m_topo") / "frontier.txt").exists()
+    assert "why not" in outcome.stdout
     assert (outcome.folder / "m_topo" / "checkpoint.pt").exists()
     assert not (outcome.artifacts("m_topo") / "checkpoint.pt").exists()
     assert "trained parameters" in outcome.stdout + outcome.stderr
@@ -350,6 +362,7 @@ def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command
     folder = command.folder / "checkpoints"
     asked = [
         "partitioner=m_topo",
+        "schedule=gpipe",
         "resume=auto",
         "checkpoint.every_iterations=1",
         f"checkpoint.folder={folder}",
@@ -377,7 +390,9 @@ def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command
 
 @pytest.mark.slow
 def test_a_checkpoint_that_is_not_there_is_one_sentence_before_anything_starts(command: Command) -> None:
-    outcome = command.run("nowhere", "partitioner=m_topo", "resume=/no/such/folder", runner="train")
+    outcome = command.run(
+        "nowhere", "partitioner=m_topo", "schedule=gpipe", "resume=/no/such/folder", runner="train"
+    )
     assert outcome.code == 2
     (error,) = errors(outcome)
     assert "resume is '/no/such/folder', where there is no whole checkpoint" in error
@@ -432,7 +447,9 @@ def test_a_killed_worker_is_named_in_one_sentence_with_its_instruction(broken: t
 def test_an_interrupt_of_the_train_command_stops_the_workers_and_marks_the_runs_killed(
     command: Command,
 ) -> None:
-    process = command.start("interrupted", "partitioner=m_topo", "epochs=200", runner="train")
+    process = command.start(
+        "interrupted", "partitioner=m_topo", "schedule=gpipe", "epochs=200", runner="train"
+    )
     wait_for_training(command.folder / "interrupted", process)
     below = psutil.Process(process.pid).children(recursive=True)
     assert len(worker_processes(process.pid)) == 2

@@ -9,6 +9,7 @@ import pytest
 from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import ConfigError
 from netsplit.partition import Ddp
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import GPipe
 from netsplit.studies import ByName, RunCase, time_breakdown
@@ -54,3 +55,8 @@ def test_a_faster_link_takes_from_the_communication_alone(tmp_path: Path) -> Non
 def test_no_iteration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"study\.iterations is 0"):
         time_breakdown(ByName({"mine": planned()}), tmp_path, iterations=0)
+
+
+def test_a_case_names_its_schedule() -> None:
+    with pytest.raises(ConfigError, match="schedule=auto decides the micro-batches too"):
+        planned(schedule=AutoSchedule())

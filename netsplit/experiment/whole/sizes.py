@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
@@ -22,6 +23,7 @@ __all__ = ["Sizes", "between"]
 
 log = logging.getLogger(__name__)
 
+CAPTURED = 3  # sizes at least, before others are taken to be on their line
 USUAL = 4  # micro-batches, whose size is measured whole
 
 
@@ -50,22 +52,25 @@ class Sizes:
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
+    affine: bool = False  # three captures lie on a line
 
     def take(self, seed: int) -> None:
-        """Capture at every size, and measure two; sizes at which the model is another are left out.
+        """The graph at every size, and costs of two; sizes at which the model is another are left out.
+
+        Three sizes are captured; if the third is what the two others say (`graph_at`), all are.
 
         Raises:
             CaptureError: the model cannot be captured at any of the sizes.
         """
         sizes = {m: -(-self.whole.samples // m) for m in self.counts}
         usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
-        order = [usual, *(m for m in self.counts if m != usual)]
+        order = dict.fromkeys([usual, min(self.counts), *sorted(self.counts, reverse=True)])
         refused: NetSplitError | None = None
         for m in order:
             try:
-                graph = self.capture(self.whole.rows(0, sizes[m]).own())
+                graph = self._derived(sizes[m]) or self.capture(self.whole.rows(0, sizes[m]).own())
             except CaptureError as error:
-                refused = error
+                refused = refused or error
                 log.info("no plan with %d micro-batches: %s", m, error)
                 continue
             if self.graphs and not _alike(graph, next(iter(self.graphs.values()))):
@@ -83,6 +88,18 @@ class Sizes:
                 self.measured[samples] = self.measure(self.graphs[samples], example, samples != first)
         for m in self.counts:
             self.problems[m] = self.planner(self.graphs[sizes[m]], self.costs(sizes[m]), m).problem(seed)
+
+    def _derived(self, samples: int) -> Graph | None:
+        """From what was captured of fewer and of more samples, if a third is what these say."""
+        if len(self.graphs) < CAPTURED:
+            return None
+        few, *between_, many = (self.graphs[n] for n in sorted(self.graphs))
+        if not few.batch_size < samples < many.batch_size:
+            return None
+        if not self.affine and graph_at(few, many, between_[0].batch_size) != between_[0]:
+            return None
+        self.affine = True
+        return graph_at(few, many, samples)
 
     def costs(self, samples: int) -> Costs:
         """Of the graph at that many samples, complete."""

@@ -317,7 +317,7 @@ with torch.device("meta"):
     model = build()
 x, y = torch.randn(8, WIDTH), torch.randint(10, (8,))
 options = dict(cluster=netsplit.cpu_cluster(6, "2GiB"), profile="predicted", partitioner="balanced",
-               optimizer=partial(torch.optim.SGD, lr=0.1))
+               schedule="gpipe", optimizer=partial(torch.optim.SGD, lr=0.1))
 def training(weights):
     return netsplit.parallelize(model, nn.CrossEntropyLoss(), (x, y), weights=weights, **options)
 with training(netsplit.SeededWeights(3)) as trained:

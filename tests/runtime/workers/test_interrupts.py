@@ -67,7 +67,12 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def split(**options: Any) -> ParallelModel:
-    given = {"cluster": CLUSTER, "partitioner": "balanced", "profile": "predicted"} | options
+    given = {
+        "cluster": CLUSTER,
+        "partitioner": "balanced",
+        "schedule": "gpipe",
+        "profile": "predicted",
+    } | options
     return netsplit.parallelize(model(), nn.CrossEntropyLoss(), batches(1)[0], **given)
 
 

@@ -189,7 +189,13 @@ def test_what_fails_of_a_split_model_leaves_it_whole(pools: Pools, unmeasured: N
     (x,), y = batch(0)
     with lent_to_sessions(pools):
         parallel = netsplit.parallelize(
-            model(), nn.CrossEntropyLoss(), (x, y), cluster=2, partitioner="m_topo", optimizer=ADAM
+            model(),
+            nn.CrossEntropyLoss(),
+            (x, y),
+            cluster=2,
+            partitioner="m_topo",
+            schedule="gpipe",
+            optimizer=ADAM,
         )
     with parallel:
         first = parallel.train_batch(x, y)

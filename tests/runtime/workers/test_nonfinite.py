@@ -145,7 +145,13 @@ def test_fit_counts_what_is_skipped_in_no_mean(pools: Pools, unmeasured: None) -
     data = Data("own", list(zip(x, y, strict=True)), list(zip(x[:8], y[:8], strict=True)), 5, list("abcde"))
     with lent_to_sessions(pools):
         parallel = netsplit.parallelize(
-            model(), nn.CrossEntropyLoss(), batch(0), partitioner="m_topo", on_nonfinite="skip", optimizer=SGD
+            model(),
+            nn.CrossEntropyLoss(),
+            batch(0),
+            partitioner="m_topo",
+            schedule="gpipe",
+            on_nonfinite="skip",
+            optimizer=SGD,
         )
     with parallel:
         history = fit(parallel, data, epochs=1, accumulate=2)

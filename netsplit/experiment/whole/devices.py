@@ -1,0 +1,113 @@
+"""Devices whose seconds are predicted: described ones, or those of this machine, without a worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+
+import torch
+
+from netsplit.cluster.catalogue import Accelerator, rates_by_kind
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.described import ClusterDescription
+from netsplit.cluster.local import ClusterSpec
+from netsplit.cluster.nvml import found_gpus
+from netsplit.errors import NetSplitError
+from netsplit.profile.speed import reference_seconds
+
+__all__ = ["BETWEEN_PROCESSES", "Devices", "cluster_here"]
+
+log = logging.getLogger(__name__)
+
+BETWEEN_PROCESSES = Link(60e-6, 1 / 6e9)
+"""Of CPU workers of one host where nobody states another: one copy from the other's memory, as `netsplit
+probe` measures it."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a plan is predicted for.
+
+    Args:
+        count: of devices.
+        rates: device kind -> its rates.
+        resolved: the cluster of a graph, by the kind that its costs are of and the bytes of all of it.
+        overlap: of transfers with computing.
+        device_type: whose autocast casts.
+    """
+
+    count: int
+    rates: Mapping[str, Accelerator]
+    resolved: Callable[[str, int], Cluster]
+    overlap: bool = True
+    device_type: str = "cpu"
+
+    @classmethod
+    def of(cls, cluster: ClusterSpec | ClusterDescription, autocast: str | None = None) -> Devices:
+        """Of either; raises as they do."""
+        if isinstance(cluster, ClusterSpec):
+            return cls.here(cluster, autocast)
+        return cls.described(cluster, autocast)
+
+    @classmethod
+    def described(cls, description: ClusterDescription, autocast: str | None = None) -> Devices:
+        """Of a description that names models.
+
+        Raises:
+            ConfigError: speeds are given relative to a profile, or a device does not compute in the dtype of
+                `autocast`.
+        """
+        description.require_models()
+        for each in description.accelerators.values():
+            each.under(autocast)
+        rates = {each.name: each for each in description.accelerators.values()}
+        return cls(len(description.speeds), rates, description.cluster, description.overlap)
+
+    @classmethod
+    def here(cls, spec: ClusterSpec, autocast: str | None = None) -> Devices:
+        """Of this machine: a processor at the speed that it has in this process, links as stated or usual.
+
+        Raises:
+            ConfigError: there are no rates of a device, or none under `autocast`.
+        """
+        rates = {}
+        for kind, each in rates_by_kind(spec.devices, autocast).items():
+            on = next(device.torch_device for device in spec.devices if device.kind == kind)
+            speed = each.reference_s / reference_seconds(on) if each.reference_s else 1.0
+            log.info("predicting on %s: %s, %.2f times as fast", kind, each.name, speed)
+            rates[kind] = each.at(speed, kind)
+        cluster = cluster_here(spec)
+        kinds = {torch.device(device.torch_device).type for device in spec.devices}
+        return cls(len(spec.devices), rates, lambda base, need: cluster, device_type=min(kinds))
+
+
+def cluster_here(spec: ClusterSpec) -> Cluster:
+    """Devices of this machine with links that nobody probes."""
+    return Cluster(spec.name, spec.devices, _links(spec))
+
+
+def _links(spec: ClusterSpec) -> dict[tuple[str, str], Link]:
+    """As stated; else between GPUs what the driver promises, and `BETWEEN_PROCESSES` for all others."""
+    pairs = permutations(spec.devices, 2)
+    if spec.bandwidth is not None:
+        given = Link(spec.latency_s or 0.0, 1.0 / spec.bandwidth)
+        return {(p.name, q.name): given for p, q in pairs}
+    promised = _promised(spec.devices)
+    return {
+        (p.name, q.name): promised.get((p.torch_device, q.torch_device), BETWEEN_PROCESSES) for p, q in pairs
+    }
+
+
+def _promised(devices: tuple[Device, ...]) -> dict[tuple[str, str], Link]:
+    """Of GPUs, by torch's names of both."""
+    if sum(device.torch_device.startswith("cuda") for device in devices) < 2:
+        return {}
+    try:
+        links = found_gpus().links
+    except NetSplitError as error:
+        log.warning("the driver does not say what joins the GPUs: %s", error)
+        return {}
+    ways = {(f"cuda:{p}", f"cuda:{q}"): link for (p, q), link in links.items()}
+    return ways | {(q, p): link for (p, q), link in ways.items()}

@@ -1,0 +1,182 @@
+"""A training step on devices that need not be here, with predicted costs: nothing is started or computed.
+
+model, loss, batch ──capture──► Graph ──predicted_costs──► Planner, at any size of micro-batches
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import nn
+
+from netsplit.config import OffloadName
+from netsplit.errors import ConfigError
+from netsplit.experiment.planner import Planner
+from netsplit.experiment.whole.devices import Devices
+from netsplit.experiment.whole.sizes import Sizes
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.ir import Graph
+from netsplit.graph.recording.step import capture
+from netsplit.optim.optimizers import ForModel, for_model
+from netsplit.partition import Auto
+from netsplit.partition.base import MemoryRule
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.one_schedule import plan_under
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.planning.workload import Workload
+from netsplit.profile.costs import Costs
+from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.offload import offloaded
+from netsplit.profile.predict import predicted_costs
+from netsplit.program.schedules import GPipe, Schedule
+from netsplit.runtime.offload.moments import check_buckets
+from netsplit.runtime.share import OptimizerFactory, UpdateRule
+
+__all__ = ["Foreseen"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """One model, which is left as it is, and one batch on devices whose seconds are predicted.
+
+    Args:
+        model: may be on the meta device.
+        batch: a whole one; may be on the meta device.
+        optimizer: whose state counts.
+        variable_copies, memory: as of `config.Settings`.
+    """
+
+    model: nn.Module
+    loss: Loss | None
+    batch: Batch
+    devices: Devices
+    optimizer: OptimizerFactory
+    clip_norm: float | None = None
+    autocast: str | None = None
+    ema_decay: float | None = None
+    offload: OffloadName = "none"
+    variable_copies: int | None = None
+    memory: MemoryRule = "lifetimes"
+
+    def planner(self, schedule: Schedule) -> Planner:
+        """The planner under a schedule, whose micro-batches are equal.
+
+        Raises:
+            CaptureError: the model cannot be captured.
+            ConfigError: the batch does not divide into micro-batches.
+        """
+        samples = self.batch.samples
+        size = schedule.microbatch_size(samples)
+        if size * schedule.microbatches != samples:
+            raise _uneven(samples, schedule.microbatches)
+        log.info("capturing %s at micro-batches of %d", type(self.model).__name__, size)
+        graph = self._captured(self.batch.rows(0, size).own())
+        log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+        return self._planner(graph, self._complete(self._predicted(graph), graph), schedule)
+
+    def decided(
+        self,
+        open_: AutoSchedule,
+        method: Partitioner | None = None,
+        seed: int = 0,
+        improved: Callable[[float, str], object] | None = None,
+    ) -> Planner:
+        """The planner under the schedule and the micro-batches that are decided with all else.
+
+        Args:
+            method: whose placements are wanted; None, or `auto`: the best of all.
+            improved: told seconds and origin of a better plan.
+
+        Raises:
+            InfeasibleError: nothing fits.
+            CaptureError, ConfigError: as for `planner`.
+        """
+        sizes = Sizes(
+            self.batch,
+            self._counts(open_),
+            self._captured,
+            lambda graph, example, alone: self._predicted(graph),
+            self._complete,
+            lambda graph, costs, m: self._planner(graph, costs, GPipe(m)),
+            predicted=True,
+        )
+        log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(sizes.counts))
+        sizes.take(seed)
+        whole = decide_whole(
+            sizes.problems.__getitem__,
+            sizes.counts,
+            self.batch.samples,
+            open_,
+            method=None if isinstance(method, Auto) else method,
+            improved=improved,
+        )
+        chosen = whole.plan.problem
+        return replace(self._planner(chosen.graph, chosen.costs, whole.schedule), decided=whole)
+
+    def whole_plan(
+        self,
+        order: Schedule | AutoSchedule,
+        method: Partitioner,
+        seed: int = 0,
+        improved: Callable[[float, str], object] | None = None,
+    ) -> WholePlan:
+        """The plan of either kind of schedule; raises as `decided` does."""
+        if isinstance(order, AutoSchedule):
+            decided = self.decided(order, method, seed, improved).decided
+            assert decided is not None
+            return decided
+        problem = replace(self.planner(order).problem(seed), improved=improved)
+        return plan_under(problem, method, self.batch.samples)
+
+    def _counts(self, open_: AutoSchedule) -> Sequence[int]:
+        samples = self.batch.samples
+        counts = [m for m in open_.counts(samples, self.devices.count) if samples % m == 0]
+        if not counts:
+            raise _uneven(samples, open_.microbatches)
+        return counts
+
+    def _captured(self, example: Batch) -> Graph:
+        return capture(
+            self.model, self.loss, example, autocast=self.autocast, device_type=self.devices.device_type
+        )
+
+    def _predicted(self, graph: Graph) -> Costs:
+        costs = predicted_costs(graph, self.devices.rates, self._alpha)
+        costs = replace(costs, variable_copies=self.variable_copies)
+        return costs if self.devices.overlap else costs.without_overlap()
+
+    @cached_property
+    def _made(self) -> ForModel:
+        return for_model(self.optimizer, self.model, self.loss)
+
+    @cached_property
+    def _alpha(self) -> int:
+        return optimizer_alpha(self._made) + (self.ema_decay is not None)
+
+    def _complete(self, costs: Costs, graph: Graph) -> Costs:
+        return offloaded(costs, graph, self.offload)
+
+    def _planner(self, graph: Graph, costs: Costs, schedule: Schedule) -> Planner:
+        if self.offload in ("optimizer", "both"):
+            check_buckets(self._made)
+        work = Workload(type(self.model).__name__, graph, costs)
+        need_bytes = work.need_bytes(schedule.in_flight(self.devices.count))
+        cluster = self.devices.resolved(work.base_kind, need_bytes)
+        rule = UpdateRule(self.clip_norm, loss_scaling=self.autocast == "float16")
+        return Planner(
+            self.model, graph, {}, costs, cluster, schedule, self._made, self.loss, rule, memory=self.memory
+        )
+
+
+def _uneven(samples: int, microbatches: object) -> ConfigError:
+    return ConfigError(
+        f"batch_size {samples} does not divide into {microbatches} micro-batches, and costs are predicted "
+        "for equal ones: choose schedule.microbatches that divides it."
+    )

@@ -1,0 +1,116 @@
+"""A measured profile as a graph file has it, planned for: its micro-batches are what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.cluster.described import ClusterDescription
+from netsplit.config import OffloadName, check_numbers
+from netsplit.errors import ConfigError
+from netsplit.partition import Auto
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.one_schedule import plan_under
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.planning.workload import Workload
+from netsplit.program.schedules import GPipe, Schedule
+
+__all__ = ["Profiled"]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A workload that was measured at one size of micro-batches, and how many of them make a batch.
+
+    Args:
+        cluster: None: the file's own.
+        offload: None: as in the file.
+
+    Raises:
+        ConfigError: the workload does not say what a backward keeps, or a number that cannot be used.
+    """
+
+    work: Workload
+    cluster: Cluster | ClusterDescription | None = None
+    microbatches: int = 1
+    offload: OffloadName | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(microbatches=self.microbatches)
+        if not self.work.knows_lifetimes:
+            raise ConfigError(
+                f"'{self.work.name}' does not say what backwards keep, as graph files of captured models do: "
+                "plan it with `python -m runners.partition`."
+            )
+
+    @classmethod
+    def of_batch(
+        cls,
+        work: Workload,
+        samples: int,
+        cluster: Cluster | ClusterDescription | None = None,
+        offload: OffloadName | None = None,
+    ) -> Profiled:
+        """With as many micro-batches as a batch of so many samples has.
+
+        Raises:
+            ConfigError: the batch does not divide into micro-batches of the file's size.
+        """
+        size = work.graph.batch_size
+        if samples % size:
+            raise ConfigError(
+                f"the batch has {samples} samples, and '{work.name}' was measured with micro-batches of "
+                f"{size}: give a multiple of that."
+            )
+        return cls(work, cluster, samples // size, offload)
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a model that has other parameters than what was measured.
+
+        Raises:
+            ConfigError: the first parameter that is missing, or of another shape.
+        """
+        own = {name: tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
+        for name, each in self.work.graph.initializers.items():
+            of_loss = name.startswith("loss.") and name not in own
+            if each.is_parameter and not of_loss and own.get(name) != tuple(each.shape):
+                here = f"has it as {own[name]}" if name in own else "has none"
+                raise ConfigError(
+                    f"profile was measured of another model: its '{name}' is of shape {tuple(each.shape)}, "
+                    f"and {type(model).__name__} {here}."
+                )
+
+    def whole_plan(
+        self,
+        order: Schedule | AutoSchedule,
+        method: Partitioner,
+        seed: int = 0,
+        improved: Callable[[float, str], object] | None = None,
+    ) -> WholePlan:
+        """The best plan with these micro-batches.
+
+        Args:
+            improved: told seconds and origin of a better plan.
+
+        Raises:
+            InfeasibleError: nothing fits.
+            ConfigError: no cluster, or one that does not go with the costs.
+        """
+        samples = self.microbatches * self.work.graph.batch_size
+        if isinstance(order, AutoSchedule):
+            problem = self._problem(GPipe(self.microbatches), seed)
+            chosen = None if isinstance(method, Auto) else method
+            counts = [self.microbatches]
+            return decide_whole(lambda m: problem, counts, samples, order, method=chosen, improved=improved)
+        problem = self._problem(order.with_microbatches(self.microbatches), seed)
+        return plan_under(replace(problem, improved=improved), method, samples)
+
+    def _problem(self, schedule: Schedule, seed: int) -> Problem:
+        return self.work.problem(
+            self.cluster, "simulated", schedule=schedule, seed=seed, memory="lifetimes", offload=self.offload
+        )

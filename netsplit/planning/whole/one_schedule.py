@@ -1,0 +1,34 @@
+"""A plan under a schedule that is given, told as one that was decided with it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import decide
+from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole.frontier import frontier_of
+from netsplit.planning.whole.judge import Judge
+from netsplit.planning.whole.notes import notes_of
+from netsplit.planning.whole.whole_plan import WholePlan
+
+__all__ = ["plan_under"]
+
+
+def plan_under(problem: Problem, method: Partitioner, batch_size: int) -> WholePlan:
+    """What a method decides for a simulated problem, which has its schedule.
+
+    Args:
+        batch_size: samples of a whole batch.
+
+    Raises:
+        InfeasibleError: nothing fits under this schedule.
+        NetSplitError: the answer breaks a rule, which is a fault of the method.
+    """
+    plan = decide(problem, method)
+    plan = replace(plan, problem=replace(plan.problem, improved=None))
+    judge = Judge(lambda microbatches: plan.problem, recompute=False)
+    chosen = judge.judge(plan.placement.method, simulated_by(problem).schedule, plan.placement)
+    rows = frontier_of(judge, chosen, batch_size)
+    return WholePlan(plan, batch_size, rows, (), notes_of(problem, plan.placement), plan.seconds, len(rows))

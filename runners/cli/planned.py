@@ -1,0 +1,132 @@
+"""What `runners.plan` does: decides without starting a device, shows the whole plan, and writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.markup import escape
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.cluster.local import ClusterSpec, check_offload
+from netsplit.config import LowPrecision, OffloadName, build, check_numbers
+from netsplit.data.reading.own import as_data
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.experiment.records import write_plan, write_whole
+from netsplit.experiment.request import without_reading
+from netsplit.experiment.whole.devices import Devices, cluster_here
+from netsplit.experiment.whole.foreseen import Foreseen
+from netsplit.experiment.whole.profiled import Profiled
+from netsplit.files import write_json
+from netsplit.formats.read import read_workload
+from netsplit.graph.batches.batch import Batch
+from netsplit.partition.partitioner import Partitioner
+from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.frontier import frontier_table
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.profile.measure.optimizer import check_optimizer
+from netsplit.program.schedules import Schedule
+
+from .._entry import console_of
+from .._progress import Waiting
+
+__all__ = ["PlanSettings", "foreseen", "profiled", "run", "show_whole"]
+
+_WIDTH = 190  # columns of a table that goes to a file or a pipe: reasons are long
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """The top-level keys of `conf/plan.yaml`."""
+
+    batch_size: int = 64
+    seed: int = 0
+    clip_norm: float | None = None
+    autocast: LowPrecision | None = None
+    ema_decay: float | None = None
+    offload: OffloadName | None = None
+    graph: str | None = None
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        check_numbers(batch_size=self.batch_size, seed=self.seed, microbatches=self.microbatches)
+        check_numbers(clip_norm=self.clip_norm, ema_decay=self.ema_decay)
+        if self.graph is None and self.microbatches != 1:
+            raise ConfigError(
+                f"microbatches is {self.microbatches}, which goes with graph=<file>: give "
+                "schedule.microbatches."
+            )
+
+
+def foreseen(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | ClusterDescription) -> Foreseen:
+    """The training step that the config's groups make, without values.
+
+    Raises:
+        ConfigError: one of them cannot be built, or there are no rates of a device.
+    """
+    if isinstance(cluster, ClusterSpec):
+        check_offload(settings.offload or "none", cluster.devices)
+    devices = Devices.of(cluster, settings.autocast)
+    cfg, reading = without_reading(cfg)
+    reading.setdefault("seed", settings.seed)
+    keys = build(OmegaConf.create({"dataset": reading}).dataset)
+    data = as_data(build(cfg.dataset), "dataset", keys)
+    optimizer = build(cfg.optimizer)
+    with torch.device("meta"):
+        model, loss = build(cfg.model), build(cfg.loss)
+    check_optimizer(optimizer)
+    batch = Batch.of(*data.shapes(settings.batch_size))
+    given = settings.clip_norm, settings.autocast, settings.ema_decay
+    return Foreseen(model, loss, batch, devices, optimizer, *given, settings.offload or "none")
+
+
+def profiled(
+    graph: str,
+    microbatches: int,
+    cluster: ClusterSpec | ClusterDescription | None,
+    offload: OffloadName | None,
+) -> Profiled:
+    """The profile of a graph file."""
+    there = cluster_here(cluster) if isinstance(cluster, ClusterSpec) else cluster
+    return Profiled(read_workload(graph), there, microbatches, offload)
+
+
+def run(
+    step: Foreseen | Profiled, schedule: Schedule | AutoSchedule, method: Partitioner, seed: int, folder: Path
+) -> float:
+    """From the training step to the tables and the files; predicted seconds of an iteration."""
+    console = console_of(_WIDTH)
+    asked = schedule if isinstance(schedule, AutoSchedule) else method
+    try:
+        with Waiting(console, "plan", getattr(asked, "time_limit_s", None)):
+            whole = step.whole_plan(schedule, method, seed)
+    except InfeasibleError as error:
+        write_json(folder / "plan.json", {"status": "infeasible", "reason": " ".join(str(error).split())})
+        raise
+    show_whole(console, whole)
+    write_whole(whole, folder)
+    write_plan(whole.plan, folder)
+    timeline_figure(whole.plan.simulated[1], None, folder / "timeline.png")
+    console.print(
+        f"Written to {folder}: plan.json, frontier.txt, placement.json, program.txt, summary.txt, graph.png, "
+        "timeline.png.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return whole.iteration_s
+
+
+def show_whole(console: Console, whole: WholePlan) -> None:
+    """What was chosen, a row per device, what it was chosen from, and what more would bring."""
+    for style, line in zip(["bold", *[""] * len(whole.lines)], whole.lines, strict=False):
+        console.print(escape(line), style=style, highlight=False, soft_wrap=True)
+    console.print(whole.plan.summary().devices.terminal())
+    console.print(frontier_table(whole.frontier).terminal())
+    if whole.gains:
+        console.print("What more would bring:", highlight=False)
+    for gain in whole.gains:
+        console.print(f"  {gain}", highlight=False, markup=False, soft_wrap=True)

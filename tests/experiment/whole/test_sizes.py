@@ -1,0 +1,82 @@
+"""Costs between two sizes lie on a line, and three captures stand for many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
+from netsplit.experiment.whole import foreseen
+from netsplit.experiment.whole.devices import Devices
+from netsplit.experiment.whole.foreseen import Foreseen
+from netsplit.experiment.whole.sizes import between
+from netsplit.graph.batches.batch import Batch
+from netsplit.optim.optimizers import MOMENTUM
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.program.schedules import GPipe
+
+seconds = st.floats(0, 1, allow_nan=False)
+
+
+def costs(forward_s: float, backward_s: float, forward: int = 0) -> Costs:
+    nodes = {"n": NodeSeconds(forward_s, backward_s, backward_s / 2)}
+    return Costs({"cpu": DeviceCosts(nodes, transients={"n": NodeBytes(forward, 2 * forward)})}, 2)
+
+
+@given(seconds, seconds, st.integers(0, 999), st.integers(0, 999), st.integers(1, 9), st.integers(1, 9))
+def test_seconds_and_bytes_at_the_ends_are_those_measured_unless_they_fall(
+    base: float, slope: float, few: int, more: int, small: int, step: int
+) -> None:
+    large = small + step
+    low, high = (costs(base + slope * n, 2 * (base + slope * n), few + more * n) for n in (small, large))
+    for n in range(small, large + 5):
+        node = between(low, high, small, large, n).devices["cpu"]
+        assert node.nodes["n"].forward_s == pytest.approx(base + slope * n, abs=1e-12)
+        assert node.nodes["n"].weight_s == pytest.approx(base + slope * n, abs=1e-12)
+        assert node.transients["n"] == NodeBytes(few + more * n, 2 * (few + more * n))
+
+
+@given(seconds, seconds, st.integers(1, 40))
+def test_nothing_is_below_zero_and_no_weights_part_above_its_backward(
+    one: float, other: float, samples: int
+) -> None:
+    made = between(costs(one, other), costs(other, one), 4, 16, samples).devices["cpu"].nodes["n"]
+    assert min(made.forward_s, made.backward_s, made.weight_s) >= 0
+    assert made.weight_s <= made.backward_s + 1e-12
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+def test_three_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    captured = foreseen.capture
+
+    def counted(*args: object, **more: object) -> object:
+        taken.append(args[2].samples)  # type: ignore[attr-defined]
+        return captured(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(foreseen, "capture", counted)
+    described = [DescribedDevice(name, capacity="1GB", model="TITAN RTX") for name in "ab"]
+    cluster = described_cluster("two", described, LinkCost(8e9, 2e-5))
+    batch = Batch.of(torch.randn(32, 6), torch.randint(3, (32,)))
+    step = Foreseen(Net(), nn.CrossEntropyLoss(), batch, Devices.described(cluster), MOMENTUM)
+    planner = step.decided(AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=1))
+    assert sorted(taken) == [2, 8, 32]
+    decided = planner.decided
+    assert decided is not None
+    here = step.planner(GPipe(decided.schedule.microbatches))
+    assert replace(here.graph) == planner.graph
+    assert here.costs == planner.costs

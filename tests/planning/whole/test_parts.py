@@ -1,0 +1,106 @@
+"""What a search for a whole plan is made of: counts, groups of devices, cuts, and bounds."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netsplit.errors import ConfigError
+from netsplit.planning.whole.auto_schedule import AutoSchedule, microbatch_counts
+from netsplit.planning.whole.stages import stages_of_line
+from netsplit.planning.whole.structures import device_counts, groupings
+from netsplit.program.schedules import SCHEDULES
+
+
+@given(st.integers(1, 512), st.integers(1, 64))
+def test_a_batch_can_be_cut_into_each_number_of_micro_batches(samples: int, devices: int) -> None:
+    counts = microbatch_counts(samples, devices)
+    assert counts[0] == 1
+    assert list(counts) == sorted(set(counts))
+    assert len(counts) <= 8
+    assert all(-(-samples // -(-samples // m)) == m for m in counts)
+
+
+@given(st.integers(1, 64), st.lists(st.integers(1, 80), min_size=1, max_size=4))
+def test_numbers_that_are_given_become_those_that_the_batch_makes(samples: int, given: list[int]) -> None:
+    counts = AutoSchedule(microbatches=given).counts(samples, 4)
+    assert all(1 <= m <= samples for m in counts)
+    assert {min(m, samples) for m in given if samples % min(m, samples) == 0} <= set(counts)
+
+
+def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
+    names = {schedule.name for m in (1, 4) for schedule in AutoSchedule().orders(m)}
+    assert {"gpipe", "1f1b", "zb_h1", "single_batch"} <= names
+    assert all(SCHEDULES[name]().update_every is None for name in names)
+    assert {schedule.microbatches for schedule in AutoSchedule().orders(4)} == {4}
+    assert [each.name for each in AutoSchedule(schedules=["gpipe"]).orders(4)] == ["gpipe"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"microbatches": 0}, "schedule.microbatches is 0"),
+        ({"microbatches": []}, "schedule.microbatches is []"),
+        ({"microbatches": [2, True]}, "schedule.microbatches is"),
+        ({"schedules": []}, "schedule.schedules is empty"),
+        ({"schedules": ["gpip"]}, "'gpip'"),
+        ({"replicas": "no"}, "schedule.replicas is 'no'"),
+        ({"recompute": 1}, "schedule.recompute is 1"),
+        ({"time_limit_s": 0}, "schedule.time_limit_s is 0"),
+    ],
+)
+def test_what_cannot_be_left_open_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AutoSchedule(**options)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.integers(1, 40), st.booleans())
+def test_groups_take_every_device_once_and_numbers_of_devices_fall(count: int, replicas: bool) -> None:
+    order = list(range(count))
+    made = list(groupings(order, replicas))
+    assert all([q for group in groups for q in group] == order for groups in made)
+    assert len(set(made)) == len(made)
+    assert tuple((q,) for q in order) in made
+    assert (tuple(order),) in made or not replicas
+    assert replicas or all(len(group) == 1 for groups in made for group in groups)
+    assert device_counts(count)[0] == count
+    assert all(p > q for p, q in pairwise(device_counts(count)))
+
+
+class _Periods:
+    """Seconds of every run as any stage, as numbers and nothing behind them."""
+
+    def __init__(self, seconds: np.ndarray) -> None:
+        self.seconds = seconds
+        places = np.arange(seconds.shape[1])
+        self.line = type("Line", (), {"places": places, "seconds": np.ones((len(places), seconds.shape[0]))})
+
+    def period_s(self, groups: Any, g: int) -> np.ndarray:
+        begins = np.arange(self.seconds.shape[1])
+        return np.where(begins[:, None] < begins[None, :], self.seconds[g], np.inf)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(2, 7))
+def test_the_cut_s_slowest_stage_is_as_fast_as_that_of_any_cut(seed: int, stages: int, atoms: int) -> None:
+    generator = np.random.default_rng(seed)
+    seconds = generator.random((stages, atoms + 1, atoms + 1))
+    seconds[generator.random(seconds.shape) < 0.2] = np.inf  # does not fit
+    groups = [(q,) for q in range(stages)]
+    cut = stages_of_line(_Periods(seconds), groups)  # type: ignore[arg-type]
+    every = [(0, *inner, atoms) for inner in combinations(range(1, atoms), stages - 1)]
+    best = min(
+        (max(seconds[g, b, c] for g, (b, c) in enumerate(pairwise(ends))) for ends in every), default=np.inf
+    )
+    if not np.isfinite(best):
+        assert cut is None
+        return
+    assert cut is not None
+    assert max(seconds[g, b, c] for g, (b, c) in enumerate(cut.runs)) == best
+    assert [cut.runs[0][0], *(c for _, c in cut.runs)] in [list(ends) for ends in every]

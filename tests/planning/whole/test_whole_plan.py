@@ -1,0 +1,180 @@
+"""What is decided together: what fits, by what, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
+from netsplit.errors import InfeasibleError
+from netsplit.experiment.whole.devices import Devices
+from netsplit.experiment.whole.foreseen import Foreseen
+from netsplit.graph.batches.batch import Batch
+from netsplit.optim.optimizers import MOMENTUM
+from netsplit.partition.base import Placement, SolverReport
+from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.plan import Plan
+from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole.judge import Judge
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.program.schedules import GPipe, OneFOneB
+from netsplit.simulate.simulate import simulate
+from tests.examples import tried
+from tests.nets import CASES, placements
+
+SAMPLES, WIDTH = 64, 256
+
+
+class Deep(nn.Module):
+    """Many activations and few parameters."""
+
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        layers = [(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH) if norm else nn.Tanh()) for _ in range(6)]
+        self.layers = nn.Sequential(*(each for pair in layers for each in pair), nn.Linear(WIDTH, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def cluster(count: int, capacity: str | int = "8GB", bandwidth: str = "12GB") -> ClusterDescription:
+    devices = [DescribedDevice(f"d{q}", capacity=capacity, model="TITAN RTX") for q in range(count)]
+    return described_cluster("drawn", devices, LinkCost(bandwidth, 1e-5))
+
+
+def batch(samples: int = 4096) -> tuple[Tensor, Tensor]:
+    with torch.device("meta"):
+        return torch.zeros(samples, WIDTH), torch.zeros(samples, dtype=torch.long)
+
+
+@cache
+def model(norm: bool = False) -> nn.Module:
+    with torch.device("meta"):
+        return Deep(norm)
+
+
+def planned(devices: ClusterDescription, norm: bool = False, samples: int = 4096, **open_: Any) -> WholePlan:
+    given = netsplit.AutoSchedule(**({"time_limit_s": 2.0} | open_))
+    return netsplit.plan(model(norm), nn.CrossEntropyLoss(), batch(samples), devices, schedule=given)
+
+
+def peak(whole: WholePlan) -> int:
+    return max(whole.peak_bytes.values())
+
+
+def test_one_device_is_enough_where_links_are_slow_and_all_where_they_are_fast() -> None:
+    slow = planned(cluster(2, bandwidth="1MB"), microbatches=[1, 4])
+    assert slow.frontier[0].kind == "single"
+    assert "1 of 2 devices" in slow.lines[0]
+    fast = planned(cluster(2, bandwidth="100GB"), samples=65536)
+    assert fast.frontier[0].devices == 2
+    assert fast.samples_per_s > planned(cluster(1), samples=65536).samples_per_s
+
+
+def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
+    four: dict[str, Any] = {"microbatches": 4, "schedules": ["gpipe"]}
+    free = planned(cluster(1), **four)
+    assert not free.schedule.recompute
+    small = int(0.8 * peak(free))
+    again = planned(cluster(1, small), **four)
+    assert again.schedule.recompute
+    assert peak(again) <= small
+    assert again.iteration_s > free.iteration_s
+    with pytest.raises(InfeasibleError, match=r"lacks .* on 'd0'"):
+        planned(cluster(1, small), **four, recompute=False)
+    split = planned(cluster(2, small), **four, recompute=False, replicas=False)
+    assert split.frontier[0].kind in ("pipeline", "operators")
+    assert not split.schedule.recompute
+    assert peak(split) <= small
+
+
+def test_where_nothing_fits_one_sentence_says_what_the_nearest_plan_lacks() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        planned(cluster(2, "1MB"), microbatches=2)
+    said = str(caught.value)
+    assert "no plan fits on cluster 'drawn'" in said
+    assert "micro-batches" in said
+    assert "bytes" in said
+    assert "\n" not in said
+
+
+def test_replicas_are_had_only_where_they_are_open_and_no_buffer_forbids_them() -> None:
+    fast = cluster(2, bandwidth="100GB")
+    both = planned(fast, samples=65536)
+    assert both.placement.replicas
+    alone = planned(fast, samples=65536, replicas=False)
+    assert not alone.placement.replicas
+    assert all(row.kind not in ("data parallel", "hybrid") for row in alone.frontier)
+    case = CASES["in_place"]
+    written = netsplit.plan(
+        case.fresh(), case.loss, (case.inputs[0], case.targets), fast,
+        schedule=netsplit.AutoSchedule(time_limit_s=1),
+    )  # fmt: skip
+    assert not written.placement.replicas
+
+
+def test_batch_statistics_are_remarked_on_where_there_are_any() -> None:
+    fast = cluster(2, bandwidth="100GB")
+    cut = planned(fast, norm=True, samples=65536, microbatches=4, replicas=False)
+    assert any("micro-batches of 16384 samples" in note for note in cut.notes)
+    assert "micro-batches of 16384 samples" in str(cut)
+    copied = planned(fast, norm=True, samples=65536)
+    if copied.placement.replicas:
+        assert any("first replica" in note for note in copied.notes)
+    assert planned(fast, samples=65536, microbatches=4).notes == ()
+
+
+def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> None:
+    whole = planned(cluster(2))
+    rows = whole.frontier
+    assert rows[0].why_not == ""
+    assert all(row.why_not for row in rows[1:])
+    assert all(row.samples_per_s <= rows[0].samples_per_s + 1e-9 for row in rows if row.samples_per_s)
+    plan: Plan = whole.plan
+    simulated = simulated_by(plan.problem)
+    timeline = simulate(simulated.program(plan.placement), plan.problem.cluster, plan.problem.costs)
+    assert timeline.iteration_s == whole.iteration_s
+    assert simulated.schedule == whole.schedule
+    assert all(peak <= 8e9 for peak in whole.peak_bytes.values())
+    written = json.loads(json.dumps(whole.to_dict()))
+    assert written["microbatches"] == whole.schedule.microbatches
+    assert len(written["frontier"]) == len(rows)
+    assert "<table" in whole._repr_html_()
+    assert all(words in str(whole) for words in ("why not", "What more would bring", "one more device"))
+    assert all(gain.gain >= 0 for gain in whole.gains)
+
+
+@cache
+def _step() -> Foreseen:
+    case = CASES["cells"]
+    example = Batch.of(case.inputs[0], case.targets)
+    return Foreseen(case.fresh(), case.loss, example, Devices.described(cluster(3)), MOMENTUM)
+
+
+@cache
+def _problem(microbatches: int) -> Any:
+    return _step().planner(GPipe(microbatches)).problem()
+
+
+@settings(deadline=None, max_examples=tried(60))  # the first draws wait for a capture
+@given(st.data(), st.sampled_from([1, 2, 4]))
+def test_no_iteration_is_shorter_than_what_its_busiest_device_computes(data: Any, microbatches: int) -> None:
+    problem = _problem(microbatches)
+    where, order = data.draw(placements(problem.graph, 3))
+    names = [device.name for device in problem.cluster.devices]
+    renamed = {v: names[int(device.rpartition(":")[2])] for v, device in where.items()}
+    priority = topological_priority(problem.graph, {v: float(key) for v, key in order.items()})
+    placement = Placement("drawn", renamed, priority, SolverReport("heuristic", 0.0))
+    judge = Judge(_problem, recompute=False)
+    judged = judge.judge("drawn", OneFOneB(microbatches), placement)
+    assert judged.iteration_s >= judge.load_s(microbatches, placement) * (1 - 1e-9)
+    assert judge.judge("again", OneFOneB(microbatches), replace(placement, method="again")) is judged

@@ -1,0 +1,152 @@
+"""`netsplit.plan`: an answer without a worker, and a model that is left as it was."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.cluster.named import named_cluster
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.formats.own import save_workload
+from netsplit.graph import capture
+from netsplit.planning.workload import Workload
+from netsplit.program.schedules import GPipe
+from tests.builders import costs_of, cpus
+
+LOSS = nn.CrossEntropyLoss()
+X, Y = torch.randn(32, 12), torch.randint(3, (32,))
+QUICK = netsplit.AutoSchedule(microbatches=[1, 4], time_limit_s=1.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+
+
+def fresh() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def on_meta(value: Any) -> Any:
+    return value.to("meta")
+
+
+def test_a_plan_leaves_model_and_batch_as_they_are_and_one_without_values_has_the_same() -> None:
+    model = fresh()
+    before = copy.deepcopy(model.state_dict())
+    whole = netsplit.plan(model, LOSS, (X, Y), "v100x8", schedule=QUICK, progress=False)
+    assert {tensor.device.type for tensor in model.state_dict().values()} == {"cpu"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    hollow = netsplit.plan(
+        on_meta(copy.deepcopy(model)), LOSS, (on_meta(X), on_meta(Y)), "v100x8", schedule=QUICK
+    )
+    assert hollow.plan.problem.graph == whole.plan.problem.graph
+    assert hollow.plan.problem.costs == whole.plan.problem.costs
+    assert set(whole.peak_bytes) == {f"d{q}" for q in range(8)}
+
+
+def test_workers_of_this_machine_are_predicted_at_its_speed_with_links_as_stated() -> None:
+    stated = replace(netsplit.cpu_cluster(2), latency_s=1e-3, bandwidth=1e6)
+    for cluster, latency_s, bandwidth in ((stated, 1e-3, 1e6), (2, 60e-6, 6e9)):
+        whole = netsplit.plan(fresh(), LOSS, (X, Y), cluster, schedule=QUICK)
+        link = whole.plan.problem.cluster.links["cpu:0", "cpu:1"]
+        assert (link.latency_s, link.bandwidth) == (latency_s, pytest.approx(bandwidth))
+        assert whole.plan.problem.costs.predicted
+        assert 0 < whole.iteration_s < 1
+
+
+def test_a_named_schedule_is_planned_as_parallelize_would() -> None:
+    whole = netsplit.plan(
+        fresh(), LOSS, (X, Y), "titan_rtx3", schedule="1f1b", partitioner="m_topo", optimizer=torch.optim.Adam
+    )
+    assert (whole.schedule.name, whole.schedule.microbatches) == ("1f1b", 4)
+    assert whole.placement.method == "m_topo"
+    assert [row.why_not for row in whole.frontier] == [""]
+    again = netsplit.plan(
+        fresh(), LOSS, (X, Y), "titan_rtx3", schedule=GPipe(2, recompute=True), partitioner="single"
+    )
+    assert again.schedule == GPipe(2, recompute=True)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", QUICK], ids=["gpipe", "auto"])
+def test_what_does_not_fit_is_refused_whether_a_method_heeds_it_or_not(schedule: Any) -> None:
+    tiny = netsplit.cpu_cluster(2, capacity=2000)
+    with pytest.raises(InfeasibleError, match=r"bytes\)"):
+        netsplit.plan(fresh(), LOSS, (X, Y), tiny, schedule=schedule, partitioner="single")
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    graph = capture(fresh(), LOSS, (X[:8], Y[:8]))
+    save_workload(Workload("kept", graph, costs_of(graph, 1e-3, 2e-3), cpus(2)), tmp_path / "graph.json")
+    return tmp_path / "graph.json"
+
+
+def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
+    whole = netsplit.plan(fresh(), LOSS, (X, Y), 2, schedule=QUICK, profile=str(profile))
+    assert whole.schedule.microbatches == 4
+    assert whole.batch_size == 32
+    seconds = {each.forward_s for each in whole.plan.problem.costs.devices["cpu"].nodes.values()}
+    assert seconds == {1e-3}
+    with pytest.raises(ConfigError, match="has 30 samples, and 'kept' was measured with micro-batches of 8"):
+        netsplit.plan(fresh(), LOSS, (X[:30], Y[:30]), 2, profile=profile)
+    with pytest.raises(ConfigError, match=r"profile was measured of another model: its '0\.weight'"):
+        netsplit.plan(nn.Linear(12, 3), LOSS, (X, Y), 2, profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cluster": "v100x9"}, ["cluster is 'v100x9'", "v100x8"]),
+        ({"cluster": "mixed3"}, ["cluster 'mixed3' says how fast its devices are beside a measured graph"]),
+        ({"cluster": 0}, ["0 workers"]),
+        ({"cluster": 2.5}, ["cluster is 2.5", "number of workers"]),
+        ({"schedule": "gpip"}, ["schedule 'gpip'", "auto"]),
+        ({"schedule": netsplit.AutoSchedule(microbatches=3)}, ["32 does not divide into 3"]),
+        ({"profile": "nowhere.json"}, ["nowhere.json"]),
+        ({"batch": X}, ["pair"]),
+        ({"model": nn.Linear}, ["model is the class Linear itself"]),
+        ({"autocast": "fp8"}, ["autocast is 'fp8'"]),
+        ({"optimizer": "sgd"}, ["optimizer"]),
+    ],
+)
+def test_a_bad_argument_is_one_sentence(options: dict[str, Any], words: list[str]) -> None:
+    given: dict[str, Any] = {"model": fresh(), "loss": LOSS, "batch": (X, Y), "cluster": 2} | options
+    with pytest.raises(NetSplitError) as caught:
+        netsplit.plan(**given)
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_cluster_is_known_by_its_name() -> None:
+    assert len(named_cluster("v100x8").speeds) == 8  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="cluster is 'cpu3', which is no option of conf/cluster"):
+        named_cluster("cpu3")
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 64), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def test_autocast_and_averages_count() -> None:
+    plain = netsplit.plan(Halves(), LOSS, (X, Y), "v100x8", schedule=QUICK)
+    more = netsplit.plan(
+        Halves(), LOSS, (X, Y), "v100x8", schedule=QUICK, autocast="float16", ema_decay=0.9, clip_norm=1.0
+    )
+    assert more.plan.problem.graph.autocast == "float16"
+    assert more.plan.problem.costs.alpha == plain.plan.problem.costs.alpha + 1
+    assert more.plan.compiler.shared_norm
