@@ -30,5 +30,6 @@ def plan_under(problem: Problem, method: Partitioner, batch_size: int) -> WholeP
     plan = replace(plan, problem=replace(plan.problem, improved=None))
     judge = Judge(lambda microbatches: plan.problem, recompute=False)
     chosen = judge.judge(plan.placement.method, simulated_by(problem).schedule, plan.placement)
-    rows = frontier_of(judge, chosen, batch_size)
-    return WholePlan(plan, batch_size, rows, (), notes_of(problem, plan.placement), plan.seconds, len(rows))
+    assert chosen is not None, "the first of its kind"
+    rows, notes = frontier_of(judge, chosen, batch_size), notes_of(problem, plan.placement)
+    return WholePlan(plan, batch_size, plan.bound_s or 0.0, rows, (), notes, plan.seconds, len(rows))

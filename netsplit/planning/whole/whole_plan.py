@@ -10,7 +10,6 @@ from html import escape
 from typing import Any
 
 from netsplit.errors import InfeasibleError
-from netsplit.graph.checks.replicated import unreplicable
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
@@ -194,9 +193,10 @@ def _bound_s(problem_of: Callable[[int], Problem], counts: Sequence[int], open_:
     bounds = []
     for m in counts:
         problem = problem_of(m)
-        replicas = open_.replicas and unreplicable(problem.graph, problem.graph.nodes) is None
+        shared = open_.replicas and m > 1
+        alone = frozenset(() if shared else problem.graph.nodes)
         kept = 0 if open_.recompute or problem.costs.offload.activations else 1
-        schedule = AnySchedule(m, simulated_by(problem).training, False, True, kept, replicas and m > 1, True)
+        schedule = AnySchedule(m, simulated_by(problem).training, False, True, kept, alone)
         bounds.append(iteration_bound_s(problem, schedule))
     return min(bounds)
 

@@ -4,8 +4,8 @@
     the grid:               schedule x micro-batches x recomputation x method, each simulated
                             (a method's answer under it, within the capacities)
 
-A row says how the best of the grid compares: 1.10 takes 1.10 times as long as the whole plan. Rows are kept as
-they come (`--json`), and an interrupted run goes on. The grid's methods that search have `--method-limit`
+A row says how the best of the grid compares: 1.10 takes 1.10 times as long as the whole plan. Rows are kept
+as they come (`--json`), and an interrupted run goes on. The grid's methods that search have `--method-limit`
 seconds each.
 """
 
@@ -17,22 +17,16 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from benchmarks._command import command_parser
-from benchmarks.setting import CONF, described
-from netsplit.cluster.catalogue import accelerator
-from netsplit.cluster.described import ClusterDescription, uniform_cluster
-from netsplit.config import build
+from benchmarks.whole_plan.subject import CLUSTERS, MODELS, Subject
 from netsplit.errors import NetSplitError
 from netsplit.files import write_json
-from netsplit.graph.recording.step import capture
 from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.fitting import fitted
@@ -40,33 +34,10 @@ from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
 from netsplit.planning.whole.judge import Judge, problem_under
 from netsplit.planning.whole.whole_plan import decide_whole
-from netsplit.planning.workload import Workload
-from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.simulate.simulate import simulate
 from netsplit.tables import Column, Table
 
-IMAGES = "dataset=synthetic dataset.num_classes=1000"
-MODELS = {
-    "amoebanet_d": f"model=amoebanet_d {IMAGES} batch_size=128",
-    "bert": "model=bert dataset=synthetic dataset.kind=tokens dataset.shape=[128] "
-    "dataset.num_classes=30522 batch_size=128",
-    "deeplab_v3": "model=deeplab_v3 dataset=synthetic dataset.kind=mask dataset.num_classes=21 batch_size=32",
-    "googlenet": f"model=googlenet {IMAGES} batch_size=256",
-    "gpt": "model=gpt dataset=synthetic dataset.kind=tokens dataset.shape=[512] "
-    "dataset.num_classes=50257 batch_size=64",
-    "inception_v3": f"model=inception_v3 {IMAGES} dataset.shape=[3,299,299] batch_size=128",
-    "resnet152": f"model=resnet152 {IMAGES} batch_size=128",
-    "u_transformer": "model=u_transformer dataset=synthetic dataset.kind=mask dataset.shape=[3,256,256] "
-    "dataset.num_classes=2 batch_size=32",
-    "vgg19": f"model=vgg19 {IMAGES} batch_size=128",
-    "wide_resnet152": f"model=wide_resnet152 {IMAGES} batch_size=128",
-}
-"""Models of `conf/model` in full size, as words of a command line."""
-
-CLUSTERS = ("v100x8", "titan_rtx5", "h200x8", "mixed3", "old_new", "v100x16")
-BASE = "TITAN RTX"  # what the speeds of mixed3 are relative to
-ALPHA = 3  # SGD with momentum
 QUICK = (
     "single",
     "ddp",
@@ -162,34 +133,6 @@ def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
     return PlanRow(model, cluster, subject.nodes, words, whole_s, bound_s, decided_s, best, ddp_s, tried)
 
 
-class Subject:
-    """A model of `conf/model` captured on the meta device at any number of micro-batches, on a cluster."""
-
-    def __init__(self, model: str, cluster: str) -> None:
-        self.name, self.cluster = model, _cluster(cluster)
-        self.words = MODELS[model]
-        self.batch_size = int(_config(self.words).batch_size)
-        self.problems: dict[int, Problem] = {}
-
-    @property
-    def nodes(self) -> int:
-        return max((len(problem.graph) for problem in self.problems.values()), default=0)
-
-    def problem(self, m: int) -> Problem:
-        """Of planning with so many micro-batches, by lifetimes."""
-        if m not in self.problems:
-            graph = _graph(self.words, self.batch_size // m)
-            known = accelerator(BASE, "BASE")
-            work = Workload(self.name, graph, predicted_costs(graph, {known.name: known}, ALPHA))
-            self.problems[m] = work.problem(
-                self.cluster,
-                "simulated",
-                schedule=SCHEDULES["gpipe"]().with_microbatches(m),
-                memory="lifetimes",
-            )
-        return self.problems[m]
-
-
 def _grid(subject: Subject, counts: Sequence[int], options: argparse.Namespace) -> Iterator[Best]:
     """What fits of all points that may be the best; a method is told of the capacities where it must be.
 
@@ -257,26 +200,6 @@ def _roomy(problem: Problem) -> Problem:
 
 def _of(name: str, m: int) -> Schedule:
     return SCHEDULES[name]().with_microbatches(m)
-
-
-def _cluster(name: str) -> ClusterDescription:
-    if name == "v100x16":  # of conf/experiment/scaling.yaml
-        return uniform_cluster(16, "22GB", None, 1e-5, name=name, model="V100-SXM2-32GB")
-    return described(name)
-
-
-@cache
-def _config(words: str) -> Any:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", overrides=words.split())
-
-
-@cache
-def _graph(words: str, samples: int) -> Any:
-    cfg = _config(words)
-    with torch.device("meta"):
-        model = build(cfg.model)
-    return capture(model.train(), build(cfg.loss), build(cfg.dataset).shapes(samples))
 
 
 def _read(row: dict[str, Any]) -> PlanRow:
