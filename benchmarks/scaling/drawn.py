@@ -1,6 +1,6 @@
 """Training steps and clusters of any size: what a large model on many devices looks like to a method.
 
-    layered    rows of drawn width, every node reads one to three of the row before and now and then an older one
+    layered    rows of drawn width, which read the row before and now and then an older one
     blocks     a transformer: the same layer again and again, one tensor of activations beside each
 
 Seconds and bytes are those of half-precision training on accelerators: 60 TFLOP/s that are reached, 1.5 TB/s
@@ -182,9 +182,7 @@ def drawn_problem(
     largest = max(memory.load([name]).nbytes for name in workload.graph.nodes)
     capacity = int(ROOM * memory.total_bytes / devices) + largest
     of_all = [f"d{i}" for i in range(devices)]
-    links = {
-        (of_all[i], of_all[j]): link_of(i, j) for i in range(devices) for j in range(devices) if i != j
-    }
+    links = {(of_all[i], of_all[j]): link_of(i, j) for i in range(devices) for j in range(devices) if i != j}
     placed = tuple(
         Device(name, names[i * kinds // devices], capacity, "cuda") for i, name in enumerate(of_all)
     )

@@ -64,7 +64,9 @@ def acknowledged(
         over: list[Send] = []
         for recv in taken.get(index, ()):
             sends = under_way.get(recv.peer, [])
-            told = {send.tag for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]}
+            told = {
+                send.tag for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]
+            }
             under_way[recv.peer] = [send for send in sends if send.tag not in told]
             over += [send for send in sends if send.tag in told]
         if over:

@@ -91,8 +91,8 @@ class Annealer:
 def clusters_of(instance: Instance) -> Csr:
     """[clusters] -> atoms: every set that arises when the heaviest edges between atoms are merged in turn.
 
-    The weight of an edge is the mean seconds of its transfers; a set stops growing at half of the work. Of more
-    than `MOST_MEMBERS` in all, as thousands of atoms have, those that go in.
+    The weight of an edge is the mean seconds of its transfers; a set stops growing at half of the work. Of
+    more than `MOST_MEMBERS` in all, as thousands of atoms have, those that go in.
     """
     weight: dict[tuple[int, int], float] = {}
     pairs = max(1, len(instance.devices) * (len(instance.devices) - 1))

@@ -173,8 +173,13 @@ class Search:
         if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
             self.unreplicated = answer
 
-    def portfolio(self, until: float) -> list[Candidate]:
-        """What the methods answer, each of which is offered; none is begun after `until`."""
+    def portfolio(self, until: float, patience: float = 0.5) -> list[Candidate]:
+        """What the methods answer, each of which is offered.
+
+        Args:
+            until: on ``time.perf_counter``: none is begun after it.
+            patience: the part of the time until then that each is given.
+        """
         tried = []
         filled = fill_in_order(self.problem, self.instance.capacity.tolist())
         if filled is not None:  # whatever the clock does, there is an answer
@@ -187,7 +192,9 @@ class Search:
                 Scheduled(where, order_of(self.instance, known), self._value_of(known), "what is known")
             )
         left_out: dict[str, str] = {}
-        for each in candidates(self.problem, self.instance, self.methods, self._value_of, until, left_out):
+        for each in candidates(
+            self.problem, self.instance, self.methods, self._value_of, until, left_out, patience
+        ):
             tried.append(each)
             if self._fits(each):
                 order = order_of(self.instance, each.placement)
@@ -338,9 +345,8 @@ class Search:
             self.notes["moves"] += 2 * moves
 
     def _value_of(self, placement: Placement) -> float:
-        if placement.replicas and self.problem.evaluate is not None and self.turns != ONE_BATCH:
-            return self._simulated_s(placement)
-        if self.simulated and (self.metered or not self.comparable):
+        compiled = self.comparable and not self.metered and not placement.replicas
+        if self.simulated and not compiled:
             return self._simulated_s(placement)
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined
 
-__all__ = ["EAGER_1F1B", "GPIPE", "KINDS", "ONE_F_ONE_B", "SINGLE_BATCH", "Arrays", "DeviceSeconds", "moving_s"]
+__all__ = [
+    "EAGER_1F1B",
+    "GPIPE",
+    "KINDS",
+    "ONE_F_ONE_B",
+    "SINGLE_BATCH",
+    "Arrays",
+    "DeviceSeconds",
+    "moving_s",
+]
 
 SINGLE_BATCH, GPIPE, ONE_F_ONE_B, EAGER_1F1B = range(4)
 KINDS = {"single_batch": SINGLE_BATCH, "gpipe": GPIPE, "1f1b": ONE_F_ONE_B, "eager_1f1b": EAGER_1F1B}

@@ -142,7 +142,8 @@ def _one_f_one_b(
     names = _by_first(home, devices)
     listing = _Listing(
         _waits(feeders, readers, trained, m), np.zeros(len(order), np.int64),
-        _begins(home, trained, devices, m), np.zeros(devices, np.int64), np.full(count, -1), np.full(devices, -1), np.zeros(devices, np.int64), np.zeros(count, np.int64),
+        _begins(home, trained, devices, m), np.zeros(devices, np.int64), np.full(count, -1),
+        np.full(devices, -1), np.zeros(devices, np.int64), np.zeros(count, np.int64),
     )  # fmt: skip
     # 1. ready
     for s in range(count):
@@ -237,7 +238,7 @@ def _waits(feeders: Packed, readers: Packed, trained: NDArray[np.bool_], m: int)
 
 @inlined
 def _offer(task: int, s: int, m: int, home: Ints, listing: _Listing) -> None:
-    """Into the heap of its device, by urgency: backwards of early micro-batches, then forwards of late segments."""
+    """Into its device's heap by urgency: backwards of early micro-batches, forwards of late segments."""
     d, count = home[s], len(listing.open)
     x, i = task // m, task % m
     key = i * count + s if x >= count else (m + i) * count + count - 1 - s
@@ -283,7 +284,7 @@ def _pop_key(d: int, listing: _Listing) -> int:
 
 @inlined
 def _earliest(m: int, listing: _Listing) -> int:
-    """Where none may begin, all that are ready were put aside: of the earliest micro-batch and segment, taken."""
+    """Taken of those that were put aside, where none may begin: of the earliest micro-batch and segment."""
     first = -1
     for s in range(len(listing.aside)):
         if listing.aside[s] >= 0 and (first < 0 or listing.aside[s] % m < listing.aside[first] % m):

@@ -101,8 +101,7 @@ class _AutoSolvers:
 
     def _searched(self, simulated: bool) -> Choice:
         if len(self.problem.graph) > LARGE:
-            replicates = self.problem.objective.scheduled and replicable(self.problem.graph)
-            return large_answer(self.problem, self.starts, self.deadline, replicates, simulated)
+            return large_answer(self.problem, self.starts, self.deadline, simulated)
         methods = _portfolio(self.problem, Instance.of(self.problem))
         search = Search(self.problem, self.starts, self.deadline, methods, Auto.name, simulated)
         search.compile()

@@ -33,7 +33,9 @@ class CoarseProblem:
         problem = whole.problem
         costs = replace(
             problem.costs,
-            devices={kind: _summed(each, whole.names, groups) for kind, each in problem.costs.devices.items()},
+            devices={
+                kind: _summed(each, whole.names, groups) for kind, each in problem.costs.devices.items()
+            },
         )
         graph = _grouped(problem.graph, groups, group_of)
         return cls(whole, replace(problem, graph=graph, costs=costs, evaluate=None, known=None), group_of)

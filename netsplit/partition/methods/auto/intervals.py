@@ -13,8 +13,8 @@ from collections import Counter
 
 import numpy as np
 
-from netsplit.graph.quotient import strong_components, successors
 from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import strong_components, successors
 from netsplit.partition.common.instance import Floats, Instance, Ints
 
 __all__ = ["intervals", "repeated"]
@@ -38,7 +38,9 @@ def intervals(instance: Instance, target: int) -> tuple[list[list[int]], int]:
         together = -(-times // max(room, 1))  # repetitions in one piece, where there are very many
         width = together * period
         begin = first + int(crossing[first : first + period].argmin())
-        own = _narrow(crossing[begin : begin + width], work[begin : begin + width], room * width // (last - first))
+        own = _narrow(
+            crossing[begin : begin + width], work[begin : begin + width], room * width // (last - first)
+        )
         rounds = (last - begin) // width
         borders = [begin + i * width + cut for i in range(rounds) for cut in (0, *own)]
         borders.append(begin + rounds * width)
@@ -49,7 +51,10 @@ def intervals(instance: Instance, target: int) -> tuple[list[list[int]], int]:
         rest, ends = target, ((0, instance.n),)
     for a, b in ends:
         if a < b:
-            borders += [a, *(a + cut for cut in _narrow(crossing[a:b], work[a:b], rest * (b - a) // instance.n))]
+            borders += [
+                a,
+                *(a + cut for cut in _narrow(crossing[a:b], work[a:b], rest * (b - a) // instance.n)),
+            ]
     number = np.zeros(instance.n, np.int64)
     number[sorted({border for border in borders if 0 < border < instance.n})] = 1
     return _acyclic(instance, np.cumsum(number)), again

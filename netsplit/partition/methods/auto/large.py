@@ -1,8 +1,8 @@
 """`auto` beyond some thousands of nodes, where a move takes milliseconds and methods' tables gigabytes.
 
-    fast methods ──► judged by the compiled step ──► best ─────────────────────────────┐
-                                                      │                                ▼
-    intervals ──► the same problem of groups ──► portfolio and annealing ──► best ──► annealed whole ──► answer
+fast methods ──► judged by the compiled step ──► best ─────────────────────────────┐
+                                                  │                                ▼
+intervals ──► the same problem of groups ──► portfolio and annealing ──► best ──► annealed whole ──► answer
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 
-from netsplit.partition.base import Latency, Problem
+from netsplit.partition.base import ONE_BATCH, Latency, Problem
 from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.engines.search import Search
@@ -21,7 +21,6 @@ from netsplit.partition.methods.auto.intervals import intervals
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.ddp import Ddp
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.layerwise import Layerwise
@@ -37,28 +36,31 @@ LARGE = 4000  # nodes
 GROUPS = 1200
 FAST, COARSELY = 0.5, 0.8  # of the time: when the fast methods, and the search of groups, have ended
 HEAT = 0.003  # of the last search, which begins where another has ended
+FAST_METHODS: tuple[Partitioner, ...] = (
+    Single(), Balanced(), Layerwise(), MTopo(), Heft(), Dpos(), MEtf(), RoundRobin(),
+)  # fmt: skip
+"""In about the order of the time that they take, which grows little faster than the graph; no replicas."""
+
 TRIED = 3  # answers of the search of groups, on the whole graph
 
 
-def large_answer(problem: Problem, starts: int, deadline: float, replicates: bool, simulated: bool) -> Choice:
+def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool) -> Choice:
     """The best that fast methods and a search of groups find, improved as long as the time allows.
 
     Judged by the compiled step under the schedule, or the one nearest to it, and by the count of bytes.
 
     Args:
         deadline: on ``time.perf_counter``.
-        replicates: replicas train what one device trains.
         simulated: the iteration of `Problem.evaluate` is minimised, else a step of one batch.
 
     Raises:
         InfeasibleError: nothing that fits was found.
     """
     turns = problem.evaluate.turns if simulated and problem.evaluate is not None else None
-    methods = _fast(replicates)
-    search = Search(problem, starts, deadline, methods, "auto", turns=turns)
+    search = Search(problem, starts, deadline, FAST_METHODS, "auto", turns=turns or ONE_BATCH)
     search.compile()
     began, deadline = search.started, search.deadline
-    search.portfolio(began + FAST * (deadline - began))
+    search.portfolio(began + FAST * (deadline - began), patience=1.0)
     _search_groups(search, starts, began + COARSELY * (deadline - began))
     _refine(search)
     answer = search.best
@@ -79,12 +81,6 @@ def large_answer(problem: Problem, starts: int, deadline: float, replicates: boo
     return replace(choice, bound_s=bound_s, bound_for=Latency.bound_key)
 
 
-def _fast(replicates: bool) -> list[Partitioner]:
-    """In about the order of the time that they take, which grows little faster than the graph."""
-    ddp = [Ddp()] if replicates else []
-    return [Single(), Balanced(), Layerwise(), MTopo(), *ddp, Heft(), Dpos(), MEtf(), RoundRobin()]
-
-
 def _search_groups(search: Search, starts: int, until: float) -> None:
     """Offers what a search of groups of nodes finds."""
     if time.perf_counter() >= until:
@@ -94,8 +90,7 @@ def _search_groups(search: Search, starts: int, until: float) -> None:
     if search.unreplicated is not None:
         known = coarse.coarsened(search.unreplicated.where)
         coarse = replace(coarse, problem=replace(coarse.problem, known=known))
-    methods = _fast(replicates=False)
-    inner = Search(coarse.problem, starts, until, methods, "auto, of groups", turns=search.turns)
+    inner = Search(coarse.problem, starts, until, FAST_METHODS, "auto, of groups", turns=search.turns)
     inner.run(None)
     search.notes["groups"] = {"count": len(groups), "repeated": again, "moves": inner.notes["moves"]}
     best = [] if inner.best is None else [inner.best.where]

@@ -15,6 +15,7 @@ import numpy as np
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.common.clock import Clock
 from netsplit.partition.common.instance import Csr, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.methods.baechi.baechi import (
@@ -48,8 +49,8 @@ class EtfLoop:
     graphs have none; a captured one has a counter beside each batch normalisation, which could start at once
     anywhere, and would draw the normalisation to whatever device is idle first.
 
-    Of devices that are alike and have done nothing yet, the first stands for all: they would propose the same,
-    and ties go to it.
+    Of devices that are alike and have done nothing yet, the first stands for all: they would propose the
+    same, and ties go to it.
     """
 
     def __init__(self, tasks: BaechiProblem, memory: Memory) -> None:
@@ -75,8 +76,8 @@ class EtfLoop:
         self.asked: list[int] = sorted(self._unused)  # devices, ascending
         self._prepare([v for v in range(n) if not self._waits_for[v] and v not in following])
 
-    def run(self) -> bool:
-        """Whether every operator could be placed."""
+    def run(self, clock: Clock | None = None) -> bool:
+        """Whether every operator could be placed; raises as `Clock.tick`."""
         now = 0
         while True:
             self._finish(now)
@@ -86,6 +87,8 @@ class EtfLoop:
                 startable = [(row, self.asked[c]) for c, row, ticks in proposals if ticks <= now]
                 if not startable:
                     break
+                if clock is not None:
+                    clock.tick()
                 self._commit(*min(startable))
             moments = [ticks for _, _, ticks in proposals if ticks < NEVER]
             moments += [int(self.end[v]) for v in self._running if v >= 0]
@@ -94,12 +97,12 @@ class EtfLoop:
             now = min(moments)
 
     def proposals(self, idle: list[int], now: int, table: Ints) -> list[tuple[int, int, int]]:
-        """Of each idle device its column, the row of `table` that it would run, and when it has something to do.
+        """Of each idle device its column, the row of `table` that it would run, and when it can do something.
 
         Args:
             idle: columns of the table.
             now: the time.
-            table: [ready operators by rank, devices asked] earliest starts, `NEVER` where one cannot be placed.
+            table: [ready operators by rank, devices asked] earliest starts, or `NEVER`.
         """
         rows = table[:, idle].argmin(axis=0)
         return list(zip(idle, rows.tolist(), table[rows, idle].tolist(), strict=True))
@@ -279,7 +282,7 @@ class MEtf(Partitioner):
         notes: dict[str, Any] = {}
         guide = self.guide(tasks, notes)
         loop = self.loop(tasks, tasks.instance.capacity, guide)
-        if not loop.run():
+        if not loop.run(Clock(problem, self.name)):
             raise self._infeasible(problem, tasks, loop, guide)
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))

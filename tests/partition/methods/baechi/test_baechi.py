@@ -117,5 +117,11 @@ def test_a_colocated_set_fits_where_what_it_keeps_does():
     memory = AuthorsMemory(tasks_of(problem), np.array([26, 27]), keep_outputs=False)
     nodes = np.arange(3)
     unplaced, placed = np.zeros(3, bool), np.ones(3, bool)
-    assert memory.placeable(nodes, unplaced, np.arange(2)).tolist() == [[False, True], [True, True], [False, True]]
-    assert memory.placeable(nodes, placed, np.arange(2)).all(), "of a set that has a device only the member is tested"
+    assert memory.placeable(nodes, unplaced, np.arange(2)).tolist() == [
+        [False, True],
+        [True, True],
+        [False, True],
+    ]
+    assert memory.placeable(nodes, placed, np.arange(2)).all(), (
+        "of a set that has a device only the member is tested"
+    )
