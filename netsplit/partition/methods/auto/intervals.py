@@ -10,6 +10,7 @@ An interval of a topological order is convex, and the graph of intervals has no 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -46,9 +47,9 @@ def intervals(instance: Instance, target: int) -> tuple[list[list[int]], int]:
         borders.append(begin + rounds * width)
         again = (rounds - 1) * (1 + len(own))
         rest = max(2, target - len(borders))
-        ends = ((0, begin), (begin + rounds * width, instance.n))
+        ends = [(0, begin), (begin + rounds * width, instance.n)]
     else:
-        rest, ends = target, ((0, instance.n),)
+        rest, ends = target, [(0, instance.n)]
     for a, b in ends:
         if a < b:
             borders += [
@@ -85,7 +86,8 @@ def repeated(labels: Ints) -> tuple[int, int, int]:
 
 def _labels(instance: Instance) -> Ints:
     """[n] equal where nodes do the same on tensors of the same sizes, which come from as far back."""
-    graph, seen = instance.problem.graph, {}
+    graph = instance.problem.graph
+    seen: dict[tuple[Any, ...], int] = {}
     labels = np.zeros(instance.n, np.int64)
     for v, node in enumerate(graph):
         back = tuple(sorted(v - int(instance.producer[u]) for u in instance.reads[v]))

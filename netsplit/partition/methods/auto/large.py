@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 LARGE = 4000  # nodes
 GROUPS = 1200
-FAST, COARSELY = 0.5, 0.8  # of the time: when the fast methods, and the search of groups, have ended
+FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the time: when methods, the search of groups, and all have ended
+GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
 HEAT = 0.003  # of the last search, which begins where another has ended
 FAST_METHODS: tuple[Partitioner, ...] = (
     Single(), Balanced(), Layerwise(), MTopo(), Heft(), Dpos(), MEtf(), RoundRobin(),
@@ -59,9 +60,11 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
     turns = problem.evaluate.turns if simulated and problem.evaluate is not None else None
     search = Search(problem, starts, deadline, FAST_METHODS, "auto", turns=turns or ONE_BATCH)
     search.compile()
-    began, deadline = search.started, search.deadline
-    search.portfolio(began + FAST * (deadline - began), patience=1.0)
-    _search_groups(search, starts, began + COARSELY * (deadline - began))
+    began, limit_s = search.started, search.deadline - search.started
+    search.deadline = began + END * limit_s
+    search.portfolio(began + FAST * limit_s, patience=1.0)
+    now = time.perf_counter()
+    _search_groups(search, starts, now + GROUPED * (began + COARSELY * limit_s - now))
     _refine(search)
     answer = search.best
     if answer is None:

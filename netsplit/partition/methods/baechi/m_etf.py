@@ -141,12 +141,14 @@ class EtfLoop:
     def _estimate(self, nodes: list[int]) -> None:
         if nodes:
             channel, asked = np.array(self._channel), np.array(self.asked)
-            self._ready_ticks[np.ix_(nodes, asked)] = self._inflow.ticks(nodes, asked, channel, self._arrival)
+            self._ready_ticks[np.array(nodes)[:, None], asked] = self._inflow.ticks(
+                nodes, asked, channel, self._arrival
+            )
 
     def _table(self, now: int) -> Ints:
         """[ready, devices asked] when each operator could start on each, `NEVER` where it cannot."""
         nodes, asked = self._node_at[self.ready], np.array(self.asked)
-        table = np.maximum(self._ready_ticks[np.ix_(nodes, asked)], np.maximum(self._free_at[asked], now))
+        table = np.maximum(self._ready_ticks[nodes[:, None], asked], np.maximum(self._free_at[asked], now))
         place = self.where[nodes]
         placed = place >= 0
         fits = self.memory.placeable(nodes, placed, asked)
@@ -228,10 +230,10 @@ class _Inflow:
             return ready
         edges, first_edge = _spans(starts, [nodes[k] for k in fed])
         rows, first_row = _spans(self._rows_of.starts, edges)
-        got = arrival[np.ix_(self._rows_of.items[rows], asked)]
+        got = arrival[self._rows_of.items[rows][:, None], asked]
         lacking = got < 0
         latest = np.maximum.reduceat(got, first_row)
-        cost = np.add.reduceat(np.where(lacking, self._cost[np.ix_(rows, asked)], 0), first_row)
+        cost = np.add.reduceat(np.where(lacking, self._cost[rows[:, None], asked], 0), first_row)
         home, end = self._home[edges], self._end[edges]
         begin = np.maximum(np.maximum(end, channel[home])[:, None], channel[asked])
         ticks = np.where(np.logical_or.reduceat(lacking, first_row), np.maximum(latest, begin + cost), latest)
