@@ -23,8 +23,8 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
-from netsplit.partition.common.clock import Clock
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.placing_clock import PlacingClock
 from netsplit.partition.common.room import Room
 
 __all__ = ["Chooser", "IdleSlots", "PartialSchedule", "StepTasks", "schedule_within_memory"]
@@ -240,7 +240,7 @@ def schedule_within_memory(
     """
     instance = Instance.of(problem)
     reserved: list[int] = []
-    clock = Clock(problem, method)
+    clock = PlacingClock(problem, method)
     for _ in range(RETRIES + 1):
         made = PartialSchedule(instance, tasks)
         stuck = _reserve(made, reserved)
@@ -275,7 +275,7 @@ def _reserve(made: PartialSchedule, atoms: Iterable[int]) -> int | None:
     return None
 
 
-def _run(made: PartialSchedule, order: list[int], choose: Chooser, clock: Clock) -> int | None:
+def _run(made: PartialSchedule, order: list[int], choose: Chooser, clock: PlacingClock) -> int | None:
     """Place and time; the atom that fits nowhere, or None."""
     n, atom_of = made.instance.n, made.instance.atom_of.tolist()
     for task in order:

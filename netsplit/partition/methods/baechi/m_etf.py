@@ -15,9 +15,9 @@ import numpy as np
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.common.clock import Clock
 from netsplit.partition.common.instance import Csr, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
+from netsplit.partition.common.placing_clock import PlacingClock
 from netsplit.partition.methods.baechi.baechi import (
     BaechiMemory,
     BaechiProblem,
@@ -76,8 +76,8 @@ class EtfLoop:
         self.asked: list[int] = sorted(self._unused)  # devices, ascending
         self._prepare([v for v in range(n) if not self._waits_for[v] and v not in following])
 
-    def run(self, clock: Clock | None = None) -> bool:
-        """Whether every operator could be placed; raises as `Clock.tick`."""
+    def run(self, clock: PlacingClock | None = None) -> bool:
+        """Whether every operator could be placed; raises as `PlacingClock.tick`."""
         now = 0
         while True:
             self._finish(now)
@@ -284,7 +284,7 @@ class MEtf(Partitioner):
         notes: dict[str, Any] = {}
         guide = self.guide(tasks, notes)
         loop = self.loop(tasks, tasks.instance.capacity, guide)
-        if not loop.run(Clock(problem, self.name)):
+        if not loop.run(PlacingClock(problem, self.name)):
             raise self._infeasible(problem, tasks, loop, guide)
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))

@@ -7,13 +7,13 @@ import time
 from netsplit.errors import TimeLimitError
 from netsplit.partition.base import Problem
 
-__all__ = ["Clock"]
+__all__ = ["PlacingClock"]
 
 _SHORTEST_S = 2.0  # below it a limit is for methods that search
 _LOOKS = 64  # nodes between two looks at the time
 
 
-class Clock:
+class PlacingClock:
     """Counts nodes, and ends the method when its time is over."""
 
     def __init__(self, problem: Problem, method: str) -> None:
