@@ -25,6 +25,7 @@ from netsplit.graph.batches.calls import Loss
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
 from netsplit.partition import METHODS, Partitioner
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
@@ -57,7 +58,7 @@ def parallelize(
     *,
     cluster: ClusterSpec | int = 2,
     partitioner: Partitioner | str = "auto",
-    schedule: Schedule | str = "gpipe",
+    schedule: Schedule | AutoSchedule | str = "auto",
     optimizer: OptimizerFactory = MOMENTUM,
     scheduler: LearningRate | SchedulerFactory | None = None,
     ema_decay: float | None = None,
@@ -90,8 +91,10 @@ def parallelize(
             dataclasses; docs/batches.md has how model and loss are called with them.
         cluster: devices, or a number of CPU worker processes on this machine.
         partitioner: a method or its name: "auto" plans for 30 s; others see docs/methods.md.
-        schedule: a schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, or
-            "single_batch"; see docs/schedules.md.
+        schedule: "auto" decides placement, replicas, devices to use, micro-batches, schedule and
+            recomputation together (docs/whole_plan.md), `AutoSchedule` within what it leaves open; else a
+            schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, or "single_batch"
+            (docs/schedules.md).
         optimizer: makes a ``torch.optim.Optimizer`` of a list of parameters, e.g.
             ``functools.partial(torch.optim.Adam, lr=1e-3)``, or `netsplit.ParameterGroups`. It is called on
             each device with all parameters that require gradients, in the model's order; those that lie
@@ -131,7 +134,8 @@ def parallelize(
     if not isinstance(spec, ClusterSpec):
         raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
-    order: Schedule = _chosen(SCHEDULES, schedule, Schedule, "schedule")
+    orders = {**SCHEDULES, AutoSchedule.name: AutoSchedule}
+    order: Schedule | AutoSchedule = _chosen(orders, schedule, (Schedule, AutoSchedule), "schedule")
     _check_kinds(model, loss, batch, weights)
     _check_choice("autocast", autocast, get_args(LowPrecision), optional=True)
     _check_choice("profile", profile, get_args(ProfileMode))
@@ -148,22 +152,14 @@ def parallelize(
             spec, place, temporary=folder is None, profile=profile, stages=stages, show=stages.part
         )
         try:
-            planner = session.planner(
-                model,
-                loss,
-                batch,
-                order,
-                optimizer,
-                clip_norm,
-                autocast,
-                rate,
-                ema_decay,
-                max_programs,
-                check,
-                on_nonfinite,
-                weights,
+            given = (
+                optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check, on_nonfinite, weights,
                 offload,
-            )
+            )  # fmt: skip
+            if isinstance(order, AutoSchedule):
+                planner = session.decided(model, loss, batch, order, method, *given, seed=seed)
+            else:
+                planner = session.planner(model, loss, batch, order, *given)
             plan = planner.plan(method, seed, stages)
             return session.deploy(planner, plan, owned=True, seed=seed, backend=compile_backend)
         except BaseException:
@@ -192,7 +188,9 @@ def _check_choice(name: str, given: Any, known: Sequence[str], optional: bool = 
         raise ConfigError(f"{name} is {given!r}: give one of {', '.join(known)}{', or None' * optional}.")
 
 
-def _chosen(known: Mapping[str, Callable[[], Any]], given: Any, kind: type, what: str) -> Any:
+def _chosen(
+    known: Mapping[str, Callable[[], Any]], given: Any, kind: type | tuple[type, ...], what: str
+) -> Any:
     """An object of `kind`, given as such or by its name."""
     if isinstance(given, kind):
         return given

@@ -75,11 +75,21 @@ class Calibration:
 
 
 def calibrate(
-    task: Calibration, pool: WorkerPool, cluster: Cluster, cache: ProfileCache, show: Show = nobody_looks
+    task: Calibration,
+    pool: WorkerPool,
+    cluster: Cluster,
+    cache: ProfileCache,
+    show: Show = nobody_looks,
+    alone: bool = False,
 ) -> Costs:
-    """Costs of every device kind: kept ones where nothing has changed, else measured now."""
+    """Costs of every device kind: kept ones where nothing has changed, else measured now.
+
+    Args:
+        alone: of one device of each kind, without a trial run of several.
+    """
     measured: dict[str, Measured] = {}
-    mates = {rank: _mates(cluster.devices, rank) for rank in range(len(cluster.devices))}
+    ranks = range(len(cluster.devices))
+    mates = {rank: [rank] if alone else _mates(cluster.devices, rank) for rank in ranks}
     for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
         kind = cluster.devices[rank].kind
         if kind not in measured:

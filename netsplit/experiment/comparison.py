@@ -43,6 +43,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
@@ -76,7 +77,7 @@ class Experiment:
     loss: Callable[..., Tensor]
     data: Data
     partitioners: Mapping[str, Partitioner]
-    schedule: Schedule
+    schedule: Schedule | AutoSchedule
     optimizer: OptimizerFactory
     settings: Settings
     learning_rate: LearningRate | None = None
@@ -221,20 +222,22 @@ def each_method(
 def _planner(experiment: Experiment, session: Session) -> Planner:
     settings = experiment.settings
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
-    planner = session.planner(
-        experiment.model,
-        experiment.loss,
-        first,
-        experiment.schedule,
+    given = (
         experiment.optimizer,
         settings.clip_norm,
         settings.autocast,
         experiment.learning_rate,
         settings.ema_decay,
-        check=settings.check,
-        on_nonfinite=settings.on_nonfinite,
-        offload=settings.offload,
     )
+    more: dict[str, Any] = {
+        "check": settings.check, "on_nonfinite": settings.on_nonfinite, "offload": settings.offload,
+    }  # fmt: skip
+    model, loss, schedule = experiment.model, experiment.loss, experiment.schedule
+    if isinstance(schedule, AutoSchedule):
+        (method,) = experiment.partitioners.values()
+        planner = session.decided(model, loss, first, schedule, method, *given, **more, seed=settings.seed)
+    else:
+        planner = session.planner(model, loss, first, schedule, *given, **more)
     costs = replace(planner.costs, variable_copies=settings.variable_copies)
     return replace(planner, costs=costs, memory=settings.memory)
 

@@ -8,6 +8,7 @@ Nothing is computed and nothing is held: a model of any size is planned on any m
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +19,21 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import Comparison, record_plan, record_row
 from netsplit.graph.recording.step import capture
 from netsplit.optim.optimizers import for_model
+from netsplit.partition import Auto
+from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs, unknown_in_words
+from netsplit.program.schedules import GPipe
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import UpdateRule
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 
-__all__ = ["PLANNED", "forecast", "planner_of"]
+__all__ = ["PLANNED", "decided_planner", "forecast", "planner_of"]
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +51,11 @@ def forecast(
     Raises:
         CaptureError, ConfigError: before any method could begin.
     """
-    planner = planner_of(experiment, description)
+    schedule = experiment.schedule
+    if isinstance(schedule, AutoSchedule):
+        planner = decided_planner(experiment, description, schedule)
+    else:
+        planner = planner_of(experiment, description)
     unknown = unknown_in_words(planner.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
 
@@ -57,6 +67,44 @@ def forecast(
 
     with recorded(experiment, description.name, tracker, planned) as parent:
         return each_method(experiment, planner, parent, folder, row)
+
+
+def decided_planner(
+    experiment: Experiment,
+    description: ClusterDescription,
+    open_: AutoSchedule,
+    improved: Callable[[float, str], object] | None = None,
+) -> Planner:
+    """The planner of the whole plan, under the schedule and the micro-batches that were decided.
+
+    Args:
+        experiment: with one method; `auto` is the best of all.
+        improved: told seconds and origin of a better plan.
+
+    Raises:
+        InfeasibleError: nothing fits.
+        CaptureError, ConfigError: as for `planner_of`.
+    """
+    settings, (method,) = experiment.settings, experiment.partitioners.values()
+    planners: dict[int, Planner] = {}
+    problems: dict[int, Problem] = {}
+
+    def problem_of(m: int) -> Problem:
+        if m not in planners:
+            planners[m] = planner_of(replace(experiment, schedule=GPipe(m)), description)
+            problems[m] = planners[m].problem(settings.seed)
+        return problems[m]
+
+    size = settings.batch_size
+    counts = [m for m in open_.counts(size, len(description.speeds)) if size % m == 0]
+    if not counts:
+        raise ConfigError(
+            f"batch_size {size} does not divide into {open_.microbatches} micro-batches, and costs are "
+            "predicted for equal ones: choose schedule.microbatches that divides it."
+        )
+    chosen = None if isinstance(method, Auto) else method
+    whole = decide_whole(problem_of, counts, size, open_, method=chosen, improved=improved)
+    return replace(planners[whole.schedule.microbatches], schedule=whole.schedule, decided=whole)
 
 
 def planner_of(experiment: Experiment, description: ClusterDescription) -> Planner:
@@ -71,6 +119,7 @@ def planner_of(experiment: Experiment, description: ClusterDescription) -> Plann
     description.require_models()
     for each in description.accelerators.values():
         each.under(settings.autocast)  # refuses a dtype, before a model is captured for nothing
+    assert not isinstance(experiment.schedule, AutoSchedule), "which `decided_planner` takes"
     size = experiment.schedule.microbatch_size(settings.batch_size)
     if size * experiment.schedule.microbatches != settings.batch_size:
         raise ConfigError(

@@ -17,9 +17,10 @@ from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Placement, Problem
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.decide import decide
+from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import Simulated
+from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
@@ -55,6 +56,7 @@ class Planner:
     history: KindsSeen | None = None  # of what was captured, where that is checked
     memory: MemoryRule = "lifetimes"  # what fits
     weights: WeightSource | None = None  # of those values that are on the meta device
+    decided: WholePlan | None = None  # with the schedule, before this
 
     @cached_property
     def captures(self) -> Captures:
@@ -105,13 +107,18 @@ class Planner:
         return replace(problem, evaluate=self.compiler)
 
     def plan(self, partitioner: Partitioner, seed: int = 0, stages: Stages | None = None) -> Plan:
-        """What a method decides; over the capacities only if it is one that heeds none; told to `stages`.
+        """What a method decides, or was decided before; told to `stages`.
+
+        Over the capacities only if the method heeds none.
 
         Raises:
             InfeasibleError: the method finds no placement within the capacities.
             NetSplitError: its answer breaks a rule.
         """
         problem = self.problem(seed)
+        if self.decided is not None:
+            log.info("%s", self.decided.lines[0])
+            return verified(problem, self.decided.placement, self.decided.seconds)
         if stages is not None:
             stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
             problem = replace(

@@ -18,6 +18,7 @@ from netsplit.cluster.local import check_offload
 from netsplit.config import TARGET, build, require_node, validated
 from netsplit.data.reading.own import ReadingKeys, as_data
 from netsplit.errors import ConfigError
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.runtime.compiled import check_backend
 from netsplit.signature import locate, signature_of
 from netsplit.training.checkpoints import origin_checkpoint
@@ -67,7 +68,9 @@ class Request:
         self.partitioners: dict[str, Partitioner] = {
             str(name): build(node) for name, node in cfg.partitioner.items()
         }
-        self.schedule: Schedule = build(cfg.schedule)
+        self.schedule: Schedule | AutoSchedule = build(cfg.schedule)
+        if isinstance(self.schedule, AutoSchedule):
+            self._check_open()
         self.optimizer: OptimizerFactory = build(cfg.optimizer)
         self.learning_rate: LearningRate | None = build(cfg.scheduler)
         reading.setdefault("seed", self.settings.seed)
@@ -95,6 +98,24 @@ class Request:
                 "tracking=none out."
             )
         self.settings.checkpoint.make_folder()
+
+    def _check_open(self) -> None:
+        """Of a schedule that is decided with the placement.
+
+        Raises:
+            ConfigError: something else that is asked for does not go with that.
+        """
+        if len(self.partitioners) > 1:
+            raise ConfigError(
+                "schedule=auto decides for one method, and partitioner names "
+                f"{', '.join(self.partitioners)}: give one, as in partitioner=[auto], or name a schedule, "
+                "as in schedule=1f1b."
+            )
+        if self.settings.memory == "static":
+            raise ConfigError(
+                "memory is static, and schedule=auto decides by the lifetimes of tensors: leave memory out, "
+                "or name a schedule."
+            )
 
     def data(self) -> Data:
         """What the dataset's target makes.

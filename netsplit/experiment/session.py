@@ -27,6 +27,7 @@ from netsplit.experiment.calibration import Calibration, calibrate, located, pre
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show, nobody_looks
+from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -36,12 +37,16 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
+from netsplit.partition import Auto
+from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import decide_whole
 from netsplit.profile.costs import Costs, Offload
 from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
 from netsplit.profile.offload import offloaded
-from netsplit.program.schedules import Schedule
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.offload.moments import check_buckets
@@ -132,6 +137,7 @@ class Session:
         on_nonfinite: OnNonFinite | None = "stop",
         weights: WeightSource | None = None,
         offload: OffloadName = "none",
+        known_costs: Costs | None = None,
     ) -> Planner:
         """Capture the training step, measure its operators on a worker of each device kind, or predict them.
 
@@ -145,6 +151,7 @@ class Session:
             ema_decay: of moving averages of the parameters; None: there are none.
             on_nonfinite: see `UpdateRule`.
             max_programs: kinds of batches that training may see, and that prediction may.
+            known_costs: of the step at the size of a micro-batch, complete; None: found here.
             check: run what is captured beside plain PyTorch, and refuse what differs (see `graph.check`).
 
         Raises:
@@ -195,14 +202,91 @@ class Session:
         check_idle(optimizer, graph)
         if Offload.of(offload).optimizer:
             check_buckets(optimizer)
-        costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
         rule = UpdateRule(clip_norm, autocast == "float16", learning_rate, ema_decay, on_nonfinite)
-        costs = replace(costs, alpha=costs.alpha + (ema_decay is not None))
-        costs = offloaded(costs, graph, offload)
+        costs = known_costs
+        if costs is None:
+            costs = self._costs(graph, example.tensors, values, optimizer, in_flight)
+            costs = _complete(costs, graph, ema_decay, offload)
         return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
             known, max_programs, check, history, weights=source,
         )  # fmt: skip
+
+    def decided(
+        self,
+        model: nn.Module,
+        loss: Loss | None,
+        batch: tuple[Any, Any],
+        open_: AutoSchedule,
+        method: Partitioner,
+        optimizer: OptimizerFactory,
+        clip_norm: float | None = None,
+        autocast: str | None = None,
+        learning_rate: LearningRate | None = None,
+        ema_decay: float | None = None,
+        max_programs: int = MAX_PROGRAMS,
+        check: bool = True,
+        on_nonfinite: OnNonFinite | None = "stop",
+        weights: WeightSource | None = None,
+        offload: OffloadName = "none",
+        *,
+        seed: int = 0,
+    ) -> Planner:
+        """The planner of the whole plan: schedule, micro-batches and all else are decided here.
+
+        Operators are measured at two sizes of micro-batches, and taken to lie on a line between and beyond.
+
+        Args:
+            method: whose placements are wanted; `auto` is the best of all.
+            others: as for `planner`.
+
+        Raises:
+            InfeasibleError: nothing fits.
+            others: as for `planner`.
+        """
+        refuse_surrounding(autocast)
+        if self.profile == "predicted":
+            rates_by_kind(self.spec.devices, autocast)
+        whole = Batch.of(*batch)
+        if whole.samples == 0:
+            raise ConfigError("the batch has no samples: give one of the size to train with.")
+        options: dict[str, Any] = {"autocast": autocast, "device_type": _device_type(self.spec, autocast)}
+        made, rule = for_model(optimizer, model, loss), UpdateRule(clip_norm, autocast == "float16")
+        in_flight = OneFOneB().in_flight(len(self.spec.devices))
+
+        def measure(graph: Graph, example: Batch, alone: bool) -> Costs:
+            values = initial_values(model, graph, loss)
+            return self._costs(graph, example.tensors, values, made, in_flight, alone)
+
+        sizes = Sizes(
+            whole,
+            open_.counts(whole.samples, len(self.spec.devices)),
+            lambda example: checked_capture(model, loss, example, check=False, **options),
+            measure,
+            lambda costs, graph: _complete(costs, graph, ema_decay, offload),
+            lambda graph, costs, m: Planner(
+                model, graph, {}, costs, self.cluster, GPipe(m), made, loss, rule, max_programs=max_programs
+            ),
+            self.profile == "predicted",
+        )
+        self.stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")
+        sizes.take(seed)
+        self.stages.stage("plan of everything", open_.time_limit_s, "s")
+        plan = decide_whole(
+            sizes.problems.__getitem__,
+            sizes.counts,
+            whole.samples,
+            open_,
+            method=None if isinstance(method, Auto) else method,
+            improved=lambda s, source: self.stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
+        )
+        for note in plan.notes:
+            log.warning("%s", note)
+        planner = self.planner(
+            model, loss, batch, plan.schedule, optimizer, clip_norm, autocast, learning_rate, ema_decay,
+            max_programs, check, on_nonfinite, weights, offload, plan.plan.problem.costs,
+        )  # fmt: skip
+        return replace(planner, decided=plan)
 
     def deploy(
         self, planner: Planner, plan: Plan, owned: bool = False, seed: int = 0, backend: str | None = None
@@ -227,7 +311,13 @@ class Session:
             planner.costs.offload,
         )  # fmt: skip
         return ParallelModel(
-            planner.model, planner.graph, runtime, programs, plan, self.close if owned else None
+            planner.model,
+            planner.graph,
+            runtime,
+            programs,
+            plan,
+            self.close if owned else None,
+            planner.decided,
         )
 
     def close(self) -> None:
@@ -249,8 +339,13 @@ class Session:
         values: dict[str, Tensor],
         optimizer: OptimizerFactory,
         in_flight: int = 1,
+        alone: bool = False,
     ) -> Costs:
-        """Predicted; else as kept where nothing has changed, or measured on the workers."""
+        """Predicted; else as kept where nothing has changed, or measured on the workers.
+
+        Args:
+            alone: of single devices, without how they slow one another.
+        """
         if self.profile == "predicted":
             return predicted_here(graph, optimizer_alpha(optimizer), self.pool, self.cluster)
         copies = {k: values[k].detach() for k in graph.initializers}
@@ -258,7 +353,12 @@ class Session:
         folder = None if self.profile == "off" else self.profile_cache or default_folder()
         cache = ProfileCache(folder, self.profile == "refresh", _UNSURE)
         tell(self.pool, [graph], optimizer)
-        return calibrate(task, self.pool, self.cluster, cache, self.show)
+        return calibrate(task, self.pool, self.cluster, cache, self.show, alone)
+
+
+def _complete(costs: Costs, graph: Graph, ema_decay: float | None, offload: OffloadName) -> Costs:
+    """With the bytes of averages, and of what is offloaded."""
+    return offloaded(replace(costs, alpha=costs.alpha + (ema_decay is not None)), graph, offload)
 
 
 def _device_type(spec: ClusterSpec, autocast: str | None) -> str:

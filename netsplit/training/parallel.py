@@ -30,6 +30,7 @@ from netsplit.optim.optimizers import ForModel
 from netsplit.pictures.shown import ShownFigure
 from netsplit.planning.plan import Plan
 from netsplit.planning.summary import PlanSummary
+from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
@@ -87,12 +88,14 @@ class ParallelModel:
         programs: Programs,
         plan: Plan,
         on_close: Callable[[], None] | None = None,
+        whole_plan: WholePlan | None = None,
     ) -> None:
         self.model = model
         self.graph = graph
         self.runtime = runtime
         self.programs = programs
         self.plan = plan
+        self.whole_plan = whole_plan  # what the plan was chosen from, where all was decided together
         self._measured: Timeline | None = None
         # Also when it is dropped, and when the interpreter ends.
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)

@@ -18,13 +18,14 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import planner_of
+from netsplit.experiment.forecast import decided_planner, planner_of
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import write_plan
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
 from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 
 from .._entry import console_of
 from .._partitioned import show_plan
@@ -197,10 +198,17 @@ def _planner(subject: _Subject, request: Request, folder: Path) -> Planner:
             "plan", subject.model, subject.loss, data, request.partitioners, request.schedule,
             request.optimizer, settings,
         )  # fmt: skip
+        if isinstance(request.schedule, AutoSchedule):
+            return decided_planner(asked, request.cluster, request.schedule)
         return planner_of(asked, request.cluster)
-    with Session(request.cluster, folder / "workers", profile=request.settings.profile) as session:
-        return session.planner(
-            subject.model, subject.loss, subject.batch, request.schedule, request.optimizer,
-            autocast=request.settings.autocast, check=request.settings.check,
-            offload=request.settings.offload,
-        )  # fmt: skip
+    settings, parts = request.settings, (subject.model, subject.loss, subject.batch)
+    options: dict[str, Any] = {
+        "autocast": settings.autocast, "check": settings.check, "offload": settings.offload,
+    }  # fmt: skip
+    schedule, (method,) = request.schedule, request.partitioners.values()
+    with Session(request.cluster, folder / "workers", profile=settings.profile) as session:
+        if isinstance(schedule, AutoSchedule):
+            return session.decided(
+                *parts, schedule, method, request.optimizer, **options, seed=settings.seed
+            )
+        return session.planner(*parts, schedule, request.optimizer, **options)

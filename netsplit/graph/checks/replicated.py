@@ -10,7 +10,7 @@ from netsplit.graph.ir import CALL, Graph
 from netsplit.graph.operators import written_initializers
 from netsplit.graph.recording.whole import ModuleCall
 
-__all__ = ["check_replicas"]
+__all__ = ["check_replicas", "unreplicable"]
 
 log = logging.getLogger(__name__)
 
@@ -21,18 +21,14 @@ def check_replicas(graph: Graph, nodes: Collection[str]) -> None:
     Raises:
         NetSplitError: another buffer is written there, which the forward may read again.
     """
-    told = []
-    for name, writers in written_initializers(graph).items():
-        inside = writers.intersection(nodes)
-        if not inside:
-            continue
-        if not all(_is_statistic(graph, name, writer) for writer in inside):
-            raise NetSplitError(
-                f"the forward writes '{name}', of which every replica of a stage would have its own, written "
-                "in its own micro-batches alone: take a method without replicas, as auto and single are, or "
-                "pipedream with straight=true."
-            )
-        told.append(name)
+    refused = unreplicable(graph, nodes)
+    if refused is not None:
+        raise NetSplitError(
+            f"the forward writes '{refused}', of which every replica of a stage would have its own, written "
+            "in its own micro-batches alone: take a method without replicas, as auto and single are, or "
+            "pipedream with straight=true."
+        )
+    told = [name for name, writers in written_initializers(graph).items() if writers.intersection(nodes)]
     if told:
         log.warning(
             "'%s'%s will be of the micro-batches of the first replica alone, as DistributedDataParallel has "
@@ -47,6 +43,14 @@ def check_replicas(graph: Graph, nodes: Collection[str]) -> None:
             "micro-batches the others do not see",
             graph.nodes[whole[0]].module or whole[0],
         )
+
+
+def unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
+    """A buffer that the `nodes` write and a forward may read again; None: replicas of them are as one."""
+    for name, writers in written_initializers(graph).items():
+        if not all(_is_statistic(graph, name, writer) for writer in writers.intersection(nodes)):
+            return name
+    return None
 
 
 def _is_statistic(graph: Graph, name: str, writer: str) -> bool:

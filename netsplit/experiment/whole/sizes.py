@@ -1,0 +1,143 @@
+"""One model captured at several sizes of micro-batches, with costs at each, of which two are measured.
+
+    seconds of an operator at n samples = a + b n      through what two sizes took
+
+Between the two that is near what it takes, and beyond the larger, where an operator is busy throughout, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from netsplit.errors import CaptureError, NetSplitError
+from netsplit.experiment.planner import Planner
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Problem
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+
+__all__ = ["Sizes", "between"]
+
+log = logging.getLogger(__name__)
+
+USUAL = 4  # micro-batches, whose size is measured whole
+
+
+@dataclass
+class Sizes:
+    """Problems of planning by the number of micro-batches.
+
+    Args:
+        whole: one whole batch.
+        counts: of micro-batches.
+        capture: a micro-batch to its graph.
+        measure: costs of a graph and its micro-batch; alone: of single devices, without how they slow one
+            another.
+        complete: costs with what is asked for of optimiser and offload.
+        planner: a graph, its costs and a number of micro-batches to a planner.
+        predicted: costs are predicted for every size instead of measured for two.
+    """
+
+    whole: Batch
+    counts: Sequence[int]
+    capture: Callable[[Batch], Graph]
+    measure: Callable[[Graph, Batch, bool], Costs]
+    complete: Callable[[Costs, Graph], Costs]
+    planner: Callable[[Graph, Costs, int], Planner]
+    predicted: bool
+    graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
+    measured: dict[int, Costs] = field(default_factory=dict)  # by samples
+    problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
+
+    def take(self, seed: int) -> None:
+        """Capture at every size, and measure two; sizes at which the model is another are left out.
+
+        Raises:
+            CaptureError: the model cannot be captured at any of the sizes.
+        """
+        sizes = {m: -(-self.whole.samples // m) for m in self.counts}
+        usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
+        order = [usual, *(m for m in self.counts if m != usual)]
+        refused: NetSplitError | None = None
+        for m in order:
+            try:
+                graph = self.capture(self.whole.rows(0, sizes[m]).own())
+            except CaptureError as error:
+                refused = error
+                log.info("no plan with %d micro-batches: %s", m, error)
+                continue
+            if self.graphs and not _alike(graph, next(iter(self.graphs.values()))):
+                log.info("no plan with %d micro-batches: the model has other operators for so few samples", m)
+                continue
+            self.graphs[sizes[m]] = graph
+        if not self.graphs:
+            assert refused is not None
+            raise refused
+        self.counts = [m for m in self.counts if sizes[m] in self.graphs]
+        if not self.predicted:
+            first = next(iter(self.graphs))
+            for samples in dict.fromkeys((first, min(self.graphs))):
+                example = self.whole.rows(0, samples).own()
+                self.measured[samples] = self.measure(self.graphs[samples], example, samples != first)
+        for m in self.counts:
+            self.problems[m] = self.planner(self.graphs[sizes[m]], self.costs(sizes[m]), m).problem(seed)
+
+    def costs(self, samples: int) -> Costs:
+        """Of the graph at that many samples, complete."""
+        graph = self.graphs[samples]
+        if self.predicted:
+            costs = self.measure(graph, self.whole.rows(0, samples).own(), False)
+        elif samples in self.measured and samples == max(self.measured):
+            costs = self.measured[samples]
+        else:
+            low, high = min(self.measured), max(self.measured)
+            costs = between(self.measured[low], self.measured[high], low, high, samples)
+        return self.complete(costs, graph)
+
+
+def _alike(graph: Graph, other: Graph) -> bool:
+    names = list(graph.nodes) == list(other.nodes)
+    return names and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
+
+
+def between(low: Costs, high: Costs, small: int, large: int, samples: int) -> Costs:
+    """Costs at a number of samples, on the line through those at two; all else is as at the larger.
+
+    Seconds and bytes do not fall as samples rise, and are none below zero.
+    """
+    part = (samples - small) / (large - small) if large > small else 1.0
+
+    def at(first: float, last: float) -> float:
+        return max(min(first, last), 0.0) if last <= first else max(first + part * (last - first), 0.0)
+
+    def on(few: DeviceCosts, many: DeviceCosts) -> DeviceCosts:
+        return replace(
+            many,
+            nodes={
+                name: NodeSeconds(
+                    at(few.nodes[name].forward_s, each.forward_s),
+                    at(few.nodes[name].backward_s, each.backward_s),
+                    at(few.nodes[name].weight_s, each.weight_s),
+                )
+                for name, each in many.nodes.items()
+            },
+            transients=_transients(few.transients, many.transients, at),
+        )
+
+    devices = {kind: on(low.devices[kind], each) for kind, each in high.devices.items()}
+    return replace(high, devices=devices)
+
+
+def _transients(
+    few: Mapping[str, NodeBytes], many: Mapping[str, NodeBytes], at: Callable[[float, float], float]
+) -> dict[str, NodeBytes]:
+    none = NodeBytes()
+    return {
+        name: NodeBytes(
+            round(at(few.get(name, none).forward, many.get(name, none).forward)),
+            round(at(few.get(name, none).backward, many.get(name, none).backward)),
+        )
+        for name in dict.fromkeys([*many, *few])
+    }

@@ -1,0 +1,1 @@
+"""The whole plan: devices, placement, replicas, schedule, micro-batches, recomputation, decided together."""

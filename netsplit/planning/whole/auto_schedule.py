@@ -1,0 +1,95 @@
+"""What a user leaves open with ``schedule=auto``, and how far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from netsplit.config import check_switches, suggest
+from netsplit.errors import ConfigError
+from netsplit.program.schedules import SCHEDULES, Schedule
+
+__all__ = ["AutoSchedule", "microbatch_counts"]
+
+MOST_COUNTS = 8  # of micro-batches that are looked at, as each asks for a capture of its own
+SYNCHRONOUS = tuple(name for name, kind in SCHEDULES.items() if kind().update_every is None)
+"""Schedules that train what one device trains with the same micro-batches."""
+
+
+@dataclass(frozen=True)
+class AutoSchedule:
+    """A schedule that is chosen with the placement (`planning.whole`).
+
+    Args:
+        microbatches: that a batch may be cut into, as a number or a list; None: `microbatch_counts`.
+        schedules: names to choose from; None: all that train what one device trains.
+        replicas: whether stages may have several devices.
+        recompute: whether activations may be computed again where they do not fit.
+        time_limit_s: of the whole decision.
+
+    Raises:
+        ConfigError: a value that cannot be used.
+    """
+
+    microbatches: int | Sequence[int] | None = None
+    schedules: Sequence[str] | None = None
+    replicas: bool = True
+    recompute: bool = True
+    time_limit_s: float = 30.0
+    name: ClassVar[str] = "auto"
+
+    def __post_init__(self) -> None:
+        check_switches(**{"schedule.replicas": self.replicas, "schedule.recompute": self.recompute})
+        if isinstance(self.time_limit_s, bool) or not self.time_limit_s > 0:
+            raise ConfigError(f"schedule.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
+        given = self.microbatches
+        listed = [given] if isinstance(given, int) else list(given) if given is not None else [1]
+        if not listed or any(isinstance(m, bool) or not isinstance(m, int) or m < 1 for m in listed):
+            raise ConfigError(
+                f"schedule.microbatches is {given}: give a number of at least 1, a list of them, or null."
+            )
+        for each in self.schedules if self.schedules is not None else ():
+            if each not in SCHEDULES:
+                raise ConfigError(
+                    f"schedule.schedules has '{each}', which is none: {suggest(each, SCHEDULES)}"
+                )
+        if self.schedules is not None and not list(self.schedules):
+            raise ConfigError("schedule.schedules is empty: name some, or give null for all.")
+
+    def counts(self, batch_size: int, devices: int) -> tuple[int, ...]:
+        """Numbers of micro-batches to look at, ascending; of those given, the ones that a batch can make."""
+        given = self.microbatches
+        if given is None:
+            return microbatch_counts(batch_size, devices)
+        wanted = [given] if isinstance(given, int) else given
+        return tuple(sorted({-(-batch_size // -(-batch_size // min(m, batch_size))) for m in wanted}))
+
+    def orders(self, microbatches: int) -> list[Schedule]:
+        """The schedules to choose from, for that many micro-batches."""
+        names = SYNCHRONOUS if self.schedules is None else tuple(self.schedules)
+        if microbatches > 1:
+            names = tuple(name for name in names if name != "single_batch") or names
+        elif self.schedules is None:
+            names = ("single_batch", "gpipe")
+        return [_made(name, microbatches) for name in names]
+
+
+def _made(name: str, microbatches: int) -> Schedule:
+    """Of one micro-batch for the schedule that knows no other."""
+    return SCHEDULES[name]().with_microbatches(microbatches)
+
+
+def microbatch_counts(batch_size: int, devices: int) -> tuple[int, ...]:
+    """Powers of two and small multiples of the devices: as many parts as the batch divides into.
+
+    Up to four for each device, and at least 16: beyond, what a pipeline gains is less than what small
+    operators lose.
+    """
+    most = min(batch_size, max(16, 4 * devices))
+    wanted = {1, 2, 4, 8, 16, 32, 64, devices, 2 * devices, 4 * devices}
+    counts = sorted(m for m in wanted if m <= most and -(-batch_size // -(-batch_size // m)) == m)
+    while len(counts) > MOST_COUNTS:  # the ones nearest to another are missed least
+        ratios = [counts[i + 1] / counts[i] for i in range(1, len(counts) - 1)]
+        del counts[1 + ratios.index(min(ratios))]
+    return tuple(counts)

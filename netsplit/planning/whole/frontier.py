@@ -1,0 +1,109 @@
+"""What a whole plan was chosen from: the best of every kind, and why each of the others loses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from netsplit.partition.common.capacity import read_bytes
+from netsplit.planning.summary import MIB
+from netsplit.planning.whole.judge import KINDS, Judge, Tried
+from netsplit.tables import Column, Table
+
+__all__ = ["FrontierRow", "frontier_of", "frontier_table"]
+
+PER_KIND = 3
+_COLUMNS = (
+    Column("kind", text=True),
+    Column("placement", text=True),
+    Column("schedule", text=True),
+    Column("micro-batches"),
+    Column("devices"),
+    Column("samples/s", ",.1f"),
+    Column("peak MiB", ",.1f", MIB),
+    Column("why not", text=True),
+)
+
+
+@dataclass(frozen=True)
+class FrontierRow:
+    """One of the plans that were looked at."""
+
+    kind: str
+    placement: str
+    schedule: str
+    microbatches: int
+    devices: int
+    samples_per_s: float | None  # None: it does not fit
+    peak_bytes: int  # of the device that has most alive
+    why_not: str  # "" of the one that was chosen
+
+    @property
+    def cells(self) -> tuple[Any, ...]:
+        return (
+            self.kind, self.placement, self.schedule, self.microbatches, self.devices, self.samples_per_s,
+            self.peak_bytes, self.why_not or "chosen",
+        )  # fmt: skip
+
+
+def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierRow, ...]:
+    """The best few placements of every kind, each under its best schedule; the chosen one first."""
+    rows = [_row(winner, winner, batch_size)]
+    for kind in KINDS:
+        seen = {_likeness(winner)}
+        own = sorted((t for t in judge.tried.values() if t.kind == kind), key=lambda tried: tried.rank)
+        for tried in own:
+            if _likeness(tried) in seen or len(seen) > PER_KIND or (len(seen) > 1 and not tried.fits):
+                continue
+            seen.add(_likeness(tried))
+            rows.append(_row(tried, winner, batch_size))
+    return tuple(rows)
+
+
+def frontier_table(rows: Iterable[FrontierRow]) -> Table:
+    """For a terminal, a file, a notebook."""
+    return Table(_COLUMNS, [row.cells for row in rows], marked={0: "best"})
+
+
+def _likeness(tried: Tried) -> tuple[str, str]:
+    """Plans that differ in their cuts or micro-batches alone are one to people, and those as fast, too."""
+    ordered = tried.kind not in ("single", "data parallel")  # else the schedule orders nothing
+    return tried.origin, tried.schedule.name if ordered else ""
+
+
+def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
+    schedule = tried.schedule
+    return FrontierRow(
+        tried.kind,
+        tried.origin,
+        schedule.name + ", recomputing" * schedule.recompute,
+        schedule.microbatches,
+        len(tried.devices),
+        batch_size / tried.iteration_s if tried.fits else None,
+        max(tried.peak_bytes.values(), default=0),
+        "" if tried is winner else _why_not(tried, winner),
+    )
+
+
+def _why_not(tried: Tried, winner: Tried) -> str:
+    """What it has more of than the chosen plan, where that is most."""
+    if not tried.fits:
+        again = " even with activations computed again" if tried.schedule.recompute else ""
+        return f"{read_bytes(tried.missing_bytes)} are missing on {tried.missing_on}{again}"
+    more = {
+        f"sums gradients for {{}} longer on {tried.busiest}": tried.sums_s - winner.sums_s,
+        f"computes activations again, {{}} more on {tried.busiest}": tried.recompute_s - winner.recompute_s,
+        f"{tried.busiest} computes {{}} more": (tried.compute_s - tried.recompute_s)
+        - (winner.compute_s - winner.recompute_s),
+        f"{tried.busiest} waits {{}} more (bubbles, transfers, overheads)": tried.wait_s - winner.wait_s,
+    }
+    behind_s = tried.iteration_s - winner.iteration_s
+    if behind_s <= 0:
+        return "as fast, on more devices or with more micro-batches"
+    words = max(more, key=lambda key: more[key])
+    return f"{100 * behind_s / winner.iteration_s:.1f} % slower: " + words.format(_ms(more[words]))
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms"

@@ -1,0 +1,180 @@
+"""What a placement takes under a schedule, simulated: seconds, bytes, and where the seconds go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import successors
+from netsplit.partition.base import Placement, Problem
+from netsplit.planning.simulated import simulated_by
+from netsplit.program.schedules import Schedule
+from netsplit.simulate.timeline import COMPUTING, Timeline
+
+__all__ = ["KINDS", "Judge", "Kind", "Tried", "problem_under"]
+
+Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators"]
+"""One device; replicas of everything; a stage a device; stages with replicas; operators as they come."""
+KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A placement under a schedule, and what is predicted of it. Seconds of one iteration of the batch."""
+
+    kind: Kind
+    origin: str  # what made the placement
+    schedule: Schedule
+    placement: Placement
+    iteration_s: float
+    peak_bytes: dict[str, int]
+    missing_bytes: int  # over a capacity, on the device that lacks most; 0: it fits
+    missing_on: str
+    busiest: str  # the device that computes longest
+    compute_s: float  # of it
+    recompute_s: float  # of that, for activations again
+    sums_s: float  # of it, in sums of gradients
+
+    @property
+    def fits(self) -> bool:
+        return self.missing_bytes <= 0
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """That compute."""
+        return tuple(dict.fromkeys(name for stage in self.placement.all_stages for name in stage.devices))
+
+    @property
+    def wait_s(self) -> float:
+        """The busiest device's bubbles, transfers and overheads."""
+        return max(0.0, self.iteration_s - self.compute_s - self.sums_s)
+
+    @property
+    def rank(self) -> tuple[bool, float, int, int]:
+        """Least is best: what fits, by its seconds; else by what is missing; fewer devices among equals."""
+        value = self.iteration_s if self.fits else float(self.missing_bytes)
+        return (not self.fits, value, len(self.devices), self.schedule.microbatches)
+
+
+def problem_under(problem: Problem, schedule: Schedule) -> Problem:
+    """The same problem under another schedule of as many micro-batches."""
+    return replace(
+        problem,
+        in_flight=schedule.in_flight(len(problem.cluster.devices)),
+        evaluate=replace(simulated_by(problem), schedule=schedule),
+    )
+
+
+class Judge:
+    """Keeps the best of each kind that was tried, and everything that was, once.
+
+    Args:
+        problem_of: micro-batches to the problem of planning with that many.
+        recompute: whether what does not fit is tried with activations computed again.
+        improved: told seconds and origin of a better plan.
+    """
+
+    def __init__(
+        self,
+        problem_of: Callable[[int], Problem],
+        recompute: bool,
+        improved: Callable[[float, str], object] | None = None,
+    ) -> None:
+        self.problem_of = problem_of
+        self.recompute = recompute
+        self.improved = improved
+        self.best: dict[Kind, Tried] = {}
+        self.tried: dict[tuple[object, ...], Tried] = {}
+
+    @property
+    def winner(self) -> Tried | None:
+        """The best that fits."""
+        fitting = [each for each in self.best.values() if each.fits]
+        return min(fitting, key=lambda each: each.rank, default=None)
+
+    @property
+    def best_s(self) -> float:
+        winner = self.winner
+        return winner.iteration_s if winner is not None else float("inf")
+
+    def judge(self, origin: str, schedule: Schedule, placement: Placement) -> Tried:
+        """Simulate it; with recomputation where that is allowed and makes it fit."""
+        key = (schedule, _identity(placement))
+        if key not in self.tried:
+            tried = self._simulated(origin, schedule, placement)
+            if not tried.fits and self.recompute and not schedule.recompute:
+                again = replace(schedule, recompute=True)  # type: ignore[type-var]
+                tried = min(tried, self._simulated(origin, again, placement), key=lambda each: each.rank)
+            self.tried[key] = tried
+            self._note(tried)
+        return self.tried[key]
+
+    def load_s(self, microbatches: int, placement: Placement) -> float:
+        """What the busiest device computes under any schedule: no iteration is shorter."""
+        problem = self.problem_of(microbatches)
+        costs, kinds = problem.costs, {each.name: each.kind for each in problem.cluster.devices}
+        busiest = 0.0
+        for stage in placement.all_stages:
+            for position, name in enumerate(stage.devices):
+                rounds = len(range(position, microbatches, len(stage.devices)))
+                seconds = sum(costs.total_s(v, kinds[name]) for v in stage.nodes)
+                busiest = max(busiest, rounds * seconds)
+        return busiest
+
+    def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried:
+        problem = self.problem_of(schedule.microbatches)
+        timeline = replace(simulated_by(problem), schedule=schedule)(placement)
+        capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
+        over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
+        on = max(over, key=lambda name: over[name])
+        busiest, compute_s, recompute_s, sums_s = _busiest(timeline)
+        kind = _kind_of(problem, placement)
+        return Tried(
+            kind, origin, schedule, placement, timeline.iteration_s, dict(timeline.peak_bytes),
+            max(over[on], 0), on, busiest, compute_s, recompute_s, sums_s,
+        )  # fmt: skip
+
+    def _note(self, tried: Tried) -> None:
+        before, known = self.best_s, self.best.get(tried.kind)
+        if known is None or tried.rank < known.rank:
+            self.best[tried.kind] = tried
+        if self.improved is not None and tried.fits and tried.iteration_s < before:
+            self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
+
+
+def _identity(placement: Placement) -> tuple[object, ...]:
+    where = tuple(sorted(placement.device_of.items()))
+    order = tuple(sorted(placement.priority, key=placement.priority.__getitem__))
+    return hash(where), hash(order), tuple(sorted(placement.replicas.items()))
+
+
+def _busiest(timeline: Timeline) -> tuple[str, float, float, float]:
+    """The device that computes longest, what it computes, of that again, and its sums of gradients."""
+    compute: dict[str, float] = {}
+    again: dict[str, float] = {}
+    sums: dict[str, float] = {}
+    for event in timeline.events:
+        if event.kind in COMPUTING:
+            compute[event.device] = compute.get(event.device, 0.0) + event.seconds
+        if event.kind == "recompute":
+            again[event.device] = again.get(event.device, 0.0) + event.seconds
+        if event.kind == "reduce":
+            sums[event.device] = sums.get(event.device, 0.0) + event.seconds
+    name = max(compute, key=lambda device: compute[device], default="")
+    return name, compute.get(name, 0.0), again.get(name, 0.0), sums.get(name, 0.0)
+
+
+def _kind_of(problem: Problem, placement: Placement) -> Kind:
+    """A pipeline comes to every device once: none waits, by way of others, for what it made itself."""
+    homes = {name for stage in placement.all_stages for name in stage.devices}
+    if len(homes) == 1:
+        return "single"
+    if placement.replicas:
+        return "data parallel" if len(set(placement.device_of.values())) == 1 else "hybrid"
+    rank = {name: q for q, name in enumerate(sorted(homes))}
+    at = {name: rank[device] for name, device in placement.device_of.items()}
+    edges = {(at[u], at[v]) for v, feeders in problem.graph.predecessors.items() for u in feeders}
+    after = successors(len(rank), edges)
+    return "pipeline" if len(topological_order(after, int)) == len(rank) else "operators"
