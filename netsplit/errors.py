@@ -17,6 +17,7 @@ __all__ = [
     "ModelSizeError",
     "NetSplitError",
     "NonFiniteError",
+    "TimeLimitError",
     "WorkerError",
     "told_plainly",
 ]
@@ -46,6 +47,10 @@ class InfeasibleError(NetSplitError):
 
 class ModelSizeError(NetSplitError):
     """A method's model of the problem that would take more memory than a method may."""
+
+
+class TimeLimitError(NetSplitError):
+    """A method that decides node by node was not done in its time."""
 
 
 class DeadlockError(NetSplitError):

@@ -1,6 +1,6 @@
 """Training steps and clusters of any size: what a large model on many devices looks like to a method.
 
-    layered    rows of drawn width, every node reads one to three of the row before and now and then an older one
+    layered    rows of drawn width, which read the row before and now and then an older one
     blocks     a transformer: the same layer again and again, one tensor of activations beside each
 
 Seconds and bytes are those of half-precision training on accelerators: 60 TFLOP/s that are reached, 1.5 TB/s

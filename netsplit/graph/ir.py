@@ -227,7 +227,7 @@ _Others = ParamSpec("_Others")
 def once_of(
     function: Callable[Concatenate[Graph, _Others], _Result],
 ) -> Callable[Concatenate[Graph, _Others], _Result]:
-    """Of a graph and hashable arguments, computed the first time: the graph keeps the answer, and never changes."""
+    """Of a graph, which never changes, and hashable arguments: computed once, and kept by the graph."""
 
     @wraps(function)
     def kept(graph: Graph, *args: _Others.args, **kwargs: _Others.kwargs) -> _Result:

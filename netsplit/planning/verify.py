@@ -170,7 +170,10 @@ def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
 def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
     hosts = _hosts(placement)
     for device in problem.cluster.devices:
-        used = recompute_used_bytes(problem, hosts.get(device.name, set()))
+        nodes = hosts.get(device.name, set())
+        if not nodes:
+            continue
+        used = recompute_used_bytes(problem, nodes)
         if used > device.capacity_bytes:
             yield (
                 f"Device '{device.name}' holds {used} bytes of {device.capacity_bytes}:"

@@ -26,10 +26,10 @@ def interchangeable(own: Sequence[Hashable], tables: Sequence[NDArray[np.generic
     sets = DisjointSets(len(own))
     for q in range(len(own)):
         for p in range(q):
-            if sets.find(p) == p and own[p] == own[q]:
-                if all(_alike(table, p, q) for table in tables):
-                    sets.merge(p, q)
-                    break
+            first = sets.find(p) == p and own[p] == own[q]
+            if first and all(_alike(table, p, q) for table in tables):
+                sets.merge(p, q)
+                break
     return sets.sets()
 
 

@@ -22,6 +22,7 @@ __all__ = ["Annealed", "Annealer", "clusters_of"]
 
 PENALTY = 4.0  # on bytes too many, as a fraction of the capacity, times the start's seconds
 TOO_FAR = 0.25  # of a capacity: beyond it a move is refused without an evaluation
+MOST_MEMBERS = 4_000_000  # of all clusters together
 MOST_CLUSTERED = 0.5  # of all work in one cluster: moving more is an exchange of devices
 
 
@@ -90,7 +91,8 @@ class Annealer:
 def clusters_of(instance: Instance) -> Csr:
     """[clusters] -> atoms: every set that arises when the heaviest edges between atoms are merged in turn.
 
-    The weight of an edge is the mean seconds of its transfers; a set stops growing at half of the work.
+    The weight of an edge is the mean seconds of its transfers; a set stops growing at half of the work. Of
+    more than `MOST_MEMBERS` in all, as thousands of atoms have, those that go in.
     """
     weight: dict[tuple[int, int], float] = {}
     pairs = max(1, len(instance.devices) * (len(instance.devices) - 1))
@@ -109,6 +111,7 @@ def clusters_of(instance: Instance) -> Csr:
     members = {a: [a] for a in range(count)}
     load = {a: float(work[a]) for a in range(count)}
     rows: list[list[int]] = []
+    size = 0
     for a, b in sorted(weight, key=lambda key: (-weight[key], key)):
         p, q = sets.find(a), sets.find(b)
         if p == q or load[p] + load[q] > limit:
@@ -116,7 +119,9 @@ def clusters_of(instance: Instance) -> Csr:
         joined, total = members.pop(p) + members.pop(q), load.pop(p) + load.pop(q)
         root = sets.merge(p, q)
         members[root], load[root] = joined, total
-        rows.append(joined)
+        if size + len(joined) <= MOST_MEMBERS:
+            rows.append(joined)
+            size += len(joined)
     return Csr.of(rows or [[a] for a in range(count)])
 
 

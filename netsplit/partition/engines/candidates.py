@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from netsplit.errors import ModelSizeError, NetSplitError
+from netsplit.errors import ModelSizeError, NetSplitError, TimeLimitError
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.partitioner import Partitioner
@@ -37,6 +37,7 @@ def candidates(
     value_s: Callable[[Placement], float],
     deadline: float,
     left_out: dict[str, str] | None = None,
+    patience: float = 0.5,
 ) -> Iterator[Candidate]:
     """One candidate after another; a method that refuses the problem, or breaks, gives none.
 
@@ -44,6 +45,7 @@ def candidates(
         methods: each is given what is left of the time, those that search less.
         value_s: seconds of a placement, less is better.
         deadline: on ``time.perf_counter``; methods that come later are left out.
+        patience: the part of what is left that each is given.
         left_out: gets each method that the problem is too large for, or that broke, and why.
     """
     left_out = {} if left_out is None else left_out
@@ -52,10 +54,10 @@ def candidates(
         if left_s <= 0:
             log.debug("portfolio: no time left for %s", method.name)
             return
-        own = replace(problem, time_limit_s=max(0.05, left_s / 2))
+        own = replace(problem, time_limit_s=max(0.05, patience * left_s))
         try:
             candidate = _candidate(method, own, instance, value_s)
-        except ModelSizeError as refusal:
+        except (ModelSizeError, TimeLimitError) as refusal:
             log.info("portfolio: %s", refusal)
             left_out[method.name] = str(refusal)
         except NetSplitError as refusal:

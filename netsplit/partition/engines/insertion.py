@@ -24,6 +24,7 @@ import numpy as np
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.placing_clock import PlacingClock
 from netsplit.partition.common.room import Room
 
 __all__ = ["Chooser", "IdleSlots", "PartialSchedule", "StepTasks", "schedule_within_memory"]
@@ -235,14 +236,16 @@ def schedule_within_memory(
 
     Raises:
         InfeasibleError: the fill does not fit either.
+        TimeLimitError: the problem's time is over.
     """
     instance = Instance.of(problem)
     reserved: list[int] = []
+    clock = PlacingClock(problem, method)
     for _ in range(RETRIES + 1):
         made = PartialSchedule(instance, tasks)
         stuck = _reserve(made, reserved)
         if stuck is None:
-            stuck = _run(made, order, chooser())
+            stuck = _run(made, order, chooser(), clock)
         if stuck is None:
             made.reserved = tuple(reserved)
             return made
@@ -257,7 +260,7 @@ def schedule_within_memory(
     made.placed_by = "fill in topological order"
     for atom in range(len(instance.atoms)):
         made.place(atom, int(where[instance.atoms[atom][0]]))
-    _run(made, order, chooser())
+    _run(made, order, chooser(), clock)
     return made
 
 
@@ -272,7 +275,7 @@ def _reserve(made: PartialSchedule, atoms: Iterable[int]) -> int | None:
     return None
 
 
-def _run(made: PartialSchedule, order: list[int], choose: Chooser) -> int | None:
+def _run(made: PartialSchedule, order: list[int], choose: Chooser, clock: PlacingClock) -> int | None:
     """Place and time; the atom that fits nowhere, or None."""
     n, atom_of = made.instance.n, made.instance.atom_of.tolist()
     for task in order:
@@ -281,6 +284,7 @@ def _run(made: PartialSchedule, order: list[int], choose: Chooser) -> int | None
             devices = made.room.devices(atom)
             if not len(devices):
                 return atom
+            clock.tick()
             made.place(atom, choose(made, task, devices))
         made.book(task, made.where[atom])
     return None

@@ -30,8 +30,8 @@ class CompiledStep:
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
-            i.seconds_per_byte, i.trainable_bytes, _of_devices(i), i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
-            np.array([KINDS[turns.schedule], turns.microbatches]),
+            i.seconds_per_byte, i.trainable_bytes, _of_devices(i), i.unit_of, _units(i), i.weights.packed,
+            i.weight_bytes, np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 
     def makespan_s(self, where: Ints, order: Ints) -> float:

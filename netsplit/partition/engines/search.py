@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport, Stage
+from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport, Stage, Turns
 from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.priority import topological_priority
@@ -34,6 +34,7 @@ WIDE = 2  # rounds that use both cores; then one is the prover's
 COLD_S = 1.0  # loading takes less, compiling takes more
 TRIES = 400  # moves that are simulated, where annealing was not on what is minimised
 ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
+PORTFOLIO = 0.3  # of the time, at most, for the methods
 SLIGHT = 1e-9  # relative: a difference by rounding
 
 
@@ -77,6 +78,7 @@ class Search:
         methods: whose answers are starts, beside contiguous fills.
         name: of the method that searches, for the log.
         simulated: what `Problem.evaluate` says is minimised, where there is one; else the step.
+        turns: of the compiled step that is minimised, where `evaluate` is to say nothing.
     """
 
     def __init__(
@@ -87,15 +89,20 @@ class Search:
         methods: Sequence[Partitioner],
         name: str,
         simulated: bool = False,
+        turns: Turns | None = None,
     ) -> None:
         self.problem, self.starts, self.methods, self.name = problem, starts, methods, name
         self.started, self.deadline = time.perf_counter(), deadline
         self.instance = Instance.of(problem)
         self.simulated = simulated and problem.evaluate is not None
-        self.metered = problem.evaluate is not None and problem.memory == "lifetimes"  # peaks say what fits
-        turns = problem.evaluate.turns if simulated and problem.evaluate is not None else ONE_BATCH
-        self.annealer = Annealer(self.instance, turns)
-        self.comparable = turns.exact  # what is annealed is what is minimised
+        self.metered = turns is None and problem.evaluate is not None and problem.memory == "lifetimes"
+        """Peaks say what fits."""
+        if turns is None and self.simulated and problem.evaluate is not None:
+            turns = problem.evaluate.turns
+        self.turns = turns or ONE_BATCH
+        self.annealer = Annealer(self.instance, self.turns)
+        self.comparable = self.turns.exact  # what is annealed is what is minimised
+        self.results: list[Annealed] = []  # of annealing, the best first
         self.move_s = 0.0  # of annealing, as measured last
         self.best: Scheduled | None = None
         self.unreplicated: Scheduled | None = None  # the best of those
@@ -128,9 +135,10 @@ class Search:
         try:
             if prover is not None:
                 prover.start()
-            results = self._anneal(self._portfolio())
+            until = self.started + PORTFOLIO * (self.deadline - self.started)
+            self.results = self._anneal(self.portfolio(until))
             if self.simulated:
-                self._simulate(results)
+                self._simulate(self.results)
             if prover is not None:
                 proven = prover.finish()
                 if proven is not None and proven.value_s < (1 - SLIGHT) * self.value_s:
@@ -156,7 +164,7 @@ class Search:
         value, order = self.annealer.evaluate(where)
         return Scheduled(where, order, value, source)
 
-    def _offer(self, answer: Scheduled) -> None:
+    def offer(self, answer: Scheduled) -> None:
         if answer.value_s < self.value_s:
             self.best = answer
             log.info("%s: %.6g s by %s", self.name, answer.value_s, answer.source)
@@ -165,7 +173,13 @@ class Search:
         if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
             self.unreplicated = answer
 
-    def _portfolio(self) -> list[Candidate]:
+    def portfolio(self, until: float, patience: float = 0.5) -> list[Candidate]:
+        """What the methods answer, each of which is offered.
+
+        Args:
+            until: on ``time.perf_counter``: none is begun after it.
+            patience: the part of the time until then that each is given.
+        """
         tried = []
         filled = fill_in_order(self.problem, self.instance.capacity.tolist())
         if filled is not None:  # whatever the clock does, there is an answer
@@ -174,19 +188,20 @@ class Search:
         known = self.problem.known
         if known is not None:
             where = self.instance.encode(known.device_of)
-            self._offer(
+            self.offer(
                 Scheduled(where, order_of(self.instance, known), self._value_of(known), "what is known")
             )
-        until = self.started + 0.3 * (self.deadline - self.started)
         left_out: dict[str, str] = {}
-        for each in candidates(self.problem, self.instance, self.methods, self._value_of, until, left_out):
+        for each in candidates(
+            self.problem, self.instance, self.methods, self._value_of, until, left_out, patience
+        ):
             tried.append(each)
             if self._fits(each):
                 order = order_of(self.instance, each.placement)
                 stages = each.placement.stages if each.placement.replicas else ()
-                self._offer(Scheduled(each.where, order, each.value_s, each.method, stages))
+                self.offer(Scheduled(each.where, order, each.value_s, each.method, stages))
                 if not self.simulated:
-                    self._offer(self.scheduled(each.where, f"{each.method}, list-scheduled"))
+                    self.offer(self.scheduled(each.where, f"{each.method}, list-scheduled"))
         self.notes["portfolio"] = {each.method: each.value_s for each in tried}
         if left_out:
             self.notes["left_out"] = left_out
@@ -218,7 +233,7 @@ class Search:
             self.notes["moves"] += moves * each.count
             for one in latest:
                 if np.isfinite(one.value_s) and not self.simulated:
-                    self._offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
+                    self.offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
             latest.sort(key=lambda one: one.value_s)
             places = [one.where for one in latest]
             results = sorted([*latest, *results], key=lambda one: one.value_s)
@@ -317,10 +332,21 @@ class Search:
             topological_priority(self.problem.graph, rank),
             SolverReport("feasible", 0.0),
         )
-        self._offer(Scheduled(where, order, self._value_of(placement), source))
+        self.offer(Scheduled(where, order, self._value_of(placement), source))
+
+    def refine(self, where: Ints, heat: float) -> None:
+        """Anneal one placement on both cores until `stop`, as cold as the time allows."""
+        self._pace(where)
+        moves = int(0.9 * max(0.0, self.deadline - time.perf_counter()) / max(self.move_s, 1e-9))
+        if moves > 0:
+            for one in self._round([where, where], moves, heat, workers=2):
+                if np.isfinite(one.value_s):
+                    self.offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
+            self.notes["moves"] += 2 * moves
 
     def _value_of(self, placement: Placement) -> float:
-        if self.simulated:
+        compiled = self.comparable and not self.metered and not placement.replicas
+        if self.simulated and not compiled:
             return self._simulated_s(placement)
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))

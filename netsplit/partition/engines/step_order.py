@@ -112,12 +112,17 @@ def _by_tick(phase: int, level: Ints, wanted: NDArray[np.bool_], m: int, order: 
 
 
 class _Listing(NamedTuple):
-    """How far a list schedule has come. Tasks are numbered (phase * segments + s) * m + i."""
+    """How far a list schedule has come. Tasks are numbered (phase * segments + s) * m + i.
+
+    A forward that may not begin, as too many of its segment are open, is put aside until a backward ends: of
+    each segment there is one at most, as its micro-batches follow one another.
+    """
 
     missing: Ints  # [tasks] how many each waits for
-    ready: Ints  # [tasks]
+    ready: Ints  # [tasks] the urgencies of each device's, a heap
     first: Ints  # [D] where each device's begin in `ready`, which has room for all of them
     size: Ints  # [D] of those that are ready
+    aside: Ints  # [segments] task; -1: none
     running: Ints  # [D] task; -1: the device is idle
     ends: Ints  # [D]
     open: Ints  # [segments] forwards without backward
@@ -137,22 +142,22 @@ def _one_f_one_b(
     names = _by_first(home, devices)
     listing = _Listing(
         _waits(feeders, readers, trained, m), np.zeros(len(order), np.int64),
-        _begins(home, trained, devices, m), np.zeros(devices, np.int64), np.full(devices, -1), np.zeros(devices, np.int64),
-        np.zeros(count, np.int64),
+        _begins(home, trained, devices, m), np.zeros(devices, np.int64), np.full(count, -1),
+        np.full(devices, -1), np.zeros(devices, np.int64), np.zeros(count, np.int64),
     )  # fmt: skip
     # 1. ready
     for s in range(count):
         if listing.missing[s * m] == 0:
-            _offer(s * m, s, home, listing)
+            _offer(s * m, s, m, home, listing)
     begun, now = 0, 0
     for _ in range(2 * len(order) + 2):
         # 2. begin
         before = begun
         for d in names:
             if listing.running[d] < 0:
-                at = _most_urgent(d, m, trained, limit, listing)
-                if at >= 0:
-                    _begin(d, at, now, m, trained, listing, order[begun])
+                task = _most_urgent(d, m, trained, limit, listing)
+                if task >= 0:
+                    _begin(d, task, now, m, trained, listing, order[begun])
                     begun += 1
         busy = False
         for d in names:
@@ -161,8 +166,8 @@ def _one_f_one_b(
             if begun == len(order):
                 break
             # 3. nevertheless
-            d, at = _earliest(names, m, count, listing)
-            _begin(d, at, now, m, trained, listing, order[begun])
+            task = _earliest(m, listing)
+            _begin(home[task // m], task, now, m, trained, listing, order[begun])
             begun += 1
         # 4. end
         now = _LATE
@@ -232,50 +237,67 @@ def _waits(feeders: Packed, readers: Packed, trained: NDArray[np.bool_], m: int)
 
 
 @inlined
-def _offer(task: int, s: int, home: Ints, listing: _Listing) -> None:
-    d = home[s]
-    listing.ready[listing.first[d] + listing.size[d]] = task
-    listing.size[d] += 1
+def _offer(task: int, s: int, m: int, home: Ints, listing: _Listing) -> None:
+    """Into its device's heap by urgency: backwards of early micro-batches, forwards of late segments."""
+    d, count = home[s], len(listing.open)
+    x, i = task // m, task % m
+    key = i * count + s if x >= count else (m + i) * count + count - 1 - s
+    heap, first, at = listing.ready, listing.first[d], listing.size[d]
+    listing.size[d] = at + 1
+    while at > 0 and heap[first + (at - 1) // 2] > key:
+        heap[first + at] = heap[first + (at - 1) // 2]
+        at = (at - 1) // 2
+    heap[first + at] = key
 
 
 @inlined
 def _most_urgent(d: int, m: int, trained: NDArray[np.bool_], limit: Ints, listing: _Listing) -> int:
-    """Where it stands among those that are ready; -1: none may begin."""
+    """Taken from those that are ready; -1: none may begin."""
     count = len(trained)
-    best, urgency = -1, 0
-    for at in range(listing.first[d], listing.first[d] + listing.size[d]):
-        x, i = listing.ready[at] // m, listing.ready[at] % m
-        s = x % count
-        if x >= count:
-            key = i * count + s
-        elif trained[s] and listing.open[s] >= limit[s]:
-            continue
-        else:
-            key = (m + i) * count + count - 1 - s
-        if best < 0 or key < urgency:
-            best, urgency = at, key
-    return best
+    while listing.size[d] > 0:
+        key = _pop_key(d, listing)
+        if key < m * count:
+            return (count + key % count) * m + key // count
+        s, i = count - 1 - key % count, key // count - m
+        if not trained[s] or listing.open[s] < limit[s]:
+            return s * m + i
+        listing.aside[s] = s * m + i
+    return -1
 
 
 @inlined
-def _earliest(names: Ints, m: int, count: int, listing: _Listing) -> tuple[int, int]:
-    """The device and the place there of what is ready of the earliest micro-batch and segment."""
-    device, best, earliest = -1, -1, 0
-    for d in names:
-        for at in range(listing.first[d], listing.first[d] + listing.size[d]):
-            x, i = listing.ready[at] // m, listing.ready[at] % m
-            if best < 0 or i * count + x % count < earliest:
-                device, best, earliest = d, at, i * count + x % count
-    return device, best
+def _pop_key(d: int, listing: _Listing) -> int:
+    heap, first, size = listing.ready, listing.first[d], listing.size[d] - 1
+    listing.size[d] = size
+    top, key, at = heap[first], heap[first + size], 0
+    while 2 * at + 1 < size:
+        low = 2 * at + 1
+        if low + 1 < size and heap[first + low + 1] < heap[first + low]:
+            low += 1
+        if heap[first + low] > key:
+            break
+        heap[first + at] = heap[first + low]
+        at = low
+    heap[first + at] = key
+    return top
+
+
+@inlined
+def _earliest(m: int, listing: _Listing) -> int:
+    """Taken of those that were put aside, where none may begin: of the earliest micro-batch and segment."""
+    first = -1
+    for s in range(len(listing.aside)):
+        if listing.aside[s] >= 0 and (first < 0 or listing.aside[s] % m < listing.aside[first] % m):
+            first = s
+    task = listing.aside[first]
+    listing.aside[first] = -1
+    return task
 
 
 @inlined
 def _begin(
-    d: int, at: int, now: int, m: int, trained: NDArray[np.bool_], listing: _Listing, computation: Ints
+    d: int, task: int, now: int, m: int, trained: NDArray[np.bool_], listing: _Listing, computation: Ints
 ) -> None:
-    task = listing.ready[at]
-    listing.size[d] -= 1
-    listing.ready[at] = listing.ready[listing.first[d] + listing.size[d]]
     x = task // m
     phase, s = x // len(trained), x % len(trained)
     computation[0], computation[1], computation[2] = phase, s, task % m
@@ -300,23 +322,26 @@ def _end(
     x, i = task // m, task % m
     s = x % count
     if i + 1 < m:
-        _done(task + 1, s, home, listing)
+        _done(task + 1, s, m, home, listing)
     if x < count:
         for k in range(readers[s], readers[s + 1]):
-            _done(readers[k] * m + i, readers[k], home, listing)
+            _done(readers[k] * m + i, readers[k], m, home, listing)
         if trained[s]:
-            _done((count + s) * m + i, s, home, listing)
+            _done((count + s) * m + i, s, m, home, listing)
         return
     listing.open[s] -= 1
+    if listing.aside[s] >= 0:
+        _offer(listing.aside[s], s, m, home, listing)
+        listing.aside[s] = -1
     for k in range(feeders[s], feeders[s + 1]):
         f = feeders[k]
         if trained[f]:
-            _done((count + f) * m + i, f, home, listing)
+            _done((count + f) * m + i, f, m, home, listing)
 
 
 @inlined
-def _done(task: int, s: int, home: Ints, listing: _Listing) -> None:
+def _done(task: int, s: int, m: int, home: Ints, listing: _Listing) -> None:
     """One of those that the task waits for is done."""
     listing.missing[task] -= 1
     if listing.missing[task] == 0:
-        _offer(task, s, home, listing)
+        _offer(task, s, m, home, listing)

@@ -57,7 +57,7 @@ class Dpos(Partitioner):
 def max_ranks(instance: Instance, tasks: StepTasks) -> Floats:
     """[2n] upward ranks: a task's largest seconds over devices, a message's over pairs of devices."""
     pairs = ~np.eye(len(instance.devices), dtype=bool)
-    latency, pace = instance.latency_s[pairs], instance.seconds_per_byte[pairs]
+    latency, pace = np.unique([instance.latency_s[pairs], instance.seconds_per_byte[pairs]], axis=1)
     edge_s = np.outer(tasks.messages, latency) + np.outer(tasks.nbytes, pace)
     return tasks.upward_ranks(tasks.seconds.max(axis=1), edge_s.max(axis=1, initial=0.0))
 

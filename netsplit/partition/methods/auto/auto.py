@@ -17,6 +17,7 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.search import Search
 from netsplit.partition.max_load import solve_max_load
+from netsplit.partition.methods.auto.large import LARGE, large_answer
 from netsplit.partition.methods.auto.prover import Prover
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct
@@ -99,6 +100,8 @@ class _AutoSolvers:
         return replace(choice, bound_for=self.problem.objective.bound_key)
 
     def _searched(self, simulated: bool) -> Choice:
+        if len(self.problem.graph) > LARGE:
+            return large_answer(self.problem, self.starts, self.deadline, simulated)
         methods = _portfolio(self.problem, Instance.of(self.problem))
         search = Search(self.problem, self.starts, self.deadline, methods, Auto.name, simulated)
         search.compile()

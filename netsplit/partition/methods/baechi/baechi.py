@@ -239,7 +239,7 @@ class StaticMemory(Memory):
         self._taken = np.zeros(len(tasks.instance.atoms), bool)
 
     def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
-        need = self._room.need[np.ix_(self._atom_of[nodes], asked)]
+        need = self._room.need[self._atom_of[nodes][:, None], asked]
         return np.asarray(placed[:, None] | (need <= self.left[asked]))
 
     def run(self, v: int, where: Ints) -> None:

@@ -17,6 +17,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
+from netsplit.partition.common.placing_clock import PlacingClock
 from netsplit.partition.methods.baechi.baechi import (
     BaechiMemory,
     BaechiProblem,
@@ -48,8 +49,8 @@ class EtfLoop:
     graphs have none; a captured one has a counter beside each batch normalisation, which could start at once
     anywhere, and would draw the normalisation to whatever device is idle first.
 
-    Of devices that are alike and have done nothing yet, the first stands for all: they would propose the same,
-    and ties go to it.
+    Of devices that are alike and have done nothing yet, the first stands for all: they would propose the
+    same, and ties go to it.
     """
 
     def __init__(self, tasks: BaechiProblem, memory: Memory) -> None:
@@ -75,8 +76,8 @@ class EtfLoop:
         self.asked: list[int] = sorted(self._unused)  # devices, ascending
         self._prepare([v for v in range(n) if not self._waits_for[v] and v not in following])
 
-    def run(self) -> bool:
-        """Whether every operator could be placed."""
+    def run(self, clock: PlacingClock | None = None) -> bool:
+        """Whether every operator could be placed; raises as `PlacingClock.tick`."""
         now = 0
         while True:
             self._finish(now)
@@ -86,6 +87,8 @@ class EtfLoop:
                 startable = [(row, self.asked[c]) for c, row, ticks in proposals if ticks <= now]
                 if not startable:
                     break
+                if clock is not None:
+                    clock.tick()
                 self._commit(*min(startable))
             moments = [ticks for _, _, ticks in proposals if ticks < NEVER]
             moments += [int(self.end[v]) for v in self._running if v >= 0]
@@ -94,12 +97,12 @@ class EtfLoop:
             now = min(moments)
 
     def proposals(self, idle: list[int], now: int, table: Ints) -> list[tuple[int, int, int]]:
-        """Of each idle device its column, the row of `table` that it would run, and when it has something to do.
+        """Of each idle device its column, the row of `table` that it would run, and when it can do something.
 
         Args:
             idle: columns of the table.
             now: the time.
-            table: [ready operators by rank, devices asked] earliest starts, `NEVER` where one cannot be placed.
+            table: [ready operators by rank, devices asked] earliest starts, or `NEVER`.
         """
         rows = table[:, idle].argmin(axis=0)
         return list(zip(idle, rows.tolist(), table[rows, idle].tolist(), strict=True))
@@ -138,12 +141,14 @@ class EtfLoop:
     def _estimate(self, nodes: list[int]) -> None:
         if nodes:
             channel, asked = np.array(self._channel), np.array(self.asked)
-            self._ready_ticks[np.ix_(nodes, asked)] = self._inflow.ticks(nodes, asked, channel, self._arrival)
+            self._ready_ticks[np.array(nodes)[:, None], asked] = self._inflow.ticks(
+                nodes, asked, channel, self._arrival
+            )
 
     def _table(self, now: int) -> Ints:
         """[ready, devices asked] when each operator could start on each, `NEVER` where it cannot."""
         nodes, asked = self._node_at[self.ready], np.array(self.asked)
-        table = np.maximum(self._ready_ticks[np.ix_(nodes, asked)], np.maximum(self._free_at[asked], now))
+        table = np.maximum(self._ready_ticks[nodes[:, None], asked], np.maximum(self._free_at[asked], now))
         place = self.where[nodes]
         placed = place >= 0
         fits = self.memory.placeable(nodes, placed, asked)
@@ -225,10 +230,10 @@ class _Inflow:
             return ready
         edges, first_edge = _spans(starts, [nodes[k] for k in fed])
         rows, first_row = _spans(self._rows_of.starts, edges)
-        got = arrival[np.ix_(self._rows_of.items[rows], asked)]
+        got = arrival[self._rows_of.items[rows][:, None], asked]
         lacking = got < 0
         latest = np.maximum.reduceat(got, first_row)
-        cost = np.add.reduceat(np.where(lacking, self._cost[np.ix_(rows, asked)], 0), first_row)
+        cost = np.add.reduceat(np.where(lacking, self._cost[rows[:, None], asked], 0), first_row)
         home, end = self._home[edges], self._end[edges]
         begin = np.maximum(np.maximum(end, channel[home])[:, None], channel[asked])
         ticks = np.where(np.logical_or.reduceat(lacking, first_row), np.maximum(latest, begin + cost), latest)
@@ -279,7 +284,7 @@ class MEtf(Partitioner):
         notes: dict[str, Any] = {}
         guide = self.guide(tasks, notes)
         loop = self.loop(tasks, tasks.instance.capacity, guide)
-        if not loop.run():
+        if not loop.run(PlacingClock(problem, self.name)):
             raise self._infeasible(problem, tasks, loop, guide)
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))

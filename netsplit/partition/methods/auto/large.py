@@ -1,0 +1,121 @@
+"""`auto` beyond some thousands of nodes, where a move takes milliseconds and methods' tables gigabytes.
+
+fast methods ──► judged by the compiled step ──► best ─────────────────────────────┐
+                                                  │                                ▼
+intervals ──► the same problem of groups ──► portfolio and annealing ──► best ──► annealed whole ──► answer
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+
+from netsplit.partition.base import ONE_BATCH, Latency, Problem
+from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s
+from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.engines.search import Search
+from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
+from netsplit.partition.methods.auto.intervals import intervals
+from netsplit.partition.methods.baechi.m_etf import MEtf
+from netsplit.partition.methods.baechi.m_topo import MTopo
+from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.layerwise import Layerwise
+from netsplit.partition.methods.round_robin import RoundRobin
+from netsplit.partition.methods.single import Single
+from netsplit.partition.partitioner import Choice, Partitioner
+
+__all__ = ["LARGE", "large_answer"]
+
+log = logging.getLogger(__name__)
+
+LARGE = 4000  # nodes
+GROUPS = 1200
+FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the time: when methods, the search of groups, and all have ended
+GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
+HEAT = 0.003  # of the last search, which begins where another has ended
+FAST_METHODS: tuple[Partitioner, ...] = (
+    Single(), Balanced(), Layerwise(), MTopo(), Heft(), Dpos(), MEtf(), RoundRobin(),
+)  # fmt: skip
+"""In about the order of the time that they take, which grows little faster than the graph; no replicas."""
+
+TRIED = 3  # answers of the search of groups, on the whole graph
+
+
+def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool) -> Choice:
+    """The best that fast methods and a search of groups find, improved as long as the time allows.
+
+    Judged by the compiled step under the schedule, or the one nearest to it, and by the count of bytes.
+
+    Args:
+        deadline: on ``time.perf_counter``.
+        simulated: the iteration of `Problem.evaluate` is minimised, else a step of one batch.
+
+    Raises:
+        InfeasibleError: nothing that fits was found.
+    """
+    turns = problem.evaluate.turns if simulated and problem.evaluate is not None else None
+    search = Search(problem, starts, deadline, FAST_METHODS, "auto", turns=turns or ONE_BATCH)
+    search.compile()
+    began, limit_s = search.started, search.deadline - search.started
+    search.deadline = began + END * limit_s
+    search.portfolio(began + FAST * limit_s, patience=1.0)
+    now = time.perf_counter()
+    _search_groups(search, starts, now + GROUPED * (began + COARSELY * limit_s - now))
+    _refine(search)
+    answer = search.best
+    if answer is None:
+        raise infeasible(problem, "auto")
+    names = search.instance.names
+    choice = Choice(
+        search.instance.decode(answer.where),
+        {names[int(v)]: float(i) for i, v in enumerate(answer.order)},
+        status="feasible",
+        objective_s=answer.value_s,
+        notes={"found_by": answer.source, **search.notes},
+        stages=answer.stages,
+    )
+    if simulated:
+        return choice
+    bound_s = max(critical_path_s(search.instance), least_load_s(search.instance))
+    return replace(choice, bound_s=bound_s, bound_for=Latency.bound_key)
+
+
+def _search_groups(search: Search, starts: int, until: float) -> None:
+    """Offers what a search of groups of nodes finds."""
+    if time.perf_counter() >= until:
+        return
+    groups, again = intervals(search.instance, GROUPS)
+    coarse = CoarseProblem.of(search.instance, groups)
+    if search.unreplicated is not None:
+        known = coarse.coarsened(search.unreplicated.where)
+        coarse = replace(coarse, problem=replace(coarse.problem, known=known))
+    inner = Search(coarse.problem, starts, until, FAST_METHODS, "auto, of groups", turns=search.turns)
+    inner.run(None)
+    search.notes["groups"] = {"count": len(groups), "repeated": again, "moves": inner.notes["moves"]}
+    best = [] if inner.best is None else [inner.best.where]
+    wheres = {where.tobytes(): where for where in (*best, *(each.where for each in inner.results))}
+    for where in list(wheres.values())[:TRIED]:
+        whole = coarse.refined(where)
+        if search.instance.fits(whole):
+            search.offer(search.scheduled(whole, "a search of groups"))
+
+
+def _refine(search: Search) -> None:
+    """Anneals the best placement of the whole graph until the time is up."""
+    start = search.unreplicated
+    left_s = search.deadline - time.perf_counter()
+    if start is None or left_s <= 0:
+        return
+    clock = threading.Timer(left_s, search.stop)
+    clock.daemon = True
+    clock.start()
+    try:
+        search.refine(start.where, HEAT)
+    finally:
+        clock.cancel()
+        search.stop()
+    search.notes["stopped"] = "time"

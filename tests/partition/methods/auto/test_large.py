@@ -1,0 +1,56 @@
+"""`auto` on many nodes: what is repeated, groups of nodes, and never worse than what it asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.scaling.drawn import drawn_problem
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.methods.auto import auto
+from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
+from netsplit.partition.methods.auto.intervals import intervals, repeated
+from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.heft import Heft
+from netsplit.planning.decide import decide
+
+
+def test_what_is_repeated_is_found_with_its_period() -> None:
+    layer = list(range(1, 12))
+    labels = np.array([90, 91, *(6 * layer), 92])
+    assert repeated(labels) == (2, 2 + 6 * len(layer), len(layer))
+    assert repeated(np.arange(200)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("graph", ["blocks", "layered"])
+def test_groups_follow_one_another_and_hold_what_the_nodes_do(graph: str) -> None:
+    """Every node once, edges forward, and of any placement of groups the same bytes and compute."""
+    whole = Instance.of(drawn_problem(graph, "two_kinds", 600, 4, "latency", None))
+    groups, again = intervals(whole, 60)
+    assert sorted(v for group in groups for v in group) == list(range(whole.n))
+    assert len(groups) <= 90
+    assert (again > 0) == (graph == "blocks")
+    coarse = CoarseProblem.of(whole, groups)
+    small = Instance.of(coarse.problem)
+    assert all(small.producer[u] < v for u in range(len(small.producer)) for v in small.consumers[u])
+    where = np.random.default_rng(0).integers(4, size=small.n)
+    refined = coarse.refined(where)
+    assert small.used_bytes(where).tolist() == whole.used_bytes(refined).tolist()
+    seconds, summed = whole.forward_s + whole.backward_s, small.forward_s + small.backward_s
+    assert summed[np.arange(small.n), where].sum() == pytest.approx(
+        seconds[np.arange(whole.n), refined].sum()
+    )
+
+
+@pytest.mark.parametrize("objective", ["latency", "simulated"])
+def test_a_large_problem_s_answer_is_verified_and_no_worse_than_its_methods(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "LARGE", 100)
+    problem = drawn_problem("blocks", "uniform", 200, 4, objective, 20.0)  # type: ignore[arg-type]
+    plan = decide(replace(problem, time_limit_s=6.0), auto.Auto(starts=2))
+    for method in (Balanced(), Heft()):
+        assert plan.objective_s <= decide(problem, method).objective_s * (1 + 1e-9)
+    assert plan.placement.report.notes["groups"]["count"] > 1
