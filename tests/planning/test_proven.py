@@ -65,7 +65,7 @@ def drawn(problem: Problem, draw: random.Random) -> Problem:
     problem = replace(problem, graph=replace(problem.graph, nodes=saving), costs=costs)
     kind = draw.choice(list(SCHEDULES.values()))
     keys = {} if kind is SingleBatch else {"microbatches": draw.randint(1, 5)}
-    late_weights = kind.name == "zb_h1" or draw.random() < 0.3
+    late_weights = kind().delay_weights or draw.random() < 0.3
     schedule = kind(**keys, delay_weights=late_weights, recompute=draw.random() < 0.2)
     memory = draw.choice(["static", "lifetimes"])
     return simulated(replace(problem, memory=memory), schedule, draw.random() < 0.9)  # type: ignore[arg-type]
