@@ -152,6 +152,45 @@ def test_what_cannot_be_planned_is_said_and_nothing_written(
     assert not (tmp_path / "outputs").exists()
 
 
+def test_the_whole_plan_of_a_model_of_ones_own_is_shown_with_what_it_was_chosen_from(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    words = [
+        "--batch",
+        "8x3x8x8",
+        "--cluster",
+        "titan_rtx3",
+        "--out",
+        "here",
+        "--set",
+        "schedule.time_limit_s=1",
+    ]
+    done = netsplit("plan", "mine:build", *words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "why not" in done.stdout
+    plan = json.loads((tmp_path / "here" / "plan.json").read_text())
+    graph = json.loads((tmp_path / "here" / "graph.json").read_text())
+    assert 8 == plan["batch_size"] == plan["microbatches"] * graph["batch_size"]
+
+
+def test_plan_takes_the_overrides_of_its_runner_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    module = type("Runner", (), {"main": lambda: seen.append(sys.argv)})
+    monkeypatch.setattr(command, "import_module", lambda path: {"netsplit.runners.plan": module}[path])
+    monkeypatch.setattr(sys, "argv", ["netsplit"])
+    words = ["--multirun", "model=bert_small", "cluster=cpu2,cpu4"]
+    assert CliRunner().invoke(command.netsplit, ["plan", *words]).exit_code == 0
+    folder = ["--config-dir", str(tmp_path)]
+    assert CliRunner().invoke(command.netsplit, ["plan", "model=bert", *folder]).exit_code == 0
+    assert seen == [["netsplit plan", *words], ["netsplit plan", *folder, "model=bert"]]
+    for refused in (
+        ["mine:build", "more"],
+        ["model=bert", "--cluster", "cpu2"],
+        ["mine:build", "--bach", "8"],
+    ):
+        assert CliRunner().invoke(command.netsplit, ["plan", *refused]).exit_code == 2
+    assert len(seen) == 2
+
+
 @pytest.mark.slow
 def test_a_batch_of_the_model_s_own_is_planned_on_workers(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)

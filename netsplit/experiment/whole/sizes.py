@@ -57,10 +57,10 @@ class Sizes:
     def take(self, seed: int) -> None:
         """The graph at every size, and costs of two; sizes at which the model is another are left out.
 
-        Three sizes are captured; if the third is what the two others say (`graph_at`), all are.
+        Three sizes are captured; if the third is not what the two others say (`graph_at`), all are.
 
         Raises:
-            CaptureError: the model cannot be captured at any of the sizes.
+            CaptureError: the model cannot be captured at the largest of the sizes.
         """
         sizes = {m: -(-self.whole.samples // m) for m in self.counts}
         usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
@@ -71,15 +71,14 @@ class Sizes:
                 graph = self._derived(sizes[m]) or self.capture(self.whole.rows(0, sizes[m]).own())
             except CaptureError as error:
                 refused = refused or error
+                if m == min(self.counts):  # the batch is amiss, and not that there are too few samples
+                    raise refused from None
                 log.info("no plan with %d micro-batches: %s", m, error)
                 continue
             if self.graphs and not _alike(graph, next(iter(self.graphs.values()))):
                 log.info("no plan with %d micro-batches: the model has other operators for so few samples", m)
                 continue
             self.graphs[sizes[m]] = graph
-        if not self.graphs:
-            assert refused is not None
-            raise refused
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
         if not self.predicted:
             first = next(iter(self.graphs))
