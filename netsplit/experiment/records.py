@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -201,9 +201,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
     """Placement, program and summary as files, and the placed graph's picture."""
     problem, placement = plan.problem, plan.placement
     program, _ = plan.simulated
-    recomputed = sorted(placement.recomputed, key=placement.priority.__getitem__)
-    values = asdict(placement) | {"recomputed": recomputed}
-    write_text(folder / "placement.json", json.dumps(values, indent=1))
+    write_text(folder / "placement.json", json.dumps(placement.to_dict(), indent=1))
     write_text(folder / "program.txt", program.show())
     write_text(folder / "summary.txt", str(plan.summary()))
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -119,6 +119,10 @@ class Placement:
     cuts: tuple[str, ...] = ()  # nodes at which a segment begins, though their device goes on
     recomputed: frozenset[str] = frozenset()
     """Nodes whose activations are not kept from forward to backward, but computed again before it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a file of JSON."""
+        return asdict(self) | {"recomputed": sorted(self.recomputed)}
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:

@@ -28,6 +28,7 @@ from netsplit.program.segments import segment_of
 
 __all__ = ["SegmentBytes", "SegmentParts", "in_parts", "pieces_in_order", "whole"]
 
+_EVERY, _LIMITS = 64, 24  # of the largest inside: all where they are few, else so many
 _PLACES = 48  # of a run, at most, between which its cuts are chosen
 
 Table = NDArray[np.float64]
@@ -159,7 +160,8 @@ class SegmentBytes:
         a, b = np.triu_indices(count, 1)
         sizes = np.unique(self.inside[a, b])
         best, cuts = np.inf, [0, count - 1]
-        for limit in sizes[np.unique(np.linspace(0, len(sizes) - 1, 24).astype(int))][::-1]:
+        steps = _EVERY if len(sizes) <= _EVERY else _LIMITS
+        for limit in sizes[np.unique(np.linspace(0, len(sizes) - 1, steps).astype(int))][::-1]:
             allowed = np.where(self.inside <= limit, in_flight * self.handed, np.inf)
             least, before = np.full(count, np.inf), np.zeros(count, np.int64)
             least[0] = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def problem() -> Problem:
 
 
 def written(path: Path, problem: Problem, **changes: Any) -> Path:
-    path.write_text(json.dumps(asdict(RoundRobin().partition(problem)) | {"recomputed": []} | changes))
+    path.write_text(json.dumps(RoundRobin().partition(problem).to_dict() | changes))
     return path
 
 
@@ -57,7 +57,7 @@ def test_turns_come_back(tmp_path: Path, problem: Problem) -> None:
         stages=(Stage(nodes, NAMES, turns=(1, 0, 1)),),
     )
     plan = verified(replace(problem, objective=MaxLoad()), made, room=False)
-    for number, values in enumerate((asdict(made), plan.to_dict())):
+    for number, values in enumerate((made.to_dict(), plan.to_dict())):
         path = tmp_path / f"{number}.json"
         path.write_text(json.dumps(values))
         assert read_placement(path, problem).stages == made.stages

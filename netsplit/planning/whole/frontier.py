@@ -54,8 +54,11 @@ def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierR
         seen = {_likeness(winner)}
         own = sorted((t for t in judge.tried if t.kind == kind), key=lambda tried: tried.rank)
         for tried in own:
-            if _likeness(tried) in seen or len(seen) > PER_KIND or (len(seen) > 1 and not tried.fits):
+            equal = tried.origin == winner.origin and tried.rank[:2] == winner.rank[:2]
+            if equal or _likeness(tried) in seen:
                 continue
+            if len(seen) > PER_KIND or (len(seen) > 1 and not tried.fits):
+                break
             seen.add(_likeness(tried))
             rows.append(_row(tried, winner, batch_size))
     return tuple(rows)

@@ -25,6 +25,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.bounds import without_replicas_s
 from netsplit.planning.whole.judge import KINDS, Judge, Tried, identity, problem_under
 from netsplit.planning.whole.line import NodeLine
 from netsplit.planning.whole.stages import LineStages, StageCosts, stages_of_line
@@ -47,6 +48,8 @@ PROMISING = 1.6  # times the best known: what promises to take longer is not sim
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
 SLACK = 1.02  # over the best: a placement may gain by another schedule
+
+CLOSE = 0.001  # relative: so little is not worth annealing for
 
 ProblemOf = Callable[[int], Problem]
 
@@ -87,6 +90,11 @@ class WholeSearch:
         self._structures(self._until(0.8))
         self._orders(self.deadline)
 
+    def _over(self, until: float) -> bool:
+        """Whether the time is up; where nothing fits yet, there is as much again as for everything."""
+        more_s = 0.0 if self.judge.winner is not None else self.deadline - self.started
+        return time.perf_counter() > until + more_s
+
     def _until(self, part: float) -> float:
         return self.started + part * (self.deadline - self.started)
 
@@ -95,7 +103,7 @@ class WholeSearch:
         promising = sorted(self._cuts(until), key=lambda entry: entry[0])
         for promised_s, m, cut in promising:
             behind = promised_s > PROMISING * self.judge.best_s
-            if behind or (time.perf_counter() > until and self.judge.winner is not None):
+            if behind or self._over(until):
                 return
             if m * cut.work_s <= SLACK * self.judge.best_s:
                 self._judge_line(m, cut)
@@ -116,7 +124,7 @@ class WholeSearch:
         self, problem: Problem, m: int, groups: tuple[tuple[int, ...], ...]
     ) -> Iterator[tuple[float, int, LineStages]]:
         line = self._line(m)
-        if len(groups) >= len(line.places) or len(groups[0]) > m:
+        if len(groups) >= len(line.places) or max(map(len, groups)) > m:
             return
         seen: set[tuple[tuple[int, int], ...]] = set()
         for added in (False, True):
@@ -150,8 +158,7 @@ class WholeSearch:
         methods = [METHODS[name]() for name in METHODS_TRIED] if self.method is None else [self.method]
         for method in methods:
             for m in self.counts:
-                left_s = until - time.perf_counter()
-                if left_s <= 0 and self.judge.winner is not None:
+                if self._over(until):
                     return
                 first = self._usual(m)
                 problem = replace(problem_under(self.problem_of(m), first), time_limit_s=self._limit(method))
@@ -219,6 +226,8 @@ class WholeSearch:
             return
         m = winner.schedule.microbatches
         problem = problem_under(self.problem_of(m), winner.schedule)
+        if without_replicas_s(problem) >= winner.iteration_s * (1 - CLOSE):
+            return
         asked = replace(problem, time_limit_s=0.9 * left_s, known=winner.placement)
         placement = _answer(asked, METHODS["auto"]())
         if placement is not None and self._allowed(problem, placement):

@@ -30,11 +30,12 @@ def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
 
 
 def device_counts(devices: int) -> list[int]:
-    """Numbers of devices to use, most first: all up to eight, beyond that powers of two and the last few."""
-    if devices <= EVERY:
-        return list(range(devices, 0, -1))
-    powers = {2**i for i in range(devices.bit_length())}
-    return sorted({devices, devices - 1, 3 * devices // 4, *powers}, reverse=True)
+    """Numbers of devices to use: all, one, and those between from most to least, beyond eight only some."""
+    between = list(range(devices - 1, 1, -1))
+    if devices > EVERY:
+        powers = {2**i for i in range(1, devices.bit_length())}
+        between = sorted({devices - 1, 3 * devices // 4, *powers} - {devices}, reverse=True)
+    return list(dict.fromkeys([devices, 1, *between]))
 
 
 def groupings(order: Sequence[int], replicas: bool) -> Iterator[tuple[Group, ...]]:

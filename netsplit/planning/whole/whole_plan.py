@@ -11,14 +11,12 @@ from typing import Any
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Placement, Problem, SolverReport
-from netsplit.partition.bounds.iteration_bound import iteration_bound_s
-from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.bounds import of_every_plan_s
 from netsplit.planning.whole.frontier import FrontierRow, frontier_of, frontier_table
 from netsplit.planning.whole.gains import Gain, gains_of
 from netsplit.planning.whole.judge import Judge, problem_under
@@ -125,7 +123,7 @@ class WholePlan:
             "samples_per_s": self.samples_per_s,
             "bound_s": self.bound_s,
             "peak_bytes": self.peak_bytes,
-            "placement": asdict(self.placement),
+            "placement": self.placement.to_dict(),
             "frontier": [asdict(row) for row in self.frontier],
             "gains": [asdict(gain) for gain in self.gains],
             "notes": list(self.notes),
@@ -171,7 +169,7 @@ def decide_whole(
     if gains and method is None:
         known = sorted((t for t in judge.best.values()), key=lambda tried: tried.rank)
         brings = gains_of(problem_of, counts, open_, known, batch_size, GAINS * limit_s)
-    bound_s = _bound_s(problem_of, counts, open_)
+    bound_s = of_every_plan_s(problem_of, counts, open_)
     seconds = time.perf_counter() - started
     report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes={"origin": winner.origin})
     placement = replace(winner.placement, method=winner.origin, report=report)
@@ -186,19 +184,6 @@ def decide_whole(
         seconds,
         len(judge.seen),
     )
-
-
-def _bound_s(problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule) -> float:
-    """Of every plan with any of these numbers of micro-batches; each is a bound of its own."""
-    bounds = []
-    for m in counts:
-        problem = problem_of(m)
-        shared = open_.replicas and m > 1
-        alone = frozenset(() if shared else problem.graph.nodes)
-        kept = 0 if open_.recompute or problem.costs.offload.activations else 1
-        schedule = AnySchedule(m, simulated_by(problem).training, False, True, kept, alone)
-        bounds.append(iteration_bound_s(problem, schedule))
-    return min(bounds)
 
 
 def _infeasible(judge: Judge, problem: Problem) -> InfeasibleError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -65,13 +66,21 @@ def test_what_cannot_be_left_open_is_said(options: dict[str, Any], said: str) ->
 def test_groups_take_every_device_once_and_numbers_of_devices_fall(count: int, replicas: bool) -> None:
     order = list(range(count))
     made = list(groupings(order, replicas))
-    assert all([q for group in groups for q in group] == order for groups in made)
+    once = [groups for groups in made if len(set(groups)) == len(groups)]
+    assert all([q for group in groups for q in group] == order for groups in once)
+    assert all(
+        Counter(q for group in groups for q in group) == Counter(2 * order)
+        for groups in made
+        if groups not in once
+    )
     assert len(set(made)) == len(made)
     assert tuple((q,) for q in order) in made
     assert (tuple(order),) in made or not replicas
     assert replicas or all(len(group) == 1 for groups in made for group in groups)
-    assert device_counts(count)[0] == count
-    assert all(p > q for p, q in pairwise(device_counts(count)))
+    counts = device_counts(count)
+    assert counts[0] == count
+    assert 1 in counts[:2]
+    assert all(p > q for p, q in pairwise(counts[2:]))
 
 
 class _Periods:
