@@ -40,6 +40,7 @@ from netsplit.experiment.records import (
 )
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
+from netsplit.experiment.whole.kept import as_decided, keep
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
@@ -237,8 +238,12 @@ def _planner(experiment: Experiment, session: Session) -> Planner:
     }  # fmt: skip
     model, loss, schedule = experiment.model, experiment.loss, experiment.schedule
     if isinstance(schedule, AutoSchedule):
-        (method,) = experiment.partitioners.values()
-        planner = session.decided(model, loss, first, schedule, method, *given, **more, seed=settings.seed)
+        ((name, method),) = experiment.partitioners.items()
+        folder = _stable(experiment) / name if settings.resume == "auto" else None
+        open_ = schedule if folder is None else as_decided(schedule, folder)
+        planner = session.decided(model, loss, first, open_, method, *given, **more, seed=settings.seed)
+        if folder is not None:
+            keep(folder, planner.schedule.microbatches)
     else:
         planner = session.planner(model, loss, first, schedule, *given, **more)
     costs = replace(planner.costs, variable_copies=settings.variable_copies)
@@ -360,16 +365,11 @@ def _checkpoints(
     every_epochs = 1 if settings.never and resume == "auto" else settings.every_epochs
     if settings.never and resume == "never":
         return nullcontext()
-    if settings.folder is not None:
-        place = Path(settings.folder)
-    elif resume == "auto":
-        name = f"{type(experiment.model).__name__}-{experiment.data.name}"
-        place = stable_folder(experiment.config, name)
+    place = _stable(experiment) if resume == "auto" or settings.folder is not None else folder / "checkpoints"
+    if settings.folder is None and resume == "auto":
         if (reason := passed_over(place, method, experiment.config)) is not None:
             log.warning("%s: resume=auto begins anew: %s", method, reason)
         describe_training(place, experiment.config)
-    else:
-        place = folder / "checkpoints"
     return Checkpoints(
         place / method,
         every_epochs=every_epochs,
@@ -378,6 +378,13 @@ def _checkpoints(
         resume=resume == "auto",
         origin=None if resume in ("never", "auto") else origin_checkpoint(resume),
     )
+
+
+def _stable(experiment: Experiment) -> Path:
+    """Where the checkpoints of this training are, whenever it runs."""
+    given = experiment.settings.checkpoint.folder
+    name = f"{type(experiment.model).__name__}-{experiment.data.name}"
+    return Path(given) if given is not None else stable_folder(experiment.config, name)
 
 
 def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:

@@ -1,0 +1,37 @@
+"""A training that goes on keeps the micro-batches that were decided when it began.
+
+Normalisations and rounding depend on them; devices, placement and schedule may be others each time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from netsplit.files import write_json
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+
+__all__ = ["as_decided", "keep"]
+
+log = logging.getLogger(__name__)
+
+_FILE = "decided.json"
+
+
+def as_decided(open_: AutoSchedule, folder: Path) -> AutoSchedule:
+    """With the number of micro-batches that `keep` wrote beside a training's checkpoints, if any is there."""
+    try:
+        microbatches = int(json.loads((folder / _FILE).read_text(encoding="utf-8"))["microbatches"])
+        kept = replace(open_, microbatches=microbatches)
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or it was cut short
+        return open_
+    log.info("micro-batches as when this training began: %d (%s)", microbatches, folder / _FILE)
+    return kept
+
+
+def keep(folder: Path, microbatches: int) -> None:
+    """Write the number down for `as_decided`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / _FILE, {"microbatches": microbatches})
