@@ -1,0 +1,195 @@
+"""The whole plan beside plans that were asked for by name, run in turn on CPU workers.
+
+    decided:    `schedule=auto`, from operators measured at two sizes of micro-batches, running no plan
+    by name:    methods x schedules x micro-batches that fit, each from operators measured at its own size
+    a round:    all of them in turn, and the whole plan again, which gives the noise floor
+
+Those by name that take more than `--behind` times the fastest are left out after the warm-up. Ratios are made
+within a round; of the rounds' the median counts. Above 1 the plan by name is slower than the whole plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+import netsplit
+from benchmarks._command import command_parser
+from benchmarks._ours import _keep, _use
+from benchmarks._rounds import Contender, Ratio, Rounds
+from benchmarks.captured import CAPTURED, composed
+from netsplit.config import build
+from netsplit.data.reading.loader import batches
+from netsplit.errors import NetSplitError
+from netsplit.experiment.session import Session
+from netsplit.files import write_json
+from netsplit.partition import METHODS
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.program.schedules import SCHEDULES
+from netsplit.tables import Column, Table
+from netsplit.training.parallel import ParallelModel
+
+WHOLE, AGAIN = "whole plan", "whole plan again"
+MODELS = ("gpt_small", "resnet152_small", "unet_small", "vgg19_small", "wide_resnet152_small")
+NAMED = ("single", "ddp", "balanced", "m_topo", "pipedream")
+ORDERS = ("gpipe", "1f1b", "zb_h1")
+COUNTS = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A model on so many workers. Ratios are seconds of what is named / seconds of the whole plan."""
+
+    model: str
+    workers: int
+    capacity: str
+    whole: str  # what was decided, in words
+    decided_s: float  # measuring included
+    predicted_s: float
+    iteration_s: float  # measured, median
+    floor: Ratio
+    best: str  # of those by name, as measured
+    ratio: Ratio  # of the best
+    others: dict[str, float]  # by name -> ratio of those that ran all rounds
+    tried: int
+
+
+def main() -> None:
+    options = _options()
+    console, rows = Console(stderr=True), []
+    for words in CAPTURED:
+        for workers in options.workers if words.split()[0] in options.models else ():
+            rows.append(measured(words, workers, options))
+            console.print(_said(rows[-1]), highlight=False)
+            if options.json is not None:
+                write_json(options.json, [asdict(row) for row in rows])
+    print(_table(rows).markdown())
+
+
+def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
+    """Decide, deploy all, run them in turn."""
+    cfg = composed(words, "cpu2")
+    batch: Any = next(batches(build(cfg.dataset).train, cfg.batch_size, seed=cfg.seed))
+    with tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True) as folder:
+        spec = replace(netsplit.cpu_cluster(workers, options.capacity), timeout_s=120.0)
+        kept = Path(folder, "profiles")
+        with Session(spec, Path(folder, "workers"), profile="reuse", profile_cache=kept) as session:
+            began = perf_counter()
+            subject = (build(cfg.model).train(), build(cfg.loss), batch)
+            open_ = AutoSchedule(time_limit_s=options.time_limit)
+            planner = session.decided(*subject, open_, METHODS["auto"](), build(cfg.optimizer))
+            plan = planner.plan(METHODS["auto"]())
+            decided_s = perf_counter() - began
+            models = {WHOLE: _deployed(session, planner, plan, WHOLE)}
+            for name, by_name, named in _by_name(session, cfg, batch):
+                models[name] = _deployed(session, by_name, named, name)
+            rounds = _raced(session, models, batch, options)
+    assert planner.decided is not None
+    ran = [name for name in models if name != WHOLE and rounds.has(name)]
+    ratios = {name: rounds.ratio(name, WHOLE) for name in ran}
+    best = min(ratios, key=lambda name: ratios[name].median)
+    seconds = sorted(rounds.seconds[WHOLE])
+    return RunRow(
+        words.split()[0], workers, str(options.capacity), planner.decided.lines[0], decided_s,
+        plan.simulated[1].iteration_s, seconds[len(seconds) // 2], rounds.ratio(AGAIN, WHOLE), best,
+        ratios[best], {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
+    )  # fmt: skip
+
+
+def _by_name(session: Session, cfg: Any, batch: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Name, planner and plan of each that fits; where nothing depends on the schedule, under one alone."""
+    for m in COUNTS:
+        subject = (build(cfg.model).train(), build(cfg.loss), batch)
+        planner = session.planner(*subject, SCHEDULES["1f1b"]().with_microbatches(m), build(cfg.optimizer))
+        for method in NAMED:
+            for order in ORDERS if method not in ("single", "ddp") else ORDERS[1:2]:
+                under = replace(planner, schedule=SCHEDULES[order]().with_microbatches(m))
+                try:
+                    plan = under.plan(METHODS[method]())
+                except NetSplitError:
+                    continue
+                peaks, devices = plan.simulated[1].peak_bytes, planner.cluster.devices
+                if all(peaks.get(each.name, 0) <= each.capacity_bytes for each in devices):
+                    yield f"{method}, {order} x {m}", under, plan
+
+
+def _deployed(session: Session, planner: Any, plan: Any, name: str) -> ParallelModel:
+    model = session.deploy(planner, plan)
+    session.pool.call(_keep, name)
+    return model
+
+
+def _raced(
+    session: Session, models: dict[str, ParallelModel], batch: Any, options: argparse.Namespace
+) -> Rounds:
+    pids = tuple(hello.pid for hello in session.pool.hellos)
+
+    def ready(name: str) -> None:
+        session.pool.call(_use, name)
+        session.pool.runs({1: models[name].runtime.program})
+
+    def contender(name: str, of: str) -> Contender:
+        return Contender(name, partial(models[of].train_batch, *batch), partial(ready, of), pids=pids)
+
+    rounds = Rounds([contender(name, name) for name in models])
+    rounds.warm_up(2)
+    rounds.round()
+    rounds.round()
+    took = {name: min(seconds) for name, seconds in rounds.seconds.items()}
+    limit_s = options.behind * min(took.values())
+    going = [name for name in models if name == WHOLE or took[name] <= limit_s]
+    raced = Rounds([*(contender(name, name) for name in going), contender(AGAIN, WHOLE)])
+    for _ in range(options.rounds):
+        raced.round()
+    return raced
+
+
+def _said(row: RunRow) -> str:
+    return (
+        f"{row.model} on {row.workers}: {row.whole}; {1e3 * row.iteration_s:.0f} ms "
+        f"(predicted {1e3 * row.predicted_s:.0f}), floor {row.floor}; best by name {row.best}: {row.ratio}"
+    )
+
+
+def _table(rows: list[RunRow]) -> Table:
+    columns = (
+        Column("model", text=True), Column("workers"), Column("of each", text=True),
+        Column("whole plan", text=True), Column("decided s", ",.0f"), Column("ms", ",.0f", 1e3),
+        Column("predicted ms", ",.0f", 1e3), Column("floor", text=True), Column("best by name", text=True),
+        Column("best by name / whole", text=True), Column("by name"),
+    )  # fmt: skip
+    return Table(
+        columns,
+        [
+            (
+                row.model, row.workers, row.capacity, row.whole, row.decided_s, row.iteration_s,
+                row.predicted_s, str(row.floor), row.best, str(row.ratio), row.tried,
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _options() -> argparse.Namespace:
+    parser = command_parser("whole_plan.measured", __doc__)
+    names = [words.split()[0] for words in CAPTURED]
+    parser.add_argument("--models", nargs="+", choices=names, default=list(MODELS), metavar="MODEL")
+    parser.add_argument("--workers", nargs="+", type=int, default=[2, 4])
+    parser.add_argument("--capacity", default="all", help="of each worker, as 48MiB (all)")
+    parser.add_argument("--time-limit", type=float, default=30.0, help="seconds of a decision (30)")
+    parser.add_argument("--rounds", type=int, default=10, help="of all in turn (10)")
+    parser.add_argument("--behind", type=float, default=1.25, help="times the fastest, to be left out (1.25)")
+    parser.add_argument("--json", type=Path, help="file for the rows")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
