@@ -37,11 +37,11 @@ __all__ = ["WholeSearch"]
 log = logging.getLogger(__name__)
 
 METHODS_TRIED = (
-    "m_topo", "balanced", "layerwise", "heft", "dpos", "m_etf", "pipedream", "m_sct", "round_robin",
+    "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
-STRUCTURES, ANSWERS, ORDERS, MOVED = 0.35, 0.55, 0.68, 0.78
+STRUCTURES, ANSWERS, ORDERS, MOVED = 0.3, 0.45, 0.65, 0.78
 """Of the time, when each part ends at the latest; the rest is annealing's."""
-FEW = 6  # placements of all that were tried, whose other schedules are looked at
+FEW = 10  # placements of all that were tried, whose other schedules are looked at
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 WORTH_S = 2.0  # less time is not worth annealing
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
