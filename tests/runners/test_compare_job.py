@@ -182,7 +182,7 @@ def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
     )
     for name in ("record_workload", "record_comparison"):
         monkeypatch.setattr(comparison, name, lambda *_: None)
-    planner: Any = None
+    planner: Any = SimpleNamespace(decided=None)
     done = each_method(experiment, planner, parent, Path(), lambda *_: row)
     assert done.rows == [row]
     assert parent.given["command"] == "mine"
