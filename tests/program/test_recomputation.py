@@ -119,7 +119,7 @@ def test_replicas_recompute_what_the_first_does() -> None:
 @given(data=st.data())
 def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.DataObject) -> None:
     """On one device; 5 % for the weight part, whose temporaries are not known, 3 % for sums of gradients at
-    borders of parts: of 136 runs of `cells` 16 are up to 2.7 % above what is predicted, all others within 0.1.
+    borders of parts: of 136 runs of `cells` 16 are up to 2.7 % above the prediction, all others within 0.1.
     """
     case, graph = CASES[name], captured_for(CASES[name], order)
     program = compiled(graph, cut(graph, []), 1, order, recomputed=drawn_nodes(data, graph))
