@@ -91,7 +91,7 @@ def verified(
     if timeline is not None:
         instance = Instance.of(problem)
         within = bool((needed_bytes(instance, placement, timeline) <= instance.capacity).all())
-        bound_s = max(bound_s or 0.0, proven_s(problem, within))
+        bound_s = max(bound_s or 0.0, proven_s(problem, within, kept=not placement.recomputed))
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
         raise NetSplitError(
             f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
@@ -108,16 +108,18 @@ def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timelin
     return program, timeline
 
 
-def proven_s(problem: Problem, within: bool = True) -> float:
+def proven_s(problem: Problem, within: bool = True, kept: bool = True) -> float:
     """Seconds that no placement's iteration is below under the schedule of a problem that is simulated.
 
     Args:
         within: of plans within the capacities; else of such that may be over them, too.
+        kept: of plans that recompute what the schedule says; else of such that may recompute anything.
 
     Raises:
         TypeError: as `simulated_by`.
     """
-    return iteration_bound_s(problem, simulated_by(problem).any_schedule(within))
+    schedule = simulated_by(problem).any_schedule(within)
+    return iteration_bound_s(problem, schedule if kept else replace(schedule, kept=0))
 
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:
