@@ -114,13 +114,23 @@ def test_replicas_recompute_what_the_first_does() -> None:
 
 
 @pytest.mark.parametrize("order", [GPipe(4), OneFOneB(4, delay_weights=True)], ids=lambda order: order.name)
-@pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chain",
+        pytest.param(
+            "cells",
+            marks=pytest.mark.xfail(
+                reason="of 136 runs of nodes 16 take up to 2.7 % more than is predicted; the cause is not known"
+            ),
+        ),
+        "u_shape",
+    ],
+)
 @settings(PATIENT, max_examples=3)
 @given(data=st.data())
 def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.DataObject) -> None:
-    """On one device; 5 % for the weight part, whose temporaries are not known, 3 % for sums of gradients at
-    borders of parts: of 136 runs of `cells` 16 are up to 2.7 % above the prediction, all others within 0.1.
-    """
+    """On one device; 5 % for the weight part, whose temporaries are not known."""
     case, graph = CASES[name], captured_for(CASES[name], order)
     program = compiled(graph, cut(graph, []), 1, order, recomputed=drawn_nodes(data, graph))
     values = initial_values(case.fresh(), graph)
@@ -128,7 +138,7 @@ def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.D
     transients = {"cpu:0": transient_bytes(graph, rows, values, "cpu")}
     metered = measured_peak_bytes(program, values, case.inputs, case.targets)
     predicted = predicted_peak_bytes(program, MOMENTUM, transients)
-    assert predicted["cpu:0"] == pytest.approx(metered["cpu:0"], rel=0.05 if order.delay_weights else 0.03)
+    assert predicted["cpu:0"] == pytest.approx(metered["cpu:0"], rel=0.05 if order.delay_weights else 0.01)
 
 
 def test_the_schedule_knows_segments_and_not_their_parts() -> None:
