@@ -121,7 +121,7 @@ def test_replicas_recompute_what_the_first_does() -> None:
         pytest.param(
             "cells",
             marks=pytest.mark.xfail(
-                reason="of 136 runs of nodes 16 take up to 2.7 % more than is predicted; the cause is not known"
+                reason="16 of 136 runs of nodes take up to 2.7 % more than predicted: cause not known"
             ),
         ),
         "u_shape",
