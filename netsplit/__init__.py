@@ -6,6 +6,7 @@ from netsplit.beside_torchvision import install
 from netsplit.lazy import imports_of
 
 __all__ = [
+    "Adapt",
     "Arguments",
     "AutoSchedule",
     "CheckpointWeights",
@@ -33,6 +34,7 @@ install()
 __getattr__ = imports_of(
     __name__,
     {
+        "Adapt": "training.adapt.adaptation",
         "Arguments": "graph.batches.batch",
         "AutoSchedule": "planning.whole.auto_schedule",
         "CheckpointWeights": "runtime.checkpoint.weights",

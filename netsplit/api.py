@@ -40,6 +40,7 @@ from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.captures import MAX_PROGRAMS
 from netsplit.training.parallel import ParallelModel
 
@@ -83,6 +84,7 @@ def parallelize(
     compile_backend: str | None = None,
     progress: bool = True,
     offload: OffloadName = "none",
+    adapt: bool | Adapt = False,
 ) -> ParallelModel:
     """Split a model over devices, ready to train.
 
@@ -133,6 +135,8 @@ def parallelize(
         offload: "optimizer", "activations" or "both" lie in the host's memory while a GPU does not compute
             with them: the same training bit for bit, in less of the device's memory and more time
             (docs/large_models.md).
+        adapt: measure the workers while they train, and change the plan between batches where another is
+            predicted to be shorter; True, or `netsplit.Adapt` with when it looks (docs/adaptive.md).
         progress: show what is being done, where stderr is a terminal, and in a notebook.
 
     Raises:
@@ -151,6 +155,8 @@ def parallelize(
     _check_choice("offload", offload, get_args(OffloadName))
     check_offload(offload, spec.devices, compile_backend)
     check_switches(check=check, progress=progress)
+    if not isinstance(adapt, bool | Adapt):
+        raise ConfigError(f"adapt is {adapt!r}: give True, False, or netsplit.Adapt(...).")
     check_numbers(seed=seed, max_programs=max_programs, clip_norm=clip_norm, ema_decay=ema_decay)
     _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler))
     check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
@@ -169,7 +175,8 @@ def parallelize(
             else:
                 planner = session.planner(model, loss, batch, order, *given)
             plan = planner.plan(method, seed, stages)
-            return session.deploy(planner, plan, owned=True, seed=seed, backend=compile_backend)
+            looking = Adapt() if adapt is True else adapt or None
+            return session.deploy(planner, plan, True, seed, compile_backend, looking)
         except BaseException:
             session.close()
             raise
@@ -195,15 +202,19 @@ def plan(
 ) -> WholePlan:
     """Whether a model fits on devices, where, how fast and with how many bytes; nothing is started.
 
+    The loss is computed on a few samples, whole and cut into micro-batches: where these do not add up the
+    batch is not cut.
+
     Args:
         model: any module, which is left as it is; on the meta device too, which holds no values.
         loss, optimizer, clip_norm, autocast, ema_decay: as for `parallelize`.
         batch: one example `(inputs, targets)` of the size to train with; on the meta device too.
         cluster: devices that need not be here, described or by the name of an option of conf/cluster, as
             "v100x8"; or devices of this machine; or a number of CPU worker processes on it. The seconds of
-            operators are predicted: of processors at the speed that they have in this process. Links of
-            this machine's devices are as the cluster states them, else as the driver promises between
-            GPUs, else 60 µs and 6 GB/s.
+            operators are predicted: of processors at the speed that they have in this process. So the
+            description names the models of its devices; one that says how fast they are beside a measured
+            graph, as "mixed3", goes with that graph's file as `profile`. Links of this machine's devices are
+            as the cluster states them, else as the driver promises between GPUs, else 60 µs and 6 GB/s.
         schedule: "auto", or `AutoSchedule`, decides it with all else (docs/whole_plan.md); a schedule or its
             name plans for that, as `parallelize` would with it.
         partitioner: whose placements are wanted; "auto" is the best of all.

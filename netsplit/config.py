@@ -109,6 +109,7 @@ class Settings:
     on_nonfinite: OnNonFinite = "stop"
     offload: OffloadName = "none"
     compile_backend: str | None = None
+    adapt: bool = False
 
     def __post_init__(self) -> None:
         numbers = {key: getattr(self, key) for key in _LEAST if key in self.__annotations__}

@@ -17,6 +17,7 @@ __all__ = [
     "ModelSizeError",
     "NetSplitError",
     "NonFiniteError",
+    "RewriteError",
     "TimeLimitError",
     "WorkerError",
     "told_plainly",
@@ -39,6 +40,10 @@ class ConfigError(NetSplitError):
 
 class CaptureError(NetSplitError):
     """A model that cannot be captured as a graph."""
+
+
+class RewriteError(NetSplitError):
+    """An operator that cannot be split or moved as asked, and why."""
 
 
 class InfeasibleError(NetSplitError):

@@ -64,6 +64,27 @@ def test_workers_of_this_machine_are_predicted_at_its_speed_with_links_as_stated
         assert 0 < whole.iteration_s < 1
 
 
+def test_workers_that_take_turns_on_processors_are_predicted_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four replicas take four times as long on one processor as on four; on two, what two replicas take."""
+    monkeypatch.setattr("netsplit.experiment.whole.devices.reference_seconds", lambda on: 5e-3)
+    wide = on_meta(nn.Sequential(nn.Linear(12, 2048), nn.ReLU(), nn.Linear(2048, 1024), nn.Linear(1024, 3)))
+    batch = (torch.zeros(4096, 12, device="meta"), torch.zeros(4096, dtype=torch.long, device="meta"))
+
+    def seconds(workers: int, processors: float | None) -> float:
+        spec = netsplit.cpu_cluster(workers)
+        devices = tuple(replace(device, processors=processors) for device in spec.devices)
+        cluster = replace(spec, devices=devices)
+        whole = netsplit.plan(wide, LOSS, batch, cluster, schedule=GPipe(4), partitioner="ddp")
+        assert len(whole.placement.replicas) == 1
+        return whole.iteration_s
+
+    on_four = seconds(4, 4.0)
+    assert seconds(4, None) == on_four
+    assert seconds(4, 2.0) == pytest.approx(2 * on_four, rel=0.05)
+    assert seconds(4, 1.0) == pytest.approx(4 * on_four, rel=0.05)
+    assert seconds(2, 2.0) == pytest.approx(seconds(4, 2.0), rel=0.05)
+
+
 def test_a_named_schedule_is_planned_as_parallelize_would() -> None:
     whole = netsplit.plan(
         fresh(), LOSS, (X, Y), "titan_rtx3", schedule="1f1b", partitioner="m_topo", optimizer=torch.optim.Adam

@@ -3,8 +3,8 @@
 Layered graphs and repeated blocks (a transformer's layers) with the seconds and bytes of a training step, on
 clusters of one kind, of two, and of hosts of eight with slower links between them (`drawn`). Every case has a
 process of its own, so that its peak of memory is its own, and a crash is a row. A row has the seconds of the
-method, those with the plan compiled, simulated and verified, the peak, and the score beside the best of all
-methods but `auto`. Rows are kept as they come: an interrupted run goes on.
+method, those with the plan compiled, simulated and verified, of these the processor's, the peak, and the
+score beside the best of all methods but `auto`. Rows are kept as they come: an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _table(rows: list[Row]) -> Table:
     table = Table(title="Planning against size", title_justify="left")
     for name in ("graph", "cluster", "nodes", "devices", "objective", "method"):
         table.add_column(name)
-    for name in ("method s", "with checks s", "GB", "score ms", "to best other"):
+    for name in ("method s", "with checks s", "CPU s", "GB", "score ms", "to best other"):
         table.add_column(name, justify="right")
     table.add_column("status")
     best: dict[tuple[Any, ...], float] = {}
@@ -132,6 +132,7 @@ def _table(rows: list[Row]) -> Table:
             row["method"],
             f"{row['planning_s']:.1f}" if "planning_s" in row else "",
             f"{row['all_s']:.1f}" if "all_s" in row else "",
+            f"{row['cpu_s']:.1f}" if "cpu_s" in row else "",
             f"{row['peak_gb']:.2f}",
             "" if score is None else f"{1e3 * score:.1f}",
             "" if score is None or not other else f"{score / other:.3f}",

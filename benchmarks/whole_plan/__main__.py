@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +26,7 @@ from rich.console import Console
 
 from benchmarks._command import command_parser
 from benchmarks.whole_plan.subject import CLUSTERS, MODELS, Subject
-from netsplit.errors import NetSplitError
+from netsplit.errors import CaptureError, NetSplitError
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
@@ -111,10 +112,8 @@ def main() -> None:
 def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
     """The whole plan and the grid."""
     subject = Subject(model, cluster)
-    counts = [m for m in options.counts if subject.batch_size % m == 0]
+    counts = _capturable(subject, [m for m in options.counts if subject.batch_size % m == 0])
     open_ = AutoSchedule(microbatches=counts, time_limit_s=options.time_limit)
-    for m in counts:
-        subject.problem(m)  # captures are no part of the decision
     began = time.perf_counter()
     try:
         whole = decide_whole(subject.problem, counts, subject.batch_size, open_, gains=False)
@@ -133,6 +132,22 @@ def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
     return PlanRow(model, cluster, subject.nodes, words, whole_s, bound_s, decided_s, best, ddp_s, tried)
 
 
+def _capturable(subject: Subject, counts: Sequence[int]) -> list[int]:
+    """Those whose micro-batches the model takes; captures are no part of the decision."""
+    taken = []
+    for m in counts:
+        try:
+            subject.problem(m)
+        except CaptureError as error:
+            print(
+                f"{subject.name}: no {m} micro-batches of {subject.batch_size} samples: {error}",
+                file=sys.stderr,
+            )
+        else:
+            taken.append(m)
+    return taken
+
+
 def _grid(subject: Subject, counts: Sequence[int], options: argparse.Namespace) -> Iterator[Best]:
     """What fits of all points that may be the best; a method is told of the capacities where it must be.
 
@@ -141,12 +156,15 @@ def _grid(subject: Subject, counts: Sequence[int], options: argparse.Namespace) 
     """
     names = [name for name in SYNCHRONOUS if name in options.schedules] if options.schedules else SYNCHRONOUS
     judge, best_s = Judge(subject.problem, recompute=False), float("inf")
+    points = []
     for method, m in itertools.product(options.methods, counts):
         free = _answer(_roomy(subject.problem(m)), method, options.method_limit)
+        points.append((0.0 if free is None else judge.load_s(m, free), method, m, free))
+    for load_s, method, m, free in sorted(points, key=lambda point: point[0]):
+        if load_s >= best_s:
+            return
         for name in names:
             if (name == "single_batch") != (m == 1) and not (m == 1 and name == "gpipe"):
-                continue
-            if free is not None and judge.load_s(m, free) >= best_s:
                 continue
             for recompute in (False, True):
                 schedule = replace(_of(name, m), recompute=recompute)  # type: ignore[type-var]

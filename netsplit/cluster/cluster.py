@@ -47,6 +47,8 @@ class Device:
     """The link to host memory, where all transfers of the device pass the host; None: it has peer links."""
     host: str | None = None
     """The machine that it is part of: CPU devices of one share its memory. None: it shares nothing."""
+    processors: float | None = None
+    """Of its host, which the CPU devices there share, one for each that computes; None: enough for all."""
 
     @property
     def memory_host(self) -> str | None:

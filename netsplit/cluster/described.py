@@ -99,8 +99,8 @@ class ClusterDescription:
             raise ConfigError(
                 f"cluster '{self.name}' says how fast its devices are beside a measured graph: choose one "
                 "that names their models, as cluster=titan_rtx3 or cluster=uniform "
-                "cluster.model='TITAN RTX', or plan a graph's file with "
-                "`python -m runners.partition graph=<file>`."
+                "cluster.model='TITAN RTX', or plan a graph's file with `python -m runners.plan "
+                "graph=<file>`, `runners.partition` or netsplit.plan(..., profile=<file>)."
             )
 
     def _kind(self, device: str, base_kind: str) -> str:

@@ -6,13 +6,14 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import psutil
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.cluster import Device
+from netsplit.cluster.processors import usable_processors
 from netsplit.config import OffloadName
 from netsplit.errors import ConfigError
 from netsplit.lazy import of_extra
@@ -121,8 +122,10 @@ def local_cluster(
         raise ConfigError(
             f"cluster.latency_s is {latency_s} and cluster.bandwidth {bandwidth}: give 0 and more."
         )
-    here = None if external else socket.gethostname()  # otherwise the workers say where they are
-    specs = tuple(_device(device, f"cluster.devices[{i}]", here) for i, device in enumerate(devices))
+    specs = tuple(_device(device, f"cluster.devices[{i}]") for i, device in enumerate(devices))
+    if not external:  # otherwise the workers say where they are
+        here, processors = socket.gethostname(), usable_processors()
+        specs = tuple(replace(device, host=here, processors=processors) for device in specs)
     return ClusterSpec(name, specs, timeout_s, port, host, latency_s, bandwidth, external, cross_memory)
 
 
@@ -194,7 +197,7 @@ def visible_gpu(index: int, visible: str | None) -> object:
     return pynvml.nvmlDeviceGetHandleByUUID(entry)
 
 
-def _device(device: LocalDevice, key: str, host: str | None) -> Device:
+def _device(device: LocalDevice, key: str) -> Device:
     match = TORCH_DEVICE.fullmatch(device.torch_device)
     if match is None:
         raise ConfigError(f"{key}.torch_device is {device.torch_device!r}: give cpu or cuda:<index>.")
@@ -205,4 +208,4 @@ def _device(device: LocalDevice, key: str, host: str | None) -> Device:
         total = memory - CONTEXT_BYTES
     everything = str(device.capacity).strip().lower() == "all"
     capacity = total if everything else parse_bytes(device.capacity, f"{key}.capacity")
-    return Device(device.name, kind, capacity, device.torch_device, host=host)
+    return Device(device.name, kind, capacity, device.torch_device)

@@ -9,7 +9,6 @@ Or all of it is predicted, and the devices' speed alone measured, by a piece of 
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import socket
 from collections.abc import Callable, Generator, Sequence
@@ -23,6 +22,12 @@ from torch import Tensor
 import netsplit
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Device
+from netsplit.cluster.processors import (
+    allowed_processors,
+    processor_quota,
+    shared_processors,
+    usable_processors,
+)
 from netsplit.experiment.trial_run import Show, TrialRun, fit_trial, nobody_looks
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts
@@ -36,6 +41,7 @@ from netsplit.profile.measure.optimizer import (
     step_seconds_per_byte,
 )
 from netsplit.profile.measure.overhead import instruction_seconds, trivial_step
+from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.measure.transients import transient_bytes
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import predicted_costs
@@ -94,14 +100,12 @@ def calibrate(
         kind = cluster.devices[rank].kind
         if kind not in measured:
             measured[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank, show)
-    return Costs({kind: each.costs for kind, each in measured.items()}, optimizer_alpha(task.optimizer))
+    costs = {kind: each.costs for kind, each in measured.items()}
+    return Costs(costs, optimizer_alpha(task.optimizer), scratch=optimizer_scratch(task.optimizer))
 
 
-def predicted_here(graph: Graph, alpha: int, pool: WorkerPool, cluster: Cluster) -> Costs:
+def predicted_here(graph: Graph, optimizer: OptimizerFactory, pool: WorkerPool, cluster: Cluster) -> Costs:
     """Costs of every device kind from its rates, without measuring anything of the graph.
-
-    Args:
-        alpha: see `Costs.alpha`.
 
     Raises:
         ConfigError: there are no rates of a device.
@@ -112,7 +116,8 @@ def predicted_here(graph: Graph, alpha: int, pool: WorkerPool, cluster: Cluster)
         speed = rates.reference_s / pool.call_one(first[kind], _speed) if rates.reference_s else 1.0
         log.info("predicting %d operators on %s: %s, %.2f times as fast", len(graph), kind, rates.name, speed)
         kinds[kind] = rates.at(speed, rates.name)
-    return predicted_costs(graph, kinds, alpha)
+    costs = predicted_costs(graph, kinds, optimizer_alpha(optimizer))
+    return replace(costs, scratch=optimizer_scratch(optimizer))
 
 
 def _of_kind(
@@ -132,6 +137,7 @@ def _of_kind(
         optimizer=describe_optimizer(task.optimizer),
         in_flight=task.in_flight,
         mates=len(mates),
+        processors=device.processors,
         links=None if spec.bandwidth is None else (spec.latency_s, spec.bandwidth),
     )
     kept = cache.get(digest, task.graph.nodes)
@@ -160,15 +166,24 @@ def _of_kind(
 
 
 def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
-    """The devices with the hosts that their workers name; a kind for each processor model where they differ.
+    """The devices with the hosts that their workers name, and the processors that those of a host may use; a
+    kind for each processor model where they differ.
 
     For workers that were started elsewhere: what the controller's machine is says nothing of theirs.
     """
     models = [said["processor"] for said in pool.call(_identity)]
+    allowed: dict[str, list[tuple[frozenset[int], float]]] = {}
+    for hello, own in zip(pool.hellos, pool.call(_processors), strict=True):
+        allowed.setdefault(hello.host, []).append(own)
     on_cpu = [torch.device(device.torch_device).type == "cpu" for device in devices]
     several = len({model for model, here in zip(models, on_cpu, strict=True) if here}) > 1
     return tuple(
-        replace(device, host=hello.host, kind=f"{device.kind} {model}" if several and here else device.kind)
+        replace(
+            device,
+            host=hello.host,
+            processors=shared_processors(allowed[hello.host]),
+            kind=f"{device.kind} {model}" if several and here else device.kind,
+        )
         for device, hello, model, here in zip(devices, pool.hellos, models, on_cpu, strict=True)
     )
 
@@ -231,13 +246,17 @@ def _identity(worker: Worker) -> dict[str, Any]:
         "kind": worker.device.kind,
         "host": socket.gethostname(),
         "processor": _processor(),
-        "processors": os.cpu_count(),
+        "processors": usable_processors(),
         "threads": torch.get_num_threads(),
         "neighbours": len(worker.neighbours.wires),
         "torch": torch.__version__,
         "netsplit": netsplit.__version__,
         "python": platform.python_version(),
     }
+
+
+def _processors(worker: Worker) -> tuple[frozenset[int], float]:
+    return allowed_processors(), processor_quota()
 
 
 def _processor() -> str:

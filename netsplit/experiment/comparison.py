@@ -33,6 +33,7 @@ from netsplit.experiment.records import (
     ProgressRecorder,
     capacities,
     record_comparison,
+    record_decisions,
     record_plan,
     record_row,
     record_whole,
@@ -40,7 +41,7 @@ from netsplit.experiment.records import (
 )
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
-from netsplit.experiment.whole.kept import as_decided, keep
+from netsplit.experiment.whole.kept import as_decided, as_saved, keep
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
@@ -54,6 +55,7 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import overflow_summary
+from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.checkpoints import (
     Checkpoints,
     describe_training,
@@ -241,6 +243,8 @@ def _planner(experiment: Experiment, session: Session) -> Planner:
         ((name, method),) = experiment.partitioners.items()
         folder = _stable(experiment) / name if settings.resume == "auto" else None
         open_ = schedule if folder is None else as_decided(schedule, folder)
+        if settings.resume not in ("never", "auto"):
+            open_ = as_saved(schedule, origin_checkpoint(settings.resume))
         planner = session.decided(model, loss, first, open_, method, *given, **more, seed=settings.seed)
         if folder is not None:
             keep(folder, planner.schedule.microbatches)
@@ -281,28 +285,30 @@ def _method(
     log.info("%s: drawing the plan, placing the parameters", run.name)
     record_plan(run, plan, folder)
 
-    def deployed() -> ParallelModel:
-        return session.deploy(planner, plan, seed=settings.seed, backend=settings.compile_backend)
-
     def restart() -> DistributedRuntime:
-        return deployed().runtime
+        return session.deploy(planner, model.plan, False, settings.seed, settings.compile_backend).runtime
 
-    model = deployed()
+    adapt = Adapt() if settings.adapt else None
+    model = session.deploy(planner, plan, False, settings.seed, settings.compile_backend, adapt)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress, settings.batch_size)
     with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:
-        history = fit(
-            model,
-            experiment.data,
-            epochs=settings.epochs,
-            seed=settings.seed,
-            observer=observer,
-            metric=experiment.metric,
-            accumulate=settings.accumulate,
-            drop_last=settings.drop_last,
-            checkpoints=checkpoints,
-            restart=restart if settings.resume == "auto" else None,
-        )
+        try:
+            history = fit(
+                model,
+                experiment.data,
+                epochs=settings.epochs,
+                seed=settings.seed,
+                observer=observer,
+                metric=experiment.metric,
+                accumulate=settings.accumulate,
+                drop_last=settings.drop_last,
+                checkpoints=checkpoints,
+                restart=restart if settings.resume == "auto" else None,
+            )
+        finally:
+            if model.adaptation is not None:
+                record_decisions(run, model.adaptation.decisions, folder)
         if checkpoints is not None:
             log.info("%s: checkpoints: %s", run.name, checkpoints.told)
     comparison.histories[run.name] = history

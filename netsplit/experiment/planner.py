@@ -14,6 +14,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
+from netsplit.graph.checks.replicated import require_replicable
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Placement, Problem
 from netsplit.partition.partitioner import Partitioner
@@ -113,7 +114,7 @@ class Planner:
 
         Raises:
             InfeasibleError: the method finds no placement within the capacities.
-            NetSplitError: its answer breaks a rule.
+            NetSplitError: its answer breaks a rule, or has replicas that would train something else.
         """
         problem = self.problem(seed)
         if self.decided is not None:
@@ -126,6 +127,7 @@ class Planner:
                 problem, improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}")
             )
         plan = decide(problem, partitioner, room=partitioner.respects_capacity)
+        require_replicable(self.graph, plan.placement.replicated)
         plan = replace(plan, problem=replace(plan.problem, improved=None))  # which belongs to the search
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
         if partitioner.respects_capacity and self.memory == "static":

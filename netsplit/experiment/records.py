@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,8 @@ from netsplit.tracking.metrics import (
     solver_summary,
     timeline_summary,
 )
+from netsplit.tracking.tags import DECISION
+from netsplit.training.adapt.decisions import Decision, decision_table
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
 
@@ -35,6 +38,7 @@ __all__ = [
     "ProgressRecorder",
     "capacities",
     "record_comparison",
+    "record_decisions",
     "record_plan",
     "record_row",
     "record_whole",
@@ -43,6 +47,9 @@ __all__ = [
     "write_plan",
     "write_whole",
 ]
+
+
+_TAGGED = 50  # decisions, the last ones; the file has all
 
 
 class Progress(Observer, Protocol):
@@ -205,6 +212,37 @@ def write_plan(plan: Plan, folder: Path) -> None:
     write_text(folder / "program.txt", program.show())
     write_text(folder / "summary.txt", str(plan.summary()))
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
+
+
+def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
+    """What was decided about the plan while it trained: counts, a point each, and all of it as files."""
+    outcomes = Counter(each.outcome for each in decisions)
+    run.summary(
+        {
+            "adaptive": {
+                "looks": len(decisions),
+                "kept": outcomes["kept"],
+                "rolled_back": outcomes["rolled back"],
+                "search_seconds": sum(each.search_s for each in decisions),
+                "switch_seconds": sum(each.switch_s for each in decisions),
+            }
+        }
+    )
+    run.tags({f"{DECISION}{n}": json.dumps(asdict(each)) for n, each in enumerate(decisions[-_TAGGED:])})
+    for each in decisions:
+        values = {
+            "predicted_before_s": each.predicted_before_s,
+            "predicted_after_s": each.predicted_after_s,
+            "measured_before_s": each.measured_before_s,
+            "measured_after_s": each.measured_after_s,
+            "switch_s": each.switch_s,
+        }
+        run.metrics(
+            [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
+        )
+    write_json(folder / "adaptive.json", [asdict(each) for each in decisions])
+    table = decision_table(decisions)
+    write_text(folder / "adaptive.txt", "\n".join([*map(str, decisions), "", *table.lines()]) + "\n")
 
 
 def record_row(

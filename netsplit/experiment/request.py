@@ -85,6 +85,11 @@ class Request:
         self.published = dict(published or {})
         if isinstance(self.cluster, ClusterDescription):
             self.cluster.require_models()
+            if self.settings.adapt:
+                raise ConfigError(
+                    "adapt is true, and on a described cluster nothing is trained: leave it out, or name a "
+                    "cluster of devices that are here."
+                )
         else:
             devices = self.cluster.devices
             check_offload(self.settings.offload, devices, self.settings.compile_backend)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Hashable
+import time
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
@@ -27,6 +28,7 @@ from netsplit.experiment.calibration import Calibration, calibrate, located, pre
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show, nobody_looks
+from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
@@ -35,15 +37,16 @@ from netsplit.graph.checks.cutting import check_cutting
 from netsplit.graph.checks.replicated import check_replicas
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
+from netsplit.interrupts import interrupts_held
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import Auto
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import decide_whole
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.profile.costs import Costs, Offload
-from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
+from netsplit.profile.measure.optimizer import check_idle
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
 from netsplit.profile.offload import offloaded
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
@@ -51,10 +54,11 @@ from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
-from netsplit.runtime.workers.interrupts import interrupts_held
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.runtime.workers.worker import Worker
+from netsplit.training.adapt.adaptation import Adapt, Adaptation
+from netsplit.training.adapt.switchable import require_adaptable
 from netsplit.training.captures import MAX_PROGRAMS, checked_capture
 from netsplit.training.parallel import ParallelModel
 
@@ -138,6 +142,7 @@ class Session:
         weights: WeightSource | None = None,
         offload: OffloadName = "none",
         known_costs: Costs | None = None,
+        alike: bool = False,
     ) -> Planner:
         """Capture the training step, measure its operators on a worker of each device kind, or predict them.
 
@@ -152,6 +157,7 @@ class Session:
             on_nonfinite: see `UpdateRule`.
             max_programs: kinds of batches that training may see, and that prediction may.
             known_costs: of the step at the size of a micro-batch, complete; None: found here.
+            alike: refuse micro-batches that do not add up to their batch (see `check_cutting`).
             check: run what is captured beside plain PyTorch, and refuse what differs (see `graph.check`).
 
         Raises:
@@ -189,7 +195,7 @@ class Session:
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         tail = checked_capture(model, loss, rest.own(), check, **options) if rest.samples else None
         with interrupts_held():
-            history = check_cutting(model, loss, whole, graph, tail) if check else None
+            history = check_cutting(model, loss, whole, graph, tail, alike) if check else None
         values = initial_values(model, graph, loss)
         source = self._source(weights, model, graph, values)
         in_flight = schedule.in_flight(len(self.spec.devices))
@@ -254,6 +260,7 @@ class Session:
             self._source(weights, model, graph, values)
             return self._costs(graph, example.tensors, values, made, in_flight, alone)
 
+        cutting = RightCuts(model, loss, whole, open_.microbatches is not None)
         sizes = Sizes(
             whole,
             open_.counts(whole.samples, len(self.spec.devices)),
@@ -264,39 +271,57 @@ class Session:
                 model, graph, {}, costs, self.cluster, GPipe(m), made, loss, rule, max_programs=max_programs
             ),
             self.profile == "predicted",
+            cutting.right if check else lambda graph, counts: counts,
         )
         self.stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")
         sizes.take(seed)
-        self.stages.stage("plan of everything", open_.time_limit_s, "s")
-        plan = decide_whole(
-            sizes.problems.__getitem__,
-            sizes.counts,
-            whole.samples,
-            open_,
-            method=None if isinstance(method, Auto) else method,
-            improved=lambda s, source: self.stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
-        )
-        planner = self.planner(
-            model, loss, batch, plan.schedule, optimizer, clip_norm, autocast, learning_rate, ema_decay,
-            max_programs, check, on_nonfinite, weights, offload, plan.plan.problem.costs,
-        )  # fmt: skip
-        return replace(planner, decided=plan)
+        more = sizes.derivable(open_.counts(whole.samples, len(self.spec.devices) + 1))
+
+        def decide(counts: Sequence[int]) -> WholePlan:
+            self.stages.stage("plan of everything", open_.time_limit_s, "s")
+            return decide_whole(
+                sizes.problem,
+                counts,
+                whole.samples,
+                open_,
+                method=None if isinstance(method, Auto) else method,
+                improved=lambda s, source: self.stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
+                others=more if counts is sizes.counts else (),
+                told=cutting.told if check else lambda microbatches: (),
+            )
+
+        def planner(plan: WholePlan, alike: bool) -> Planner:
+            made = self.planner(
+                model, loss, batch, plan.schedule, optimizer, clip_norm, autocast, learning_rate, ema_decay,
+                max_programs, check, on_nonfinite, weights, offload, plan.plan.problem.costs, alike,
+            )  # fmt: skip
+            return replace(made, decided=plan)
+
+        return cutting.decided(decide, planner, sizes.counts)
 
     def deploy(
-        self, planner: Planner, plan: Plan, owned: bool = False, seed: int = 0, backend: str | None = None
+        self,
+        planner: Planner,
+        plan: Plan,
+        owned: bool = False,
+        seed: int = 0,
+        backend: str | None = None,
+        adapt: Adapt | None = None,
     ) -> ParallelModel:
         """Put a planner's parameters where its plan has them, ready to train from the model's present values.
 
         With `owned`, closing the result closes this session too. `seed` is of random operators, `backend` of
-        `torch.compile`, by which segments are compiled.
+        `torch.compile`, by which segments are compiled. With `adapt` other plans are looked for in training.
 
         Raises:
-            NetSplitError: replicas of a stage would write a buffer each.
+            NetSplitError: replicas of a stage would write a buffer each; or it is to adapt, and cannot.
         """
         self.stages.stage("parameters to the devices")
+        if adapt is not None:
+            require_adaptable(plan, backend)
         program, _ = plan.simulated
-        replicated = [v for each in plan.placement.stages if len(each.devices) > 1 for v in each.nodes]
-        check_replicas(planner.graph, replicated)
+        began = time.perf_counter()
+        check_replicas(plan.problem.graph, plan.placement.replicated)
         programs = planner.programs(plan.placement, program)
         runtime = DistributedRuntime(
             program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed,
@@ -304,6 +329,7 @@ class Session:
             backend,
             planner.costs.offload,
         )  # fmt: skip
+        placed_s = time.perf_counter() - began
         return ParallelModel(
             planner.model,
             planner.graph,
@@ -312,6 +338,7 @@ class Session:
             plan,
             self.close if owned else None,
             planner.decided,
+            None if adapt is None else Adaptation.of(adapt, plan, placed_s),
         )
 
     def close(self) -> None:
@@ -357,7 +384,7 @@ class Session:
             alone: of single devices, without how they slow one another.
         """
         if self.profile == "predicted":
-            return predicted_here(graph, optimizer_alpha(optimizer), self.pool, self.cluster)
+            return predicted_here(graph, optimizer, self.pool, self.cluster)
         copies = {k: values[k].detach() for k in graph.initializers}
         task = Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
         folder = None if self.profile == "off" else self.profile_cache or default_folder()

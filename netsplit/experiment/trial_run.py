@@ -6,6 +6,10 @@
 The second runs under GPipe, where most messages are there before they are needed, and under 1F1B, where most
 are waited for; in between lie the two answers' mean and most programs.
 
+How many processors the devices share is known from the machine (`Device.processors`), and what they wait
+for one of them is in the prediction. Contention is what is left, as of caches and memory: so it may be the
+same of two devices and of more, and a busy machine cannot hide that four take turns on two processors.
+
 The three programs run in rounds, one after another in each, so that a machine that is busy for a while shows
 as rounds that differ. Where they do, or where no cost within reason explains what was measured, the fit is
 not `steady`: it serves for now, and should not be kept.
@@ -109,7 +113,8 @@ class Fit:
     """What devices cost one another.
 
     Args:
-        contention: a computation's seconds while another device of the host computes, over those alone.
+        contention: a computation's seconds while another device of the host computes, over those alone, both
+            with a processor of its own.
         message_s: what a message takes from either end.
         spread: by what part a program's middle round took longer than its fastest, at most.
         steady: the rounds agree, and these costs explain them.
@@ -162,9 +167,11 @@ def fit_trial(
             show(what, done, len(programs) * max(ROUNDS, len(rounds)))
     spread = _spread(rounds)
     typical = statistics.median if spread <= SPREAD else min
+    processors = cluster.device(trial.names[0]).processors
     explanation = _CostSearch(
-        cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)], count
-    )
+        cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)],
+        max(min(count, processors or count), 2.0),
+    )  # fmt: skip
     contention, message_s = explanation.answer()
     fit = Fit(
         contention if contention is not None else 1.0,
@@ -204,7 +211,7 @@ class _CostSearch:
     kind: str
     programs: Sequence[Program]
     took: Sequence[float]
-    most: float  # contention: n devices that have one thing in equal parts take n times as long
+    most: float  # contention: n devices that compute on n processors and share all else take n times as long
 
     def answer(self) -> tuple[float | None, float | None]:
         """(contention, message_s); None: it would have to be beyond reason, and the other does without it."""

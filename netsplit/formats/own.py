@@ -9,7 +9,8 @@ Beside the graph's keys, all optional unless a plan is asked for::
 `weight_s` may be left out where it is 0. `costs.transients` has, for each kind, the bytes that nodes allocate
 for themselves: {node: [forward, backward]}; `costs.offload` says what is kept on the host, whose copies the
 seconds have (none). CPU devices of the same `host` share its memory (null: none); in files without that key
-those named "cpu:..." do. All times are seconds; `unit` and `unit_s` say in which unit to show them.
+those named "cpu:..." do. They take turns on its `processors` (null: there are enough). All times are
+seconds; `unit` and `unit_s` say in which unit to show them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, O
 __all__ = ["dumps_workload", "read_own", "save_workload"]
 
 
-_OF_NODES = ("nodes", "transients")
-_RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name not in _OF_NODES}
+_NO_NUMBERS = ("nodes", "transients", "rates")
+_RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name not in _NO_NUMBERS}
 """Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
 
 _KEYS = {"step_s_per_byte": "step_seconds_per_byte"}
@@ -195,7 +196,7 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             seconds[kind][node] = each
     if not seconds:
         raise NetSplitError(f"{where}: costs.seconds names no device kind.")
-    rates: dict[str, dict[str, float]] = {kind: {} for kind in seconds}
+    rates: dict[str, dict[str, Any]] = {kind: {} for kind in seconds}
     for name in _RATES:
         key = _KEYS.get(name, name)
         for kind, each in item.get(key, {}).items():
@@ -269,11 +270,23 @@ def _host_by_name(name: str) -> str | None:
     return "host" if str(name).startswith("cpu:") else None
 
 
+def _processors_in(entry: dict[str, Any], where: str) -> float | None:
+    if entry.get("processors") is None:
+        return None
+    key = f"processors of device '{entry['name']}'"
+    processors = checked_number(entry["processors"], key, where)
+    if processors == 0:
+        raise NetSplitError(f"{where}: {key} is 0: give more, or null where there are enough.")
+    return processors
+
+
 def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
     devices = []
     for entry in item["devices"]:
         port, host = entry.get("port"), entry.get("host", _host_by_name(entry["name"]))
-        devices.append(Device(**{**entry, "port": Link(**port) if port is not None else None, "host": host}))
+        link = Link(**port) if port is not None else None
+        processors = _processors_in(entry, where)
+        devices.append(Device(**{**entry, "port": link, "host": host, "processors": processors}))
         if not isinstance(host, str | None):
             raise NetSplitError(
                 f"{where}: device '{devices[-1].name}' has the host {host!r}: give a name, or null for none."

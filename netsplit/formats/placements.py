@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.simulated import rewritten
 from netsplit.planning.verify import verify
+from netsplit.rewrite.records import rewrite_from
 
 __all__ = ["read_placement"]
 
@@ -39,6 +41,10 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
         raise ConfigError(f"{where}, which is not there.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{where}, which is no placement.json or result.json ({error}).") from error
+    try:
+        problem = rewritten(problem, placement.rewrites)
+    except RewriteError as error:
+        raise ConfigError(f"{where}, whose rewrites are of another graph: {error}") from error
     _require_same_names(placement, problem, where)
     if absent := [name for name in ("priority", "stages") if name not in values]:
         log.warning(
@@ -70,6 +76,7 @@ def _parsed(values: Any) -> Placement:
         ),
         tuple(map(str, values.get("cuts") or ())),
         frozenset(map(str, values.get("recomputed") or ())),
+        tuple(rewrite_from(each) for each in values.get("rewrites") or ()),
     )
 
 

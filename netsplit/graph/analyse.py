@@ -1,4 +1,4 @@
-"""What a graph's operators do to memory, as recording them on tensors without data showed.
+"""What a graph's operators do to memory, as running them on tensors without data showed.
 
 Which variables carry a gradient, which share storage and which storage is written in place: all that
 placement must respect (DESIGN.md, invariants 3 and 4).
@@ -6,7 +6,7 @@ placement must respect (DESIGN.md, invariants 3 and 4).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,42 +15,81 @@ import torch
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.quotient import Sets, joined, strong_components
 
-__all__ = ["Facts", "analyse", "storage_id"]
+__all__ = ["Facts", "analyse", "kept_for_backward", "storage_id"]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What recording showed of a graph's tensors, each by one without data.
+    """What running a graph showed of its tensors: their memory, by any name for it, and their gradients.
 
-    `writes`: node -> ("var" | "init", name) of what it writes in place.
+    `carrying`: variables through which a gradient goes on. `writes`: node -> ("var" | "init", name) of what
+    it writes in place.
     """
 
-    tensors: Mapping[str, torch.Tensor]
-    initializers: Mapping[str, torch.Tensor]
+    variables: Mapping[str, Hashable]
+    initializers: Mapping[str, Hashable]
+    carrying: Collection[str]
     writes: Mapping[str, tuple[tuple[str, str], ...]]
 
+    @classmethod
+    def of_tensors(
+        cls,
+        tensors: Mapping[str, torch.Tensor],
+        initializers: Mapping[str, torch.Tensor],
+        writes: Mapping[str, tuple[tuple[str, str], ...]],
+    ) -> Facts:
+        """Each tensor is one without data, which lies in memory as the real one does."""
+        return cls(
+            {k: storage_id(tensor) for k, tensor in tensors.items()},
+            {k: storage_id(tensor) for k, tensor in initializers.items()},
+            frozenset(k for k, tensor in tensors.items() if _carries(tensor)),
+            writes,
+        )
+
     @cached_property
-    def written(self) -> dict[int, list[str]]:
+    def written(self) -> dict[Hashable, list[str]]:
         """Storage -> nodes that write it in place."""
-        writers: dict[int, list[str]] = {}
+        writers: dict[Hashable, list[str]] = {}
         for name, references in self.writes.items():
             for tag, k in references:
-                tensor = self.tensors[k] if tag == "var" else self.initializers[k]
-                writers.setdefault(storage_id(tensor), []).append(name)
+                storage = self.variables[k] if tag == "var" else self.initializers[k]
+                writers.setdefault(storage, []).append(name)
         return writers
 
 
 def analyse(graph: Graph, facts: Facts) -> Graph:
     """`graph` with gradients, aliases, in-place units and colocated sets."""
-    owner = {storage_id(tensor): INITIALIZER + name for name, tensor in facts.initializers.items()}
+    owner = {storage: INITIALIZER + name for name, storage in facts.initializers.items()}
     reached = _reached(graph, facts)
     variables = {}
     for k, variable in graph.variables.items():
-        first = owner.setdefault(storage_id(facts.tensors[k]), k)
+        first = owner.setdefault(facts.variables[k], k)
         alias = None if first == k else first
         variables[k] = replace(variable, requires_grad=k in reached, alias_of=alias)
     units = _in_place_units(graph, facts)
     return replace(graph, variables=variables, units=units, colocated=_colocated(graph, facts, units))
+
+
+def kept_for_backward(
+    tensors: Iterable[torch.Tensor], local: Mapping[str, torch.Tensor], own: Collection[Hashable]
+) -> tuple[tuple[str, ...], int]:
+    """Of what autograd saves at a node, the variables, and bytes of what else it keeps alive.
+
+    Args:
+        tensors: that it saves.
+        local: the node's variables.
+        own: storages of initializers, which are alive anyway.
+    """
+    name_of = {storage_id(tensor): k for k, tensor in local.items()}
+    names: dict[str, None] = {}
+    other: dict[int, int] = {}
+    for tensor in tensors:
+        key = storage_id(tensor)
+        if key in name_of:
+            names[name_of[key]] = None
+        elif key not in own:
+            other[key] = tensor.untyped_storage().nbytes()
+    return tuple(names), sum(other.values())
 
 
 def _reached(graph: Graph, facts: Facts) -> set[str]:
@@ -59,15 +98,13 @@ def _reached(graph: Graph, facts: Facts) -> set[str]:
     Not those that carry one since the model's code said ``requires_grad_()`` on a tensor of the batch, or of
     a frozen part: workers have no use for it.
     """
-    memory: set[int] = set()  # that gradients go through, whichever of its views they take
+    memory: set[Hashable] = set()  # that gradients go through, whichever of its views they take
     for node in graph:
         trained = any(graph.initializers[k].requires_grad for k in node.initializers)
-        if trained or any(storage_id(facts.tensors[k]) in memory for k in node.inputs):
+        if trained or any(facts.variables[k] in memory for k in node.inputs):
             written = [k for tag, k in facts.writes.get(node.name, ()) if tag == "var"]
-            memory |= {storage_id(facts.tensors[k]) for k in (*filter(None, node.outputs), *written)}
-    return {
-        k for k in graph.variables if storage_id(facts.tensors[k]) in memory and _carries(facts.tensors[k])
-    }
+            memory |= {facts.variables[k] for k in (*filter(None, node.outputs), *written)}
+    return {k for k in graph.variables if facts.variables[k] in memory and k in facts.carrying}
 
 
 def _carries(tensor: torch.Tensor) -> bool:
@@ -82,14 +119,14 @@ def storage_id(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _touching(graph: Graph, facts: Facts) -> dict[int, list[str]]:
+def _touching(graph: Graph, facts: Facts) -> dict[Hashable, list[str]]:
     """Storage -> the nodes that make or read a variable or initializer in it, in order."""
-    nodes_of: dict[int, dict[str, None]] = {}
+    nodes_of: dict[Hashable, dict[str, None]] = {}
     for node in graph:
         names = (*node.inputs, *(k for k in node.outputs if k))
-        tensors = [facts.tensors[k] for k in names] + [facts.initializers[k] for k in node.initializers]
-        for tensor in tensors:
-            nodes_of.setdefault(storage_id(tensor), {})[node.name] = None
+        storages = [facts.variables[k] for k in names] + [facts.initializers[k] for k in node.initializers]
+        for storage in storages:
+            nodes_of.setdefault(storage, {})[node.name] = None
     return {key: list(nodes) for key, nodes in nodes_of.items()}
 
 
@@ -97,7 +134,7 @@ def _in_place_units(graph: Graph, facts: Facts) -> Sets:
     """Per written storage: all who touch it, but for those who can only see it after the last write."""
     groups = []
     touching = _touching(graph, facts)
-    owned = {storage_id(tensor) for tensor in facts.initializers.values()}
+    owned = set(facts.initializers.values())
     for key, writers in facts.written.items():
         last = max(graph.position[name] for name in writers)
         members = [
@@ -123,10 +160,10 @@ def _without_circles(graph: Graph, units: Sets) -> Sets:
     return _merged(graph, circles.values())
 
 
-def _reads_older(graph: Graph, facts: Facts, name: str, key: int, last: int) -> bool:
+def _reads_older(graph: Graph, facts: Facts, name: str, key: Hashable, last: int) -> bool:
     """Whether a node reads the storage under a name it had before its last write."""
     for k in graph.nodes[name].inputs:
-        if storage_id(facts.tensors[k]) == key:
+        if facts.variables[k] == key:
             producer = graph.variables[k].producer
             if producer is None or graph.position[producer] < last:
                 return True
@@ -155,18 +192,15 @@ def _colocated(graph: Graph, facts: Facts, units: Sets) -> Sets:
     for node in graph:
         for name in node.initializers:
             users.setdefault(name, []).append(node.name)
-        aliased = {storage_id(facts.tensors[k]): k for k in node.inputs}
+        aliased = {facts.variables[k]: k for k in node.inputs}
         for k in node.outputs:
-            source = graph.variables[aliased[key]] if k and (key := _key(facts, k)) in aliased else None
+            key = facts.variables[k] if k else None
+            source = graph.variables[aliased[key]] if key in aliased else None
             if source is not None and source.producer is not None:
                 groups.append([source.producer, node.name])
     groups += list(users.values())
     groups += _strays(graph)
     return _merged(graph, groups)
-
-
-def _key(facts: Facts, variable: str) -> int:
-    return storage_id(facts.tensors[variable])
 
 
 def _strays(graph: Graph) -> list[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
-from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.graph.ir import Graph, Initializer, Node, Region, Variable
 
 __all__ = ["dumps", "load", "loads", "save"]
 
@@ -25,7 +25,7 @@ def dumps(graph: Graph) -> str:
             "version": _VERSION,
             "nodes": [asdict(node) for node in graph],
             "variables": [asdict(variable) for variable in graph.variables.values()],
-            "initializers": [asdict(init) for init in graph.initializers.values()],
+            "initializers": [_written(init) for init in graph.initializers.values()],
             "entry_nodes": graph.entry_nodes,
             "input_variables": graph.input_variables,
             "output_variables": graph.output_variables,
@@ -55,7 +55,7 @@ def loads(text: str, where: str = "graph") -> Graph:
     try:
         nodes = [_Keep.node(item) for item in data["nodes"]]
         variables = [_made(Variable, item) for item in data["variables"]]
-        initializers = [_made(Initializer, item) for item in data["initializers"]]
+        initializers = [_initializer(item) for item in data["initializers"]]
         return Graph(
             nodes={node.name: node for node in nodes},
             variables={variable.name: variable for variable in variables},
@@ -82,6 +82,17 @@ def load(path: str | Path) -> Graph:
     if not file.is_file():
         raise NetSplitError(f"graph file '{file}' is not there.")
     return loads(file.read_text(encoding="utf-8"), str(file))
+
+
+def _written(initializer: Initializer) -> dict[str, Any]:
+    """Wholes as before there were parts: profiles are kept by this text."""
+    item = asdict(initializer)
+    return item if initializer.region is not None else {k: v for k, v in item.items() if k != "region"}
+
+
+def _initializer(item: dict[str, Any]) -> Initializer:
+    region = item.get("region")
+    return _made(Initializer, {**item, "region": None if region is None else _made(Region, region)})
 
 
 def _made(kind: Any, item: dict[str, Any]) -> Any:

@@ -6,20 +6,22 @@ the captured model executed them. Source: NetSplit thesis, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 __all__ = [
     "CALL",
+    "COUNTED",
     "HOOK",
     "INITIALIZER",
     "TRANSFER",
     "Graph",
     "Initializer",
     "Node",
+    "Region",
     "Variable",
     "dtype_bytes",
     "once_of",
@@ -30,6 +32,9 @@ TRANSFER = "netsplit.transfer"
 
 INITIALIZER = "initializer "
 """Precedes an initializer's name where a variable's could stand too: a model may use one name for both."""
+
+COUNTED = "targets that count"
+"""Ends the name of a node that counts them for a loss, which a rewrite has taken apart."""
 
 _DTYPE_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -63,19 +68,62 @@ class Variable:
 
 
 @dataclass(frozen=True)
+class Region:
+    """Where a part of a parameter or buffer lies in the whole."""
+
+    whole: str  # the model's own name
+    shape: tuple[int, ...]  # of the whole
+    offsets: tuple[int, ...]  # of the part's first element
+
+    def named(self, sizes: Sequence[int]) -> str:
+        """What a part of these sizes is called: ``weight[:, 4:8]``."""
+        cuts = [
+            ":" if size == full else f"{start}:{start + size}"
+            for start, size, full in zip(self.offsets, sizes, self.shape, strict=True)
+        ]
+        return f"{self.whole}[{', '.join(cuts)}]"
+
+    def cut(self, whole: Any, sizes: Sequence[int]) -> Any:
+        """A view of what has the whole's shape: the part of these sizes."""
+        return whole[tuple(slice(at, at + size) for at, size in zip(self.offsets, sizes, strict=True))]
+
+
+@dataclass(frozen=True)
 class Initializer:
-    """A parameter or buffer, under the model's own name (the key of its ``state_dict``)."""
+    """A parameter or buffer, under the model's own name (the key of its ``state_dict``); or a part of one."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     is_parameter: bool
     requires_grad: bool
-    aliases: tuple[str, ...] = ()  # further names of the same tensor (tied parameters)
+    aliases: tuple[str, ...] = ()  # further names of the same tensor, or of the whole (tied parameters)
+    region: Region | None = None  # of a part, which is an initializer of its own
 
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * dtype_bytes(self.dtype)
+
+    @property
+    def whole(self) -> Initializer:
+        """That of which it is a part; itself, where it is none."""
+        if self.region is None:
+            return self
+        return replace(self, name=self.region.whole, shape=self.region.shape, region=None)
+
+    def within(self, values: Mapping[str, Any]) -> Any:
+        """Its tensor; a view of the whole's, where that alone is among `values`.
+
+        Raises:
+            KeyError: neither is.
+        """
+        if self.name in values or self.region is None:
+            return values[self.name]
+        return self.cut(values[self.region.whole])
+
+    def cut(self, whole: Any) -> Any:
+        """A view of what has the whole's shape: this part of it."""
+        return whole if self.region is None else self.region.cut(whole, self.shape)
 
 
 CALL = "netsplit.call"
@@ -145,6 +193,9 @@ class Graph:
     output_spec: Any = field(default=None, compare=False, repr=False)
     """How the output variables make up what the model returned, or those after a training step's first, the
     loss, its metrics (a `graph.tree.Tree`); None: as they are."""
+    rewrites: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    """What was done to the captured graph to get this one (`netsplit.rewrite.records`). Not part of a graph
+    file."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
@@ -156,6 +207,16 @@ class Graph:
     def derived(self) -> dict[Hashable, Any]:
         """What `once_of` a graph was derived from it, by the function and its other arguments."""
         return {}
+
+    @cached_property
+    def wholes(self) -> dict[str, Initializer]:
+        """Parameters and buffers by the model's own names, those in parts too."""
+        return {init.whole.name: init.whole for init in self.initializers.values()}
+
+    @cached_property
+    def regions(self) -> dict[str, Region]:
+        """Of the initializers that are parts, where they lie in their wholes."""
+        return {k: init.region for k, init in self.initializers.items() if init.region is not None}
 
     @cached_property
     def entry_nodes(self) -> tuple[str, ...]:

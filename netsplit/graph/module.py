@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from netsplit.errors import NetSplitError
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, lowered
-from netsplit.graph.ir import CALL, TRANSFER, Graph, Node
+from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node
 from netsplit.graph.operators import in_its_mode, operator_of, resolve
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
@@ -37,14 +37,24 @@ VARIABLE = "netsplit_variable"
 def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str, torch.Tensor]:
     """The model's own tensors for a graph's initializers (not copies), by initializer name.
 
+    A part of a parameter is a parameter of its own in the whole's memory.
+
     Raises:
         NetSplitError: the graph has an initializer that the model has not.
     """
     values = named_tensors(model, loss) | dict(graph.constants)
-    missing = [name for name in graph.initializers if name not in values]
+    missing = [name for name in graph.wholes if name not in values]
     if missing:
         raise NetSplitError(f"the graph needs '{missing[0]}', which {type(model).__name__} does not have.")
-    return {name: values[name] for name in graph.initializers}
+    return {name: _own(values, init) for name, init in graph.initializers.items()}
+
+
+def _own(values: Mapping[str, torch.Tensor], initializer: Initializer) -> torch.Tensor:
+    whole = values[initializer.whole.name]
+    if initializer.region is None:
+        return whole
+    part = initializer.cut(whole.detach())
+    return nn.Parameter(part, whole.requires_grad) if isinstance(whole, nn.Parameter) else part
 
 
 def rebuild(

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 
-from netsplit.graph.arguments import references
+from netsplit.graph.arguments import Reference, references
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node
 from netsplit.graph.storage import storage_of
 
 __all__ = [
     "in_its_mode",
+    "is_here",
     "mode_of",
     "operator_of",
+    "over_the_batch",
     "resolve",
+    "running_statistics",
+    "storage_root",
+    "touching_initializer",
     "written_by_schema",
     "written_initializers",
     "written_references",
@@ -72,28 +77,73 @@ def in_its_mode(node: Node, operator: Callable[..., Any], device: torch.device |
     return run
 
 
+def is_here(graph: Graph, node: Node) -> bool:
+    """Whether what a node calls is known: a graph file has no calls, and other programs' operators."""
+    if node.op.startswith(CALL):
+        return node.op in graph.calls
+    try:
+        resolve(node.op)
+    except (AttributeError, ValueError):
+        return False
+    return True
+
+
 def written_references(graph: Graph, node: Node) -> list[tuple[str, str]]:
-    """("var" | "init", name) of every tensor argument that a node writes; a call of Python knows itself."""
+    """("var" | "init", name) of every tensor argument that a node writes; a call of Python knows itself.
+
+    Of a call that is not at hand, as in a graph file, all buffers that it is given.
+    """
     if node.op.startswith(CALL):
         given = list(references(node.args))
-        return [given[i] for i in graph.calls[node.op].writes]
+        if node.op in graph.calls:
+            return [given[i] for i in graph.calls[node.op].writes]
+        return [(tag, k) for tag, k in given if tag == "init" and not graph.initializers[k].is_parameter]
     return written_by_schema(node.op, node.args, node.kwargs)
 
 
 def written_storages(graph: Graph, node: Node) -> list[str]:
     """The memory that a node writes (see `storage_of`); an initializer's behind its prefix."""
-    references = written_references(graph, node)
-    return [INITIALIZER + k if tag == "init" else storage_of(graph, k) for tag, k in references]
+    return [storage_root(graph, reference) for reference in written_references(graph, node)]
 
 
-def written_initializers(graph: Graph) -> dict[str, set[str]]:
-    """Initializers that are written, themselves or through a view, and the nodes that do."""
+def storage_root(graph: Graph, reference: Reference) -> str:
+    """The memory that a reference is to (see `storage_of`); an initializer's behind its prefix."""
+    tag, k = reference
+    return INITIALIZER + k if tag == "init" else storage_of(graph, k)
+
+
+def written_initializers(graph: Graph, nodes: Iterable[Node] | None = None) -> dict[str, set[str]]:
+    """Initializers that are written, themselves or through a view, and the nodes (of these) that do."""
     writers: dict[str, set[str]] = {}
-    for node in graph:
+    for node in graph if nodes is None else nodes:
         for root in written_storages(graph, node):
             if root.startswith(INITIALIZER):
                 writers.setdefault(root.removeprefix(INITIALIZER), set()).add(node.name)
     return writers
+
+
+def touching_initializer(graph: Graph, name: str) -> set[str]:
+    """Nodes that read or write an initializer, or a view of it."""
+    touching = {node.name for node in graph if name in node.initializers}
+    for variable in graph.variables.values():
+        if variable.alias_of == INITIALIZER + name:
+            touching |= set(variable.consumers)
+    return touching
+
+
+def running_statistics(node: Node) -> tuple[list[Reference], list[Reference]]:
+    """What a torch operator takes as running statistics that it writes and does not compute with, as a
+    normalisation in training mode does; and all else that it takes."""
+    given = _arguments(node.op, node.args, node.kwargs)
+    names = _STATISTICS if _learns(given) else ()
+    running = [reference for name in names for reference in references(given.get(name))]
+    others = list(references([each for name, each in given.items() if name not in names]))
+    return running, others
+
+
+def over_the_batch(node: Node) -> bool:
+    """Whether it is a batch normalisation by statistics of the very samples that it is given."""
+    return "batch_norm" in node.op and _learns(_arguments(node.op, node.args, node.kwargs))
 
 
 def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -101,12 +151,23 @@ def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
     Schemas say so, but for the running statistics of normalisations, which go by their names.
     """
-    schema = resolve(op)._schema
-    given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
-    learns = any(given.get(flag) is True for flag in ("training", "train", "use_input_stats"))
+    given = _arguments(op, args, kwargs)
+    learns = _learns(given)
     targets = []
-    for argument in schema.arguments:
+    for argument in resolve(op)._schema.arguments:
         written = argument.alias_info is not None and argument.alias_info.is_write
-        if written or (learns and argument.name in ("running_mean", "running_var")):
+        if written or (learns and argument.name in _STATISTICS):
             targets += list(references(given.get(argument.name)))
     return targets
+
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+def _arguments(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Templates by the names that the schema gives them."""
+    return dict(zip((a.name for a in resolve(op)._schema.arguments), args, strict=False)) | dict(kwargs)
+
+
+def _learns(given: Mapping[str, Any]) -> bool:
+    return any(given.get(flag) is True for flag in ("training", "train", "use_input_stats"))

@@ -1,10 +1,10 @@
-"""Which variables have memory of their own."""
+"""Which variables have memory of their own, and which gradients only that of the rows that were read."""
 
 from __future__ import annotations
 
-from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.ir import INITIALIZER, Graph, Node
 
-__all__ = ["storage_bytes", "storage_of"]
+__all__ = ["gives_sparse_gradients", "storage_bytes", "storage_of"]
 
 
 def storage_of(graph: Graph, k: str) -> str:
@@ -16,3 +16,16 @@ def storage_bytes(graph: Graph) -> dict[str, int]:
     """Bytes of memory that every storage brings along: 0 for views, and for what lives in an initializer."""
     nbytes = {k: 0 if variable.alias_of else variable.nbytes for k, variable in graph.variables.items()}
     return nbytes | {INITIALIZER + name: 0 for name in graph.initializers}
+
+
+_SPARSE = {"embedding": 4, "embedding_bag": 5, "_embedding_bag": 5, "_embedding_bag_forward_only": 5}
+"""Operators of `aten` to the place of their argument `sparse`."""
+
+
+def gives_sparse_gradients(node: Node) -> bool:
+    """Whether the gradient of its weight holds the rows that were looked up alone. Needs no torch."""
+    place = _SPARSE.get(node.op.removeprefix("aten.").partition(".")[0])
+    if place is None:
+        return False
+    given = node.args[place] if len(node.args) > place else node.kwargs.get("sparse")
+    return given is True

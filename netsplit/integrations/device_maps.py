@@ -52,7 +52,7 @@ def device_map(
         name: called[program.initializer_device[k]]
         for k, init in program.graph.initializers.items()
         if k in program.initializer_device
-        for name in (k, *init.aliases)
+        for name in (init.whole.name, *init.aliases)
     }
     tensors = named_tensors(model)
     shared = {id(tensor): homes[name] for name, tensor in tensors.items() if name in homes}

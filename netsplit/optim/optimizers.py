@@ -169,37 +169,75 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
     return ForModel(factory, kinds, attributes)
 
 
-def make_optimizer(factory: OptimizerFactory, own: Mapping[str, Tensor]) -> Made:
+def make_optimizer(
+    factory: OptimizerFactory, own: Mapping[str, Tensor], parts: Mapping[str, str] | None = None
+) -> Made:
     """The optimiser of a device's own parameters.
 
     Args:
         factory: of a `ForModel`, what it is called with are all parameters of the model; those that are not
             in `own` have no values (torch's meta device), and are taken out of the groups afterwards.
         own: by name.
+        parts: of those in `own` that are parts of a parameter, its name; they are called so, and have its
+            attributes and its group.
 
     Raises:
-        ConfigError: no optimiser, several, or one of other parameters than those given.
+        ConfigError: no optimiser, several, or one of other parameters than those given; or one that has a
+            part in another group than its whole.
     """
-    whole, made = dict(own), None
+    parts = parts or {}
+    tensors = [(parts.get(k, k), tensor) for k, tensor in own.items()]
+    made = None
     if isinstance(factory, ForModel):
-        blanks = {k: _blank(*kind) for k, kind in factory.parameters.items() if k not in own}
-        whole = {k: own[k] if k in own else blanks[k] for k in factory.parameters} | whole
-        for k in factory.attributes.keys() & whole.keys():
-            vars(whole[k]).update(factory.attributes[k])
-        made, factory = factory.made, factory.factory
-    names = {id(parameter): name for name, parameter in whole.items()}
-    optimizer = _made(factory, whole)
-    _check(optimizer, names)
+        here: dict[str, list[Tensor]] = {}
+        for name, tensor in tensors:
+            here.setdefault(name, []).append(tensor)
+        every = {k: here.get(k) or [_blank(*kind)] for k, kind in factory.parameters.items()}
+        tensors = [(k, tensor) for k, each in (every | here).items() for tensor in each]
+        for k, tensor in tensors:
+            vars(tensor).update(factory.attributes.get(k, {}))
+        made = factory.made
+    names = {id(parameter): name for name, parameter in tensors}
+    optimizer, groups = _grouped(factory, tensors, names)
+    if any(k in parts for k in own):
+        _check_groups(factory, groups, parts)
     if made is not None:
         made.add(optimizer)
-    groups = tuple(tuple(names[id(p)] for p in group["params"]) for group in optimizer.param_groups)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
     return Made(optimizer, groups)
 
 
-def _made(factory: OptimizerFactory, parameters: Mapping[str, Tensor]) -> Any:
+def _grouped(
+    factory: OptimizerFactory, tensors: Sequence[tuple[str, Tensor]], names: Mapping[int, str]
+) -> tuple[torch.optim.Optimizer, tuple[tuple[str, ...], ...]]:
+    """The optimiser, and the names of wholes in its groups."""
+    optimizer = _made(factory.factory if isinstance(factory, ForModel) else factory, tensors)
+    _check(optimizer, names)
+    members = ([names[id(p)] for p in group["params"]] for group in optimizer.param_groups)
+    return optimizer, tuple(tuple(dict.fromkeys(each)) for each in members)
+
+
+def _check_groups(
+    factory: OptimizerFactory, groups: Sequence[Sequence[str]], parts: Mapping[str, str]
+) -> None:
+    """That what goes by shapes goes by those of wholes."""
+    if not isinstance(factory, ForModel):
+        return
+    blanks = [(k, _blank(*kind)) for k, kind in factory.parameters.items()]
+    for k, blank in blanks:
+        vars(blank).update(factory.attributes.get(k, {}))
+    _, wanted = _grouped(factory, blanks, {id(blank): k for k, blank in blanks})
+    group_of = {k: n for n, each in enumerate(wanted) for k in each}
+    if len(wanted) != len(groups) or any(group_of[k] != n for n, own in enumerate(groups) for k in own):
+        raise ConfigError(
+            f"optimizer chooses groups by the shapes of parameters, and '{min(parts.values())}' is in parts, "
+            "which have others: let it go by names, as netsplit.ParameterGroups does, or leave that whole."
+        )
+
+
+def _made(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
     try:
-        made = factory(list(parameters.items()) if _wants_names(factory) else list(parameters.values()))
+        made = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
     except (RuntimeError, NotImplementedError) as error:
         if "meta" not in str(error):
             raise

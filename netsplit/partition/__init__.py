@@ -11,6 +11,7 @@ from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.layerwise import Layerwise
+from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
@@ -37,6 +38,7 @@ METHODS: dict[str, type[Partitioner]] = {
         MSct,
         Heft,
         Dpos,
+        OsDpos,
         PipeDream,
         Balanced,
         Layerwise,
@@ -66,6 +68,7 @@ __all__ = [
     "NetSplit",
     "NetSplitExact",
     "Objective",
+    "OsDpos",
     "Partitioner",
     "Pesto",
     "PestoFull",

@@ -16,6 +16,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import MemoryModel, lifetimes_model, static_model
+from netsplit.rewrite.records import Rewrite
 
 __all__ = [
     "BOUND_FOR",
@@ -115,14 +116,17 @@ class Placement:
     device_of: dict[str, str]  # node name -> device name
     priority: dict[str, int]  # node name -> rank; a topological order of the graph
     report: SolverReport
-    stages: tuple[Stage, ...] = ()  # of a method that replicates; in pipeline order
+    stages: tuple[Stage, ...] = ()  # of a method that replicates; in the order in which they begin
     cuts: tuple[str, ...] = ()  # nodes at which a segment begins, though their device goes on
     recomputed: frozenset[str] = frozenset()
     """Nodes whose activations are not kept from forward to backward, but computed again before it."""
+    rewrites: tuple[Rewrite, ...] = ()
+    """What is done to the problem's graph first: all nodes here are those of the graph that comes of it."""
 
     def to_dict(self) -> dict[str, Any]:
         """For a file of JSON."""
-        return asdict(self) | {"recomputed": sorted(self.recomputed)}
+        rewrites = [each.to_dict() for each in self.rewrites]
+        return asdict(self) | {"recomputed": sorted(self.recomputed), "rewrites": rewrites}
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:
@@ -136,6 +140,11 @@ class Placement:
     def replicas(self) -> dict[str, tuple[str, ...]]:
         """First device of each replicated stage -> all of its devices."""
         return {each.devices[0]: each.devices for each in self.stages if len(each.devices) > 1}
+
+    @property
+    def replicated(self) -> list[str]:
+        """Nodes of the replicated stages."""
+        return [name for each in self.stages if len(each.devices) > 1 for name in each.nodes]
 
     @property
     def turns(self) -> dict[str, tuple[str, ...]]:

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from netsplit import rewrite
 from netsplit.errors import ConfigError
 from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport, Stage, Status
 from netsplit.partition.common.capacity import check_capacity
 from netsplit.partition.common.priority import topological_priority
+from netsplit.rewrite.records import Rewrite
 
 __all__ = ["Choice", "Partitioner"]
 
@@ -30,6 +32,7 @@ class Choice:
     notes: Mapping[str, Any] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     cuts: tuple[str, ...] = ()  # `Placement.cuts`
+    rewrites: tuple[Rewrite, ...] = ()  # `Placement.rewrites`
 
     def report(self, seconds: float) -> SolverReport:
         objective_s, bound_s, gap = self.objective_s, self.bound_s, None
@@ -70,13 +73,16 @@ class Partitioner(ABC):
         started = time.perf_counter()
         self.check(problem)
         choice = self.choose(problem)
+        rewrites = choice.rewrites or problem.graph.rewrites
+        graph = rewrite.applied(problem.graph, rewrites) if choice.rewrites else problem.graph
         return Placement(
             method=self.name,
             device_of=choice.device_of,
-            priority=topological_priority(problem.graph, choice.key or problem.graph.position),
+            priority=topological_priority(graph, choice.key or graph.position),
             report=replace(choice.report(time.perf_counter() - started), optimises=self.optimises),
             stages=choice.stages,
             cuts=choice.cuts,
+            rewrites=rewrites,
         )
 
     def check(self, problem: Problem) -> None:

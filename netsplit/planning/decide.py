@@ -14,16 +14,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from netsplit.cycles import uncollected
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition.base import Placement, Problem
-from netsplit.partition.bounds.iteration_bound import iteration_bound_s
+from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import simulated_by
+from netsplit.planning.simulated import rewritten, simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
 from netsplit.planning.verify_timeline import verify_timeline
@@ -49,28 +50,38 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
         InfeasibleError: no placement within the capacities, or this one is not and `room` is asked for.
         NetSplitError: the answer breaks a rule, which is a fault of the method.
     """
+    held = Instance.of(problem)  # made once: it lives as long as somebody has it
     started = time.perf_counter()
     placement = fitted(problem, partitioner)
     seconds = time.perf_counter() - started
-    return verified(problem, placement, seconds, room, contiguity)
+    plan = verified(problem, placement, seconds, room, contiguity)
+    del held
+    return plan
 
 
+@uncollected()
 def verified(
     problem: Problem,
     placement: Placement,
     seconds: float = 0.0,
     room: bool = True,
     contiguity: bool = True,
+    bound_limit_s: float = LIMIT_S,
 ) -> Plan:
     """The plan of a placement, verified; raises as `decide`.
+
+    The plan's problem is that of the graph after the placement's rewrites.
 
     Args:
         seconds: that the decision took.
         room: refuse what is over the capacities.
         contiguity: as for `decide`.
+        bound_limit_s: for the linear programmes of the bound, at most.
     """
+    problem = rewritten(problem, placement.rewrites)
     free = replace(problem, objective=problem.objective.relaxed())
     verify(free, placement, capacity=False).require()
+    instance = Instance.of(problem)  # one for all that follows
     if not contiguity:
         problem = free
     if problem.objective.contiguous:
@@ -89,9 +100,8 @@ def verified(
     _require_same_score(problem, placement, objective_s)
     bound_s = problem.objective.bound_s(placement.report)
     if timeline is not None:
-        instance = Instance.of(problem)
         within = bool((needed_bytes(instance, placement, timeline) <= instance.capacity).all())
-        bound_s = max(bound_s or 0.0, proven_s(problem, within, kept=not placement.recomputed))
+        bound_s = max(bound_s or 0.0, proven_s(problem, within, not placement.recomputed, bound_limit_s))
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
         raise NetSplitError(
             f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
@@ -108,18 +118,19 @@ def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timelin
     return program, timeline
 
 
-def proven_s(problem: Problem, within: bool = True, kept: bool = True) -> float:
+def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: float = LIMIT_S) -> float:
     """Seconds that no placement's iteration is below under the schedule of a problem that is simulated.
 
     Args:
         within: of plans within the capacities; else of such that may be over them, too.
         kept: of plans that recompute what the schedule says; else of such that may recompute anything.
+        limit_s: for linear programmes, at most.
 
     Raises:
         TypeError: as `simulated_by`.
     """
     schedule = simulated_by(problem).any_schedule(within)
-    return iteration_bound_s(problem, schedule if kept else replace(schedule, kept=0))
+    return iteration_bound_s(problem, schedule if kept else replace(schedule, kept=0), limit_s)
 
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:

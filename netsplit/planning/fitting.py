@@ -15,20 +15,21 @@ recomputation as makes it fit. The better of both is taken.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from netsplit.errors import InfeasibleError, ModelSizeError
+from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
+from netsplit.partition import METHODS
 from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed, recomputes
-from netsplit.planning.simulated import simulated_by
+from netsplit.planning.simulated import rewritten, simulated_by
 from netsplit.program.schedules import OneFOneB, Schedule
 
-__all__ = ["fitted"]
+__all__ = ["fitted", "nearest_fill"]
 
 _ROUNDS = 8
 _EVENED = 5  # fills of a number of devices, each with the peaks of the one before made even
@@ -39,10 +40,19 @@ _ROOM = 2**62  # bytes: more than any
 _SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
 
 
-def fitted(problem: Problem, partitioner: Partitioner) -> Placement:
+def fitted(
+    problem: Problem,
+    partitioner: Partitioner,
+    until: float = float("inf"),
+    nearest: Callable[[Placement], object] | None = None,
+) -> Placement:
     """What the method decides, within the capacities by the peaks that `problem.evaluate` predicts.
 
     Of a method that heeds none, what it decides, with recomputation where that makes it fit.
+
+    Args:
+        until: on ``time.perf_counter``: where no answer fits by then, it is not asked again.
+        nearest: told what lacks least, where nothing fits, before that is raised.
 
     Raises:
         InfeasibleError: no answer of the method fits; the message says what is missing, and what would do.
@@ -52,28 +62,38 @@ def fitted(problem: Problem, partitioner: Partitioner) -> Placement:
         return partitioner.partition(problem)
     if partitioner.respects_capacity:
         if recomputes(problem):
-            return _best_of_both(problem, partitioner)
-        return _Fitting(problem, partitioner).run()
+            return _best_of_both(problem, partitioner, until, nearest)
+        return _Fitting(problem, partitioner, last=until, nearest=nearest).run()
     placement = partitioner.partition(problem)
     if recomputes(problem):
-        nearest, peaks = nearest_recomputed(problem, placement)
+        again, peaks = nearest_recomputed(rewritten(problem, placement.rewrites), placement)
         if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in peaks.items()):
-            return nearest
+            return again
     return placement
 
 
-def _best_of_both(problem: Problem, partitioner: Partitioner) -> Placement:
+def nearest_fill(problem: Problem) -> Placement:
+    """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+    return _Fitting(problem, METHODS["single"]())._nearest_fill()[0]
+
+
+def _best_of_both(
+    problem: Problem,
+    partitioner: Partitioner,
+    until: float,
+    nearest: Callable[[Placement], object] | None,
+) -> Placement:
     """With everything kept, and with recomputation where devices have too little room for that."""
     limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None)
-    kept = _Fitting(problem, partitioner)
+    kept = _Fitting(problem, partitioner, last=until, nearest=nearest)
     if not kept.binds:
         return kept.run()
     halved = replace(problem, time_limit_s=None if limit_s is None else limit_s / 2)
     answers = []
     for anew in (False, True):
         try:
-            answers.append(_Fitting(halved, partitioner, anew).run())
-        except (InfeasibleError, ModelSizeError):
+            answers.append(_Fitting(halved, partitioner, anew, until, nearest).run())
+        except (InfeasibleError, ModelSizeError, TimeLimitError):
             if anew and not answers:
                 raise
     return min(answers, key=lambda answer: problem.objective.score_s(problem, answer))
@@ -84,6 +104,8 @@ class _Fitting:
     problem: Problem
     partitioner: Partitioner
     anew: bool = False  # what has no room may be computed again
+    last: float = float("inf")  # on ``time.perf_counter``
+    nearest: Callable[[Placement], object] | None = None
     told: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
     least: tuple[Placement, dict[str, int]] | None = None  # the nearest to fit, and its peaks
     best: Placement | None = None
@@ -108,6 +130,8 @@ class _Fitting:
         if self.anew:
             self._as_if_there_were_room()
         for _ in range(_ROUNDS):
+            if time.perf_counter() > self.last:
+                break
             bound = self.binds
             try:
                 placement = self.partitioner.partition(self._asked())
@@ -124,6 +148,10 @@ class _Fitting:
                 break
             if self.best is not None and self.until is not None and time.perf_counter() > self.until:
                 break
+        if self.best is None and self.least is not None and self.nearest is not None:
+            self.nearest(self.least[0])
+        if self.best is None and time.perf_counter() > self.last:
+            raise TimeLimitError(f"{self.partitioner.name} has no placement that fits in its time.")
         if self.best is None:
             raise self._infeasible()
         return self.best
@@ -205,7 +233,7 @@ class _Fitting:
 
     def _learn(self, placement: Placement, peaks: Mapping[str, int]) -> None:
         """Tell each device what its bytes were in this answer, for each byte of its peak."""
-        instance = Instance.of(self.problem)
+        instance = Instance.of(rewritten(self.problem, placement.rewrites))
         held = instance.totals(placement.all_stages).nbytes
         counted = {name: int(nbytes) for name, nbytes in zip(instance.devices, held, strict=True) if nbytes}
         ratios = {name: nbytes / peaks[name] for name, nbytes in counted.items() if peaks.get(name)}
@@ -229,6 +257,8 @@ class _Fitting:
         for count in sorted(counts):
             parts = {each.name: float(each.capacity_bytes) for each in devices[:count]}
             for _ in range(_EVENED if count > 1 else 1):
+                if self.least is not None and time.perf_counter() > self.last:
+                    break
                 placement = self._filled(parts)
                 peaks = self._peaks(placement)
                 self._note(placement, peaks)
@@ -266,7 +296,7 @@ class _Fitting:
     def _fit(self, placement: Placement) -> tuple[Placement, dict[str, int]]:
         """With recomputation, where that is needed and left to planning; and its peaks."""
         if self.anew:
-            return nearest_recomputed(self.problem, placement)
+            return nearest_recomputed(rewritten(self.problem, placement.rewrites), placement)
         return placement, self._peaks(placement)
 
     def _peaks(self, placement: Placement) -> dict[str, int]:

@@ -25,6 +25,7 @@ from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.explanation.parts import parts_summary, placed_splits, restated, split_and_joined
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
@@ -140,8 +141,12 @@ class Plan:
 
     def moved_from(self, before: Plan) -> PlanDiff:
         """What moved from another plan of the same problem, with the objectives that the plans have."""
-        diff = plan_diff(self.problem, before.placement, self.placement, before.timeline, self.timeline)
-        return diff.without_rounding()
+        old = before.placement
+        if old.rewrites != self.placement.rewrites:
+            old = restated(old, self.problem.graph)
+        diff = plan_diff(self.problem, old, self.placement, before.timeline, self.timeline)
+        changed = split_and_joined(before.placement, self.placement)
+        return replace(diff.without_rounding(), split=changed[0], joined=changed[1])
 
     def summary(self) -> PlanSummary:
         """The decision: what was chosen and of what it is the best, and a table of the devices.
@@ -163,6 +168,8 @@ class Plan:
             f"{schedule} with {program.microbatches} micro-batches of {size} samples",
             predicted_line,
         ]
+        if placed_splits(self.placement):
+            lines.append(parts_summary(self.placement))
         if self.placement.recomputed:
             lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:
@@ -224,7 +231,8 @@ class Plan:
             return ShownFigure(timeline_figure(self.timeline, timed), title)
         costs = problem.costs
         transients = costs.transients(problem.cluster.devices)
-        profiles = memory_profile(self.program, costs.alpha, transients, costs.offload)
+        scratch = costs.step_scratch(problem.cluster.devices)
+        profiles = memory_profile(self.program, costs.alpha, transients, costs.offload, scratch)
         courses = {
             device: memory_course(self.program, self.timeline, profile)
             for device, profile in profiles.items()
@@ -293,6 +301,7 @@ class Plan:
                 for stage in self.placement.stages
             ],
             "cuts": list(self.placement.cuts),
+            "rewrites": [each.to_dict() for each in self.placement.rewrites],
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),
             "notes": _plain(report.notes),

@@ -24,6 +24,7 @@ from netsplit.planning.explanation.notation import (
     short,
     wrapped,
 )
+from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
 from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges
 from netsplit.planning.needed_bytes import needed_bytes
@@ -91,6 +92,8 @@ class PlanDiff:
     parts: tuple[Part, ...]  # add up to the objective, before and after; the greatest change first
     recomputed: tuple[str, ...] = ()  # nodes that only the second computes again for the backward
     kept: tuple[str, ...] = ()  # and those that only the first does
+    split: tuple[PlacedSplit, ...] = ()  # operators that only the second has in these parts
+    joined: tuple[str, ...] = ()  # and those that are whole again
 
     def without_rounding(self) -> PlanDiff:
         """Without what differs only by the order in which floats were added."""
@@ -340,10 +343,13 @@ def _lines(diff: PlanDiff, top: int) -> list[str]:
     if len(diff.groups) > top:
         rest = sum(len(group.nodes) for group in diff.groups[top:])
         lines.append(f"  and {counted(len(diff.groups) - top, 'more group')} with {counted(rest, 'node')}")
-    for what, names in (("now recomputed", diff.recomputed), ("no longer recomputed", diff.kept)):
+    for text in parts_lines(diff.split):
+        lines += wrapped(f"now {text}", "  ", "      ")
+    whole = ("whole again", diff.joined)
+    for what, names in (whole, ("now recomputed", diff.recomputed), ("no longer recomputed", diff.kept)):
         if names:
             lines += wrapped(f"{what}: {counted(len(names), 'node')}, {node_run(names)}", "  ", "      ")
-    changed = diff.groups or diff.recomputed or diff.kept or any(map(_differs, diff.devices))
+    changed = diff.groups or diff.recomputed or diff.kept or diff.split or any(map(_differs, diff.devices))
     for device in diff.devices if changed else ():
         lines += wrapped(
             f"{device.device}: {device.nodes_before} to {device.nodes_after} nodes,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -14,18 +15,24 @@ from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.rewrite.records import Rewrite
+from netsplit.rewrite.replay import applied
+from netsplit.rewrite.seconds import rewritten_costs
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Simulated", "simulated_by"]
+__all__ = ["Simulated", "rewritten", "simulated_by"]
 
 _TURNS: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """`Problem.evaluate`: the program of a placement under one schedule, and its predicted timeline."""
+    """`Problem.evaluate`: the program of a placement under one schedule, and its predicted timeline.
+
+    The graph is as it was captured, or rewritten already as the placements that it is asked for.
+    """
 
     graph: Graph
     cluster: Cluster
@@ -36,7 +43,17 @@ class Simulated:
     tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
 
     def __call__(self, placement: Placement) -> Timeline:
-        return simulate(self.whole_microbatches(placement), self.cluster, self.costs)
+        own = self.rewritten(placement.rewrites)
+        return simulate(own.whole_microbatches(placement), self.cluster, own.costs)
+
+    def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulated:
+        """Of the graph after these rewrites, and of the last micro-batch's; raises as `applied`."""
+        graph = applied(self.graph, rewrites)
+        tail = None if self.tail is None else applied(self.tail, rewrites, graph)
+        if graph is self.graph and tail is self.tail:
+            return self
+        costs = rewritten_costs(self.costs, self.graph, graph)
+        return replace(self, graph=graph, tail=tail, costs=costs)
 
     @property
     def turns(self) -> Turns:
@@ -55,21 +72,25 @@ class Simulated:
         return self.graph.batch_size * self.schedule.microbatches - missing
 
     def program(self, placement: Placement) -> Program:
-        """Raises as `compile_program` and `with_tail`."""
-        program = self.whole_microbatches(placement)
-        return program if self.tail is None else with_tail(program, self.graph, self.tail)
+        """Raises as `applied`, `compile_program` and `with_tail`."""
+        own = self.rewritten(placement.rewrites)
+        program = own.whole_microbatches(placement)
+        return program if own.tail is None else with_tail(program, own.graph, own.tail)
 
     def peak_bytes(self, program: Program) -> dict[str, int]:
         """Of every device; as `predicted_peak_bytes`, with these costs."""
         costs = self.costs
         transients = costs.transients(self.cluster.devices)
-        return predicted_peak_bytes(program, costs.alpha, transients, costs.offload)
+        scratch = costs.step_scratch(self.cluster.devices)
+        return predicted_peak_bytes(program, costs.alpha, transients, costs.offload, scratch)
 
     def whole_microbatches(self, placement: Placement) -> Program:
         """The program as if the last micro-batch were as large as the others; raises as `program`.
 
         Of a schedule that has several orders, the one with the least simulated iteration.
         """
+        if placement.rewrites not in ((), self.graph.rewrites):
+            return self.rewritten(placement.rewrites).whole_microbatches(placement)
         timed = self.schedule.timed and self._has_costs(placement)
         programs = compile_orders(
             self.graph,
@@ -124,3 +145,19 @@ def simulated_by(problem: Problem) -> Simulated:
     if not isinstance(problem.evaluate, Simulated):
         raise TypeError(f"the problem is not simulated: its `evaluate` is {problem.evaluate!r}")
     return problem.evaluate
+
+
+def rewritten(problem: Problem, rewrites: Sequence[Rewrite]) -> Problem:
+    """The problem of placing the rewritten graph; itself, where that has been done.
+
+    Raises:
+        RewriteError: the graph cannot be rewritten so.
+    """
+    graph = applied(problem.graph, rewrites)
+    if graph is problem.graph:
+        return problem
+    evaluate = problem.evaluate
+    if isinstance(evaluate, Simulated):
+        evaluate = evaluate.rewritten(rewrites)
+    costs = rewritten_costs(problem.costs, problem.graph, graph)
+    return replace(problem, graph=graph, costs=costs, evaluate=evaluate)

@@ -146,34 +146,42 @@ def _hosts(placement: Placement) -> dict[str, set[str]]:
 
 
 def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
-    """Bytes of a set of nodes on one device under (5-18), from the equation.
+    """Bytes of a set of nodes on one device under (5-18), as `_used_bytes`."""
+    return _used_bytes(problem, {"it": nodes})["it"]
+
+
+def _used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
+    """Bytes of every device with the nodes that it holds under (5-18), from the equation.
 
     A tensor of parameters counts `alpha` times where its first user is (once, if it is not trained), a
     variable `in_flight + 1` times (or as the costs state it) where its producer or a reader is.
     """
     graph, costs = problem.graph, problem.costs
     copies = problem.in_flight + 1 if costs.variable_copies is None else costs.variable_copies
-    total = 0
+    on: dict[str, list[str]] = {}
+    for device, nodes in held.items():
+        for name in nodes:
+            on.setdefault(name, []).append(device)
+    total = dict.fromkeys(held, 0)
     counted: set[str] = set()
     for name, node in graph.nodes.items():
         for k in node.initializers:
-            if k not in counted and name in nodes:
+            if k not in counted:
                 own = graph.initializers[k]
-                total += (costs.alpha if own.requires_grad else 1) * own.nbytes
+                for device in on.get(name, ()):
+                    total[device] += (costs.alpha if own.requires_grad else 1) * own.nbytes
             counted.add(k)
     for variable in graph.variables.values():
-        if variable.producer in nodes or not nodes.isdisjoint(variable.consumers):
-            total += copies * variable.nbytes
+        touching = (variable.producer, *variable.consumers)
+        for device in {device for name in touching for device in on.get(name or "", ())}:
+            total[device] += copies * variable.nbytes
     return total
 
 
 def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
-    hosts = _hosts(placement)
+    total = _used_bytes(problem, _hosts(placement))
     for device in problem.cluster.devices:
-        nodes = hosts.get(device.name, set())
-        if not nodes:
-            continue
-        used = recompute_used_bytes(problem, nodes)
+        used = total.get(device.name, 0)
         if used > device.capacity_bytes:
             yield (
                 f"Device '{device.name}' holds {used} bytes of {device.capacity_bytes}:"
@@ -293,6 +301,8 @@ def _stage_order(problem: Problem, stage_of: Mapping[str, int]) -> Iterator[str]
         if name not in stage_of:
             yield f"Node '{name}' is in no stage."
             continue
+        if problem.objective.scheduled:
+            continue  # a program comes to a stage as often as it has to: in pieces, as to any device
         for k in node.inputs:
             u = problem.graph.variables[k].producer
             if u is None or {u, name} & problem.backward_nodes:

@@ -63,10 +63,15 @@ class _SecondsCheck:
         """The most that a computation of so many seconds may last: contended all the time, and standing
         still while anything is copied."""
         costs = self.index.costs_of(e.device)
-        most = seconds * costs.contention
+        most = seconds * self.slowdowns.get(e.device, (1.0,))[-1]  # no device: said elsewhere
         if costs.copy_s_per_byte > 0:
             most += self._copied_s(e.device, e.end_s) - self._copied_s(e.device, e.start_s)
         return most
+
+    @cached_property
+    def slowdowns(self) -> dict[str, tuple[float, ...]]:
+        """`Costs.slowdowns`: the last is while all devices of the host compute."""
+        return self.index.problem.costs.slowdowns(self.index.problem.cluster.devices)
 
     def _copied_s(self, device: str, now_s: float) -> float:
         """Seconds of a device's messages up to now, each for itself."""

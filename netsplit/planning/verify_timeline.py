@@ -10,6 +10,7 @@ more. Neither the simulator's nor the compiler's code is used, and the timeline 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.planning.timeline_index import COMPUTING, Computation, Copy, TimelineIndex, shown
 from netsplit.planning.verify import Verdict
 from netsplit.planning.verify_seconds import wrong_seconds
-from netsplit.program.instructions import Program
+from netsplit.program.instructions import Program, Step
 from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["verify_timeline"]
@@ -102,15 +103,12 @@ class _OrderCheck:
                             f"The {kind} of segment {s} of micro-batch {i} happens {count} times"
                             f" instead of {int(most)}."
                         )
-        steps = [e.device for e in self.index.timeline.events if e.kind == "step"]
+        steps = Counter(e.device for e in self.index.timeline.events if e.kind == "step")
         for device in self.index.kind_of:
-            asked = sum(
-                str(ins).startswith("optimiser step")
-                for ins in self.index.program.instructions.get(device, ())
-            )
+            asked = sum(isinstance(ins, Step) for ins in self.index.program.instructions.get(device, ()))
             expected = max(asked, 1) if device in stepping else 0
-            if steps.count(device) != expected:
-                yield f"Device '{device}' does {steps.count(device)} optimiser steps instead of {expected}."
+            if steps[device] != expected:
+                yield f"Device '{device}' does {steps[device]} optimiser steps instead of {expected}."
 
     def messages(self) -> Iterator[str]:
         """Each variable once to each device that reads it elsewhere, its gradient once back."""
@@ -190,19 +188,15 @@ class _OrderCheck:
         """Replicas sum their gradients, all at the same time, after the backwards and before the step."""
         if not self.index.program.training:
             return
+        stepped: dict[str, list[Event]] = {}
+        summed: dict[str, list[Event]] = {}
+        for e in self.index.timeline.events:
+            if e.kind == "step":
+                stepped.setdefault(e.device, []).append(e)
+            elif e.kind == "reduce" and e.name.startswith("sum of gradients"):
+                summed.setdefault(e.device, []).append(e)
         for replicas in self.index.replicas.values():
-            steps = {
-                p: [e for e in self.index.timeline.events if e.kind == "step" and e.device == p]
-                for p in replicas
-            }
-            sums = {
-                p: [
-                    e
-                    for e in self.index.timeline.events
-                    if e.kind == "reduce" and e.device == p and e.name.startswith("sum of gradients")
-                ]
-                for p in replicas
-            }
+            steps, sums = ({p: own.get(p, []) for p in replicas} for own in (stepped, summed))
             for p in replicas:
                 if len(sums[p]) != len(steps[p]):
                     yield f"Replica '{p}' sums gradients {len(sums[p])} times for {len(steps[p])} steps."

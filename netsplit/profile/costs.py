@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
+from math import ceil
 from typing import Any
 
+from netsplit.cluster.catalogue import Accelerator
 from netsplit.cluster.cluster import Device
+from netsplit.cluster.rates import Rates
 from netsplit.config import OffloadName
 from netsplit.profile.memory import copies_alive
 
-__all__ = ["ALL_OF_IT", "HOST_S_PER_BYTE", "Costs", "DeviceCosts", "NodeBytes", "NodeSeconds", "Offload"]
+__all__ = [
+    "ALL_OF_IT",
+    "HOST_S_PER_BYTE",
+    "Costs",
+    "DeviceCosts",
+    "NodeBytes",
+    "NodeSeconds",
+    "Offload",
+    "OptimizerScratch",
+    "StepScratch",
+]
 
 ALL_OF_IT = 1.0
 """`DeviceCosts.copy_s_per_byte` of a device that computes nothing while a transfer lasts: a second a byte is
@@ -51,6 +66,32 @@ class NodeBytes:
 
 
 @dataclass(frozen=True)
+class StepScratch:
+    """What an optimiser's step allocates for itself, in bytes per byte of a parameter that it steps on.
+
+    By default one tensor as large as the parameter.
+    """
+
+    own: float = 1.0  # of the parameter it is at
+    before: float = 0.0  # of the one before, which is still there
+    every: float = 0.0  # of all at once
+
+    def nbytes(self, sizes: Iterable[int]) -> int:
+        """At most, with parameters of these bytes in any order; a copy of the largest at least."""
+        largest, second, *_ = (*nlargest(2, given := list(sizes)), 0, 0)
+        more, less = max(self.own, self.before), min(self.own, self.before)
+        return max(largest, ceil(more * largest + less * second + self.every * sum(given)))
+
+
+@dataclass(frozen=True)
+class OptimizerScratch:
+    """Of one optimiser."""
+
+    on_cpu: StepScratch = StepScratch()
+    on_accelerator: StepScratch = StepScratch()
+
+
+@dataclass(frozen=True)
 class Offload:
     """What lies in the host's memory while a device does not compute with it."""
 
@@ -83,7 +124,8 @@ class DeviceCosts:
     message_s: float | None = None
     """What a Send or a Recv takes on the device; None: `instruction_s`."""
     contention: float = 1.0
-    """How many times slower a computation is while another device of its host computes too, at least 1."""
+    """How many times slower a computation is while another device of its host computes too, at least 1;
+    what devices in want of a processor wait for one comes on top (`slowdown`)."""
     copy_s_per_byte: float = 0.0
     """Seconds of computation that a byte on its way takes from either end that computes meanwhile, as the
     threads that copy it share the processors."""
@@ -94,10 +136,26 @@ class DeviceCosts:
     """Of the nodes that have any."""
     host_s_per_byte: float = HOST_S_PER_BYTE
     """Between the device's memory and its host's, either way; only what is offloaded goes there."""
+    rates: Rates | None = field(default=None, repr=False)
+    """That seconds were predicted by, and those of other nodes can be; None: they were measured, or given."""
 
     @property
     def message_overhead_s(self) -> float:
         return self.instruction_s if self.message_s is None else self.message_s
+
+    def slowdown(self, computing: int, processors: float | None) -> float:
+        """How many times longer a computation takes while several devices of its host compute.
+
+            4 devices on 2 processors     computing   1     2     3     4
+                                                      1     c    1.5 c  2 c
+
+        Args:
+            computing: devices of the host, this one counted, each with one thread.
+            processors: that they take turns on; None: enough for all. Less than one slows a device that
+                computes alone, too, which its own seconds have in them.
+        """
+        turns = 1.0 if processors is None else max(computing / max(processors, 1.0), 1.0)
+        return turns * self.contention if computing > 1 else turns
 
     def scaled(self, speed: float) -> DeviceCosts:
         """Those of a device that does everything `speed` times as fast.
@@ -121,6 +179,7 @@ class DeviceCosts:
             message_s=None if self.message_s is None else self.message_s / speed,
             copy_s_per_byte=self.copy_s_per_byte / speed,
             accumulate_s_per_byte=self.accumulate_s_per_byte / speed,
+            rates=None if self.rates is None else self.rates.at(speed, self.rates.name),
         )
 
 
@@ -140,6 +199,7 @@ class Costs:
     predicted: bool = False  # by `profile.predict`, from the graph alone; else measured, or as a file says
     offload: Offload = Offload()
     """What the seconds have copies to the host and back of (`profile.offload`), and bytes are counted by."""
+    scratch: OptimizerScratch = OptimizerScratch()
 
     @property
     def device_alpha(self) -> int:
@@ -153,6 +213,32 @@ class Costs:
     def transients(self, devices: Iterable[Device]) -> dict[str, Mapping[str, NodeBytes]]:
         """Of every device, what its nodes allocate for themselves."""
         return {device.name: self.of(device.kind).transients for device in devices}
+
+    def step_scratch(self, devices: Iterable[Device]) -> dict[str, StepScratch]:
+        """Of every device, what the optimiser's step allocates there for itself."""
+
+        def on(device: Device) -> StepScratch:
+            described = isinstance(self.of(device.kind).rates, Accelerator)
+            on_cpu = device.torch_device.startswith("cpu") and not described
+            return self.scratch.on_cpu if on_cpu else self.scratch.on_accelerator
+
+        return {device.name: on(device) for device in devices}
+
+    def slowdowns(self, devices: Sequence[Device]) -> dict[str, tuple[float, ...]]:
+        """Of every device, `DeviceCosts.slowdown` while 0, 1, ... all devices of its host compute."""
+        mates = Counter(device.memory_host for device in devices)
+        rows: dict[tuple[str, float | None, int], tuple[float, ...]] = {}
+        slowdowns: dict[str, tuple[float, ...]] = {}
+        for device in devices:
+            if device.memory_host is None:
+                slowdowns[device.name] = (1.0, 1.0)
+                continue
+            alike = (device.kind, device.processors, mates[device.memory_host])
+            if alike not in rows:
+                costs, counts = self.of(device.kind), range(mates[device.memory_host] + 1)
+                rows[alike] = tuple(costs.slowdown(computing, device.processors) for computing in counts)
+            slowdowns[device.name] = rows[alike]
+        return slowdowns
 
     def forward_s(self, node: str, kind: str) -> float:
         return self.devices[kind].nodes[node].forward_s

@@ -26,7 +26,7 @@ __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "prof
 
 log = logging.getLogger(__name__)
 
-VERSION = 9  # raise it where seconds come to mean something else, or are written otherwise
+VERSION = 10  # raise it where seconds come to mean something else, or are written otherwise
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 
@@ -126,8 +126,10 @@ def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> M
     seconds = {name: NodeSeconds(*map(float, each)) for name, each in costs["nodes"].items()}
     if nodes is not None and (strange := seconds.keys() ^ set(nodes)):
         raise ValueError(f"it has no seconds of the same operators, as of '{min(strange)}'")
-    keys = [each.name for each in fields(DeviceCosts) if each.name not in ("nodes", "transients")]
-    rates = {key: float(costs[key]) for key in keys if (key, costs[key]) != ("message_s", None)}
+    keys = [each.name for each in fields(DeviceCosts) if each.name not in ("nodes", "transients", "rates")]
+    rates: dict[str, Any] = {
+        key: float(costs[key]) for key in keys if (key, costs[key]) != ("message_s", None)
+    }
     numbers = [s for each in seconds.values() for s in (each.forward_s, each.backward_s, each.weight_s)]
     numbers += [*rates.values(), *about.values()]
     if not all(math.isfinite(number) and number >= 0 for number in numbers):

@@ -13,13 +13,15 @@ here (`cluster.catalogue`), or fitted to measured profiles (`calibrate_rates`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import TypeAlias
 
 from netsplit.cluster.rates import Rates, crowding
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.predicted_bytes import predicted_transients
 from netsplit.profile.roofline.classes import unknown_operators
 from netsplit.profile.roofline.fit import fitted_rates
 from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
@@ -30,15 +32,21 @@ __all__ = [
     "predicted_costs",
     "predicted_seconds",
     "unknown_in_words",
+    "work_seconds",
+    "works_of",
 ]
 
 log = logging.getLogger(__name__)
+
+Works: TypeAlias = Mapping[str, tuple[str, Work]]
+"""Node name -> class and work of its operator."""
 
 AT_MOST = 0.95  # of a backward can be put off: its input part is never nothing
 
 
 def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Costs:
-    """Seconds of every node on every device kind, of an optimiser's step and of an instruction.
+    """Seconds of every node on every device kind, of an optimiser's step and of an instruction; and what
+    nodes allocate for themselves, as metered on a CPU (`predicted_transients`).
 
     A step reads the parameter, its gradient and its moments and writes all but the gradient: 2 alpha - 1
     passes over the bytes of the parameters.
@@ -58,20 +66,17 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
             unknown,
         )
     kinds = {kind: rates.under(graph.autocast) for kind, rates in kinds.items()}
-    works = {node.name: (operator_class(graph, node), node_work(graph, node)) for node in graph}
-    later, moved = deferrable_nodes(graph), step_bytes(graph)
+    works, transients = works_of(graph, graph.nodes), predicted_transients(graph)
 
     def on(rates: Rates) -> DeviceCosts:
-        crowded = crowding(moved, rates.crowded_bytes)
         moving = 1.0 / (rates.bandwidth * rates.efficiency_of("elementwise").memory)
         return DeviceCosts(
-            {
-                name: _node_seconds(rates, cls, work, name in later, crowded)
-                for name, (cls, work) in works.items()
-            },
+            work_seconds(graph, works, rates),
             step_s_per_byte=(2 * alpha - 1) * moving,
             accumulate_s_per_byte=3 * moving,
+            transients=transients,
             host_s_per_byte=1.0 / rates.host_bandwidth,
+            rates=rates,
             **({"instruction_s": rates.launch_s} if rates.overheads is None else asdict(rates.overheads)),
         )
 
@@ -81,6 +86,20 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
 def predicted_seconds(graph: Graph, rates: Rates) -> dict[str, NodeSeconds]:
     """Of every node on one device."""
     return predicted_costs(graph, {rates.name: rates}, alpha=2).devices[rates.name].nodes
+
+
+def works_of(graph: Graph, names: Iterable[str]) -> Works:
+    """Of nodes, by name."""
+    nodes = (graph.nodes[name] for name in names)
+    return {node.name: (operator_class(graph, node), node_work(graph, node)) for node in nodes}
+
+
+def work_seconds(graph: Graph, works: Works, rates: Rates) -> dict[str, NodeSeconds]:
+    """Of some of a graph's nodes, on a device with these rates under the graph's autocast."""
+    later, crowded = deferrable_nodes(graph), crowding(step_bytes(graph), rates.crowded_bytes)
+    return {
+        name: _node_seconds(rates, kind, work, name in later, crowded) for name, (kind, work) in works.items()
+    }
 
 
 def _node_seconds(rates: Rates, kind: str, work: Work, deferrable: bool, crowded: float) -> NodeSeconds:

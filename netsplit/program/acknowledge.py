@@ -54,8 +54,9 @@ def acknowledged(
     sent_at, taken_at = known.sent_at, known.taken_at
     taken: dict[int, list[Recv]] = {}
     receives = {ins.tag: ins for ins in program.instructions[device] if isinstance(ins, Recv)}
-    for tag, index in _taken(program, device).items():
-        taken.setdefault(index, []).append(receives[tag])
+    for tag, recv in receives.items():
+        if tag in taken_at:
+            taken.setdefault(taken_at[tag], []).append(recv)
     freed: dict[int, tuple[Send, ...]] = {}
     under_way: dict[str, list[Send]] = {}
     for index, ins in enumerate(program.instructions[device]):

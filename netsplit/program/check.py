@@ -45,28 +45,33 @@ def check_progress(program: Program) -> None:
     begun: dict[str, list[Reduce]] = {name: [] for name in program.devices}  # sums to wait for
     received: dict[str, dict[tuple[str, int, bool], int]] = {name: {} for name in program.devices}
     at = dict.fromkeys(program.devices, 0)
-    moved = True
-    while moved:
-        moved = False
-        for name in program.devices:
-            while at[name] < len(program.instructions[name]):
-                instruction = program.instructions[name][at[name]]
-                wanted = _wanted(program, instruction, planned)
-                if any(received[name].get(key) not in sent for key in wanted):
-                    break
-                if isinstance(instruction, Step | Reduce) and any(summing[sum_.tag] for sum_ in begun[name]):
-                    break
-                if isinstance(instruction, Send):
-                    sent.add(instruction.tag)
-                elif isinstance(instruction, Recv):
-                    received[name][instruction.variable, instruction.microbatch, instruction.gradient] = (
-                        instruction.tag
-                    )
-                elif isinstance(instruction, Reduce):
-                    summing.setdefault(instruction.tag, set(instruction.devices)).discard(name)
-                    begun[name].append(instruction)
-                at[name] += 1
-                moved = True
+    asleep: dict[tuple[bool, int], list[str]] = {}  # (a sum?, tag) -> who waits for it
+    awake = list(program.devices)
+    while awake:
+        name = awake.pop()
+        while at[name] < len(program.instructions[name]):
+            instruction = program.instructions[name][at[name]]
+            tags = [received[name].get(key) for key in _wanted(program, instruction, planned)]
+            missing = [(False, tag) for tag in tags if tag not in sent]
+            if isinstance(instruction, Step | Reduce):
+                missing += [(True, sum_.tag) for sum_ in begun[name] if summing[sum_.tag]]
+            if missing:
+                if None not in tags:  # else its own Recv comes later, to which it never comes
+                    asleep.setdefault(missing[0], []).append(name)  # type: ignore[arg-type]
+                break
+            if isinstance(instruction, Send):
+                sent.add(instruction.tag)
+                awake += asleep.pop((False, instruction.tag), ())
+            elif isinstance(instruction, Recv):
+                received[name][instruction.variable, instruction.microbatch, instruction.gradient] = (
+                    instruction.tag
+                )
+            elif isinstance(instruction, Reduce):
+                summing.setdefault(instruction.tag, set(instruction.devices)).discard(name)
+                begun[name].append(instruction)
+                if not summing[instruction.tag]:
+                    awake += asleep.pop((True, instruction.tag), ())
+            at[name] += 1
     _check_partners(program, sent)
     stuck = [name for name in program.devices if at[name] < len(program.instructions[name])]
     if stuck:

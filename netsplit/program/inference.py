@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
+from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.common.priority import topological_priority
+from netsplit.rewrite.parts import gathered
+from netsplit.rewrite.replay import applied
 
-__all__ = ["inference_placement", "like_priority", "like_recomputed"]
+__all__ = ["inference_placement", "like_priority", "like_recomputed", "like_rewritten"]
 
 _Key = tuple[str, str, int]  # module, operator, how many times before
 
@@ -36,6 +40,34 @@ def inference_placement(training: Graph, inference: Graph, device_of: Mapping[st
         owners = [home[k] for name in group for k in inference.nodes[name].initializers if k in home]
         placed.update(dict.fromkeys(group, owners[0] if owners else placed[group[0]]))
     return placed
+
+
+def like_rewritten(captured: Graph, training: Graph, inference: Graph) -> Graph:
+    """The inference graph with those operators in parts whose likes in training are, where it can have them.
+
+    It then reads the parts of parameters that training has; what it reads whole is put together of them.
+    Where its own parts would be others (fewer samples than parts of them), all operators are whole.
+
+    Args:
+        captured: the training graph before its rewrites.
+        training: and after them.
+    """
+    place = dict(zip(captured.nodes, _keys(captured), strict=True))
+    twin = dict(zip(_keys(inference), inference.nodes, strict=True))
+    rewrites = []
+    for each in training.rewrites:
+        name, colon, rest = each.node.partition(":")
+        like = twin.get(place[name]) if name in place else None
+        if like is not None:
+            rewrites.append(replace(each, node=like + colon + rest))
+    parts = [init for init in training.initializers.values() if init.region is not None]
+    try:
+        rewritten = applied(inference, rewrites)
+    except RewriteError:
+        rewritten = inference
+    if not rewritten.regions.keys() <= training.regions.keys():
+        rewritten = inference
+    return gathered(rewritten, parts)
 
 
 def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) -> dict[str, int]:

@@ -70,4 +70,7 @@ def _with_consumers(nodes: Mapping[str, Node], variables: Mapping[str, Variable]
     for node in nodes.values():
         for k in node.inputs:
             consumers[k].append(node.name)
-    return {k: replace(v, consumers=tuple(consumers[k])) for k, v in variables.items()}
+    return {
+        k: v if (read := tuple(consumers[k])) == v.consumers else replace(v, consumers=read)
+        for k, v in variables.items()
+    }

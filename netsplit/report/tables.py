@@ -13,8 +13,9 @@ from netsplit.tables import Column, Table
 from netsplit.tracking.table import OPTIMAL, ComparisonRow, metric_of
 
 __all__ = [
-    "LinkCell", "OutcomeCell", "ThroughputCell", "cross_table", "epoch_table", "filled", "memory_table",
-    "pair_table", "published_table", "result_table", "run_table", "solver_table", "study_table",
+    "LinkCell", "OutcomeCell", "ThroughputCell", "adaptive_table", "cross_table", "epoch_table", "filled",
+    "memory_table", "pair_table", "published_table", "result_table", "run_table", "solver_table",
+    "study_table",
 ]  # fmt: skip
 
 _MIB = 2.0**-20
@@ -169,6 +170,30 @@ def solver_table(comparison: ComparisonResult) -> Table | None:
     ]
     optimal = any(row.status == OPTIMAL and row.optimises for row in rows)
     return _table(f"Decisions{_OF_WHAT * optimal}", columns)
+
+
+def adaptive_table(comparison: ComparisonResult) -> Table | None:
+    """What was decided about plans while methods trained."""
+    pairs = [(method.name, each) for method in comparison.methods for each in method.decisions]
+    if not pairs:
+        return None
+
+    def times(key: str) -> list[str]:
+        values = [each.get(key) for _, each in pairs]
+        return column([value if isinstance(value, int | float) else None for value in values], 1e3)
+
+    columns = [
+        _words("Method", [name for name, _ in pairs]),
+        _figures("Iteration", [str(each.get("iteration", "")) for _, each in pairs]),
+        _words("Outcome", [str(each.get("outcome", "")) for _, each in pairs]),
+        _figures("Predicted, ms", times("predicted_before_s")),
+        _figures("Of the other", times("predicted_after_s")),
+        _figures("Measured, ms", times("measured_before_s")),
+        _figures("After it", times("measured_after_s")),
+        _figures("Changes, ms", times("switch_s")),
+        _words("Why", [str(each.get("why", "")) for _, each in pairs]),
+    ]
+    return _table("Plans looked for while training", columns)
 
 
 def memory_table(comparison: ComparisonResult) -> Table | None:

@@ -15,13 +15,16 @@ from torch import Tensor
 from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import BatchError, NetSplitError, NonFiniteError
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Region
 from netsplit.graph.random_draws import DrawCounter, DrawKey
+from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
+from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
 from netsplit.runtime.checkpoint.weights import WeightSource
+from netsplit.runtime.checkpoint.wholes import to_send, whole_tensors
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.counted_targets import none_counts, uneven
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
@@ -39,9 +42,9 @@ from netsplit.runtime.reading.told import UnlikeBatch, UnreadBatch
 from netsplit.runtime.reading.worker_reading import read_ahead
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, CheckpointRules, DeviceIteration
-from netsplit.runtime.workers.interrupts import interrupts_held
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.simulate.timeline import Timeline
@@ -103,13 +106,19 @@ class DistributedRuntime:
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         pool.runs({TRAINING: program})
         tell(pool, _graphs(program), optimizer, rule, weights)
+        initializers = program.graph.initializers
+        check_element_wise(optimizer, program.graph)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
             worker_calls.deploy,
             [
                 (
                     _light(program),
-                    {k: values[k].detach() for k in program.held[name] if not values[k].is_meta},
+                    {
+                        k: own
+                        for k in program.held[name]
+                        if not (own := to_send(initializers[k], values)).is_meta
+                    },
                     optimizer,
                     rule,
                     name not in followers,
@@ -180,16 +189,28 @@ class DistributedRuntime:
             self._commit()
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
-        """Every initializer by the model's own name, on the CPU; if asked for, parameters' averages."""
-        parts = self.pool.call(worker_calls.state, averaged)
-        return {k: t for _, part in sorted(parts, key=lambda pair: pair[0]) for k, t in part.items()}
+        """Every parameter and buffer by the model's own name, on the CPU; if asked for, their averages."""
+        held = self.pool.call(worker_calls.state, averaged)
+        tensors = {k: t for _, own in sorted(held, key=lambda pair: pair[0]) for k, t in own.items()}
+        return whole_tensors(tensors, self._regions())
+
+    def _regions(self) -> dict[str, Region]:
+        """Of the initializers that are parts."""
+        return {k: region for each in self.loaded for k, region in each.graph.regions.items()}
 
     def put(self, values: Mapping[str, Tensor]) -> None:
-        """Give initializers these values, on every device that holds them, or later will."""
+        """Give parameters and buffers these values, on every device that holds them, or later will."""
         self.values = {**self.values, **values}
-        held = [{k for each in self.loaded for k in each.held[name]} for name in self.program.devices]
+        held = [
+            {k: program.graph.initializers[k] for program in self.loaded for k in program.held[name]}
+            for name in self.program.devices
+        ]
         self.pool.call_each(
-            worker_calls.put, [({k: t for k, t in values.items() if k in own},) for own in held]
+            worker_calls.put,
+            [
+                ({k: to_send(init, values) for k, init in own.items() if init.whole.name in values},)
+                for own in held
+            ],
         )
 
     @property
@@ -228,6 +249,33 @@ class DistributedRuntime:
         answers = self.pool.call(worker_calls.load_part, self._checkpoint_rules(), folder)
         refuse([answer for answer in answers if isinstance(answer, Refusal)])
         return list(dict.fromkeys(change for answer in answers for change in answer))
+
+    def switch(self, program: Program, resized: Resize | None) -> int:
+        """Train by another program of the same graph from the next iteration on; the bytes that moved.
+
+        Parameters, buffers, optimisers, averages, schedulers and the loss scale go from worker to worker.
+        What random operators draw does not depend on where they run.
+
+        Raises:
+            NetSplitError: gradients wait for a step; nothing is changed then.
+            WorkerError: a worker died or hung.
+        """
+        devices, homes = program.devices, self.program.initializer_device
+        every = dict(zip(devices, self.pool.call(moves.inventory, homes), strict=True))
+        if any(each.waiting for each in every.values()):
+            raise NetSplitError("gradients wait for a step: change the plan after it, or drop_gradients().")
+        late, moving = self.late_state(), moves.moves_of(program, every)
+        single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
+        given = _light(program), homes, moving, single, self.optimizer, self.rule
+        followers = {name for each in program.replicas.values() for name in each[1:]}
+        arguments = [(*given, name not in followers) for name in devices]
+        with interrupts_held(firmly=True):
+            self.pool.runs({TRAINING: program})
+            self.pool.call_each(moves.move, arguments)
+            self.program, self.loaded, self.programs = program, [program], {}
+            self.resized, self.late, self.values = resized, {}, {**self.values, **late}
+            self.uncompiled = self.backend is not None
+        return sum(each.layout.nbytes for each in moving)
 
     def late_state(self) -> dict[str, Tensor]:
         """Of the initializers that later programs brought and that are no constants: what workers hold."""
@@ -370,8 +418,9 @@ class DistributedRuntime:
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k, home in missing.items():
-            for device in program.replicas.get(home, (home,)) if not values[k].is_meta else ():
-                new[device][k] = values[k].detach()
+            value = to_send(program.graph.initializers[k], values)
+            for device in program.replicas.get(home, (home,)) if not value.is_meta else ():
+                new[device][k] = value
         number, light = len(self.loaded), _light(program)
         tell(self.pool, _graphs(program))
         with interrupts_held(firmly=True):

@@ -13,7 +13,9 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import BatchError
 from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.profile.costs import Offload
+from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
+from netsplit.runtime.checkpoint.wholes import whole_tensors
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
@@ -47,17 +49,20 @@ class LocalRuntime:
         self.draws = DrawCounter(seed)
         self.torch_device = {d.name: torch.device(d.torch_device) for d in cluster.devices}
         self.cluster = cluster
-        trainable = [k for k, init in program.graph.initializers.items() if init.requires_grad]
+        initializers = program.graph.initializers
+        trainable = [k for k, init in initializers.items() if init.requires_grad]
+        check_element_wise(optimizer, program.graph)
         followers = {name for each in program.replicas.values() for name in each[1:]}
         self.shares = {
             name: Share.of(
-                {k: values[k] for k in program.held[name]},
+                {k: initializers[k].within(values) for k in program.held[name]},
                 self.torch_device[name],
                 optimizer,
                 trainable,
                 rule,
                 leading=name not in followers,
                 offload=offload,
+                regions=program.graph.regions,
             )
             for name in program.devices
         }
@@ -153,9 +158,10 @@ class LocalRuntime:
         return outputs
 
     def state(self) -> dict[str, Tensor]:
-        """Every initializer by the model's own name, on the CPU; of replicas, the first one's."""
+        """Every parameter and buffer by the model's own name, on the CPU; of replicas, the first one's."""
         shares = sorted(self.shares.values(), key=lambda share: share.leading)
-        return {k: t.detach().cpu().clone() for share in shares for k, t in share.tensors.items()}
+        tensors = {k: t.detach().cpu().clone() for share in shares for k, t in share.tensors.items()}
+        return whole_tensors(tensors, {k: r for share in shares for k, r in share.regions.items()})
 
     def executors_of(self, program: Program) -> dict[str, Executor]:
         """By device; made when the program is first run."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.ir import Graph
 from netsplit.graph.module import place_of_tensor, rebuild
-from netsplit.graph.operators import written_storages
+from netsplit.graph.operators import written_initializers, written_storages
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
@@ -76,7 +76,7 @@ class Piece:
         used = {k for node in nodes for k in node.initializers}
         self.trainable = tuple(k for k in tensors if k in used and isinstance(tensors[k], nn.Parameter))
         roots = {root for node in nodes for root in written_storages(graph, node)}
-        self.written_buffers = tuple(sorted(k for k in used if INITIALIZER + k in roots))
+        self.written_buffers = tuple(sorted(used & written_initializers(graph, nodes).keys()))
         self.written_inputs = frozenset(k for k in segment.inputs if storage_of(graph, k) in roots)
         self.calls = any(isinstance(graph.calls.get(node.op), ModuleCall | FunctionCall) for node in nodes)
         self.draws = any(node_draws(node) for node in nodes)

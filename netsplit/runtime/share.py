@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from netsplit.config import OnNonFinite
+from netsplit.graph.ir import Initializer, Region
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import Offload
@@ -101,11 +102,12 @@ class Averages:
 class Share:
     """A device's own tensors of the model, and their optimiser.
 
-    `tensors` are initializers by the model's names; the optimiser's parameters are the trainable ones.
+    `tensors` are initializers by name; the optimiser's parameters are the trainable ones.
     `leading` is False on all replicas but the first: a norm counts their gradients once.
     `groups` are the names in the optimiser's groups on all devices, where they are known.
     `idle` is True where the device has had nothing to step on: it did not see overflows.
     `host` has what is offloaded; `moments` the optimiser's state, where that is.
+    `regions` says of those that are parts of a parameter of which.
     """
 
     tensors: dict[str, Tensor]
@@ -119,6 +121,7 @@ class Share:
     idle: bool = False
     host: HostMemory | None = None
     moments: HostMoments | None = None
+    regions: dict[str, Region] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -131,6 +134,7 @@ class Share:
         leading: bool = True,
         fresh: Container[str] = (),
         offload: Offload | None = None,
+        regions: Mapping[str, Region] | None = None,
     ) -> Share:
         """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones not copied.
 
@@ -148,9 +152,10 @@ class Share:
         own = {k: tensor for k, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)}
         made: Made | None = None
         if optimizer is not None and (own or (isinstance(optimizer, ForModel) and optimizer.parameters)):
-            made = make_optimizer(optimizer, own)
+            made = make_optimizer(optimizer, own, {k: each.whole for k, each in (regions or {}).items()})
         rule = rule or UpdateRule()
-        share = cls(tensors, None, rule, leading, LossScale() if rule.loss_scaling else None)
+        scale = LossScale() if rule.loss_scaling else None
+        share = cls(tensors, None, rule, leading, scale, regions=dict(regions or {}))
         if made is not None:
             share.optimizer, share.groups = made.optimizer, made.groups
             if rule.learning_rate is not None:
@@ -170,6 +175,17 @@ class Share:
         if self.averages is not None and self.moments is not None:
             self.averages.values = {k: host.take(tensor) for k, tensor in self.averages.values.items()}
             host.settle()
+
+    def whole(self, name: str) -> str:
+        """The model's own name of an initializer: of a part, that of its whole."""
+        region = self.regions.get(name)
+        return name if region is None else region.whole
+
+    def add(self, initializer: Initializer, value: Tensor) -> None:
+        """One more tensor, which is not trained."""
+        self.tensors[initializer.name] = value
+        if initializer.region is not None:
+            self.regions[initializer.name] = initializer.region
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:

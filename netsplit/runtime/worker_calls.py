@@ -80,15 +80,15 @@ def deploy(
     offload: Offload | None = None,
 ) -> None:
     """Hold what this device holds under the program: of `values`, and the rest of `weights`."""
-    initializers, held = program.graph.initializers, program.held[worker.device.name]
-    trainable = [k for k in held if initializers[k].requires_grad]
+    held, graph = program.held[worker.device.name], program.graph
+    trainable = [k for k in held if graph.initializers[k].requires_grad]
     drop_samples(worker)
     worker.memory.clear()
     worker.memory["weights"] = weights
     own = _read(worker, program, [k for k in held if k not in values])
     tensors = {k: own[k] if k in own else values[k] for k in held}
     worker.memory["share"] = Share.of(
-        tensors, worker.torch_device, optimizer, trainable, rule, leading, own.keys(), offload
+        tensors, worker.torch_device, optimizer, trainable, rule, leading, own.keys(), offload, graph.regions
     )
     worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
@@ -102,14 +102,24 @@ def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]
     share: Share = worker.memory["share"]
     missing = [k for k in program.held[worker.device.name] if k not in values and k not in share.tensors]
     values = {**values, **_read(worker, program, missing)}
-    share.tensors |= {k: value.clone().to(worker.torch_device) for k, value in values.items()}
+    for k, value in values.items():
+        share.add(program.graph.initializers[k], value.clone().to(worker.torch_device))
     worker.memory["programs"][number] = _executor(worker, program)
 
 
 def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tensor]:
+    """Of the source of weights; parts as pieces of wholes, of which one is here at a time."""
     weights: WeightSource | None = worker.memory["weights"]
     assert weights is not None or not names, f"{names[0]} has no value"
-    return weights.read({k: program.graph.initializers[k] for k in names}) if weights is not None else {}
+    if weights is None:
+        return {}
+    initializers = program.graph.initializers
+    parts = [initializers[k] for k in names if initializers[k].region is not None]
+    values = weights.read({k: initializers[k] for k in names if initializers[k].region is None})
+    for whole in {part.whole.name: part.whole for part in parts}.values():
+        tensor = weights.read({whole.name: whole})[whole.name]
+        values |= {each.name: each.cut(tensor).clone() for each in parts if each.whole.name == whole.name}
+    return values
 
 
 def _executor(worker: Worker, program: Program) -> Executor:

@@ -3,17 +3,20 @@ begin and end.
 
     cpu:0   ──────────forward──────────            rate 1        alone on its host
     cpu:1            ──────backward─────────       rate 1/c      another device of the host computes too
+    cpu:2               ──forward──                rate 2/3c     three compute, and there are two processors
     cpu:0→1             ▒▒▒send▒▒▒                 rate less s   copying takes the part s of both ends' time
 
 An agenda, by time, holds when computations begin and end and when transfers do; an end moves when the rate
-changes. CPU devices of one host share its memory; a device whose host is not said shares nothing.
+changes. CPU devices of one host share its memory and take turns on its processors (`DeviceCosts.slowdown`);
+a device whose host is not said shares nothing.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.profile.costs import Costs
@@ -29,19 +32,18 @@ _END, _COPY_END, _COPY, _BEGIN = range(4)  # of what happens at one moment, in t
 
 def contends(cluster: Cluster, costs: Costs) -> bool:
     """Whether anything in the costs slows a computation of one of these devices."""
-    members = Counter(device.memory_host for device in cluster.devices)
-    for device in cluster.devices:
-        host = device.memory_host
-        if host is not None and members[host] > 1 and costs.of(device.kind).contention != 1.0:
-            return True
-    return any(costs.of(device.kind).copy_s_per_byte > 0 for device in cluster.devices)
+    slowdowns = costs.slowdowns(cluster.devices)
+    return any(
+        slowdowns[device.name][-1] != 1.0 or costs.of(device.kind).copy_s_per_byte > 0
+        for device in cluster.devices
+    )
 
 
 @dataclass(eq=False)
 class _ComputePace:
     """How a device's computation goes. Seconds of `left` are those it would take undisturbed."""
 
-    slower: float  # while another device of the host computes too
+    slower: tuple[float, ...]  # by how many devices of its host compute
     host: str | None  # whose memory it shares
     copy_s_per_byte: float
     task: Task | None = None
@@ -58,15 +60,21 @@ class Contended(Run):
 
     def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
         super().__init__(program, cluster, costs)
+        slowdowns = costs.slowdowns(cluster.devices)
         self.paces = {
             device.name: _ComputePace(
-                (its := costs.of(device.kind)).contention, device.memory_host, its.copy_s_per_byte
+                slowdowns[device.name], device.memory_host, costs.of(device.kind).copy_s_per_byte
             )
             for device in cluster.devices
         }
         self.agenda: list[tuple[float, int, int, str, float]] = []  # time, what, number, device, its fraction
         self.number = 0
         self.busy: Counter[str] = Counter()  # host -> its devices that compute
+        self.steps: dict[str, set[int]] = defaultdict(set)  # of them, that slow some more than one less does
+        for pace in self.paces.values():
+            if pace.host is not None:
+                more = enumerate(pairwise(pace.slower), 1)
+                self.steps[pace.host].update(k for k, (one_less, so_many) in more if so_many != one_less)
 
     def proceed(self) -> None:
         while self.ready or self.agenda:
@@ -111,7 +119,7 @@ class Contended(Run):
             self.busy[pace.host] += 1
         pace.rate = self._rate(pace)
         self._plan_end(name)
-        if pace.host is not None and self.busy[pace.host] == 2:
+        if pace.host is not None and self.busy[pace.host] in self.steps[pace.host]:
             self._change_others(name, pace.host, t)
 
     def _end(self, name: str, t: float) -> None:
@@ -124,7 +132,7 @@ class Contended(Run):
         pace.number = 0
         if pace.host is not None:
             self.busy[pace.host] -= 1
-            if self.busy[pace.host] == 1:
+            if self.busy[pace.host] + 1 in self.steps[pace.host]:
                 self._change_others(name, pace.host, t)
         self.advance(device)
 
@@ -146,7 +154,7 @@ class Contended(Run):
 
     def _rate(self, pace: _ComputePace) -> float:
         rate = min(max(1.0 - pace.copying, 0.0), 1.0)
-        return rate / pace.slower if pace.host is not None and self.busy[pace.host] > 1 else rate
+        return rate if pace.host is None else rate / pace.slower[self.busy[pace.host]]
 
     def _plan_end(self, name: str) -> None:
         pace = self.paces[name]

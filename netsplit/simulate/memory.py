@@ -2,9 +2,12 @@
 
 Mirrors what the executor holds, storage by storage:
 
-    all the time     parameters, buffers, the optimiser's moments, the batch
+    all the time     parameters, buffers, the optimiser's moments, the batch; buffers that forwards write once
+                     more, as they were, where the iteration can be taken back
     Forward          its inputs; inside, what operators return until its last use
-    … to Backward    what autograd saved; the segment's inputs and outputs that carry a gradient
+    … to Backward    what autograd saved; the segment's inputs and outputs that carry a gradient; of one that
+                     is computed again its inputs, and the buffers that it writes, as they were
+    … to the end     in training a copy of the loss
     Backward         gradients, from operator to operator; saved tensors go as they are used
     … its weight part  what convolutions and products read, and the gradients of their outputs
     … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
@@ -30,7 +33,7 @@ from typing import TypeAlias
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.optim.buckets import largest_bucket
-from netsplit.profile.costs import NodeBytes, Offload
+from netsplit.profile.costs import NodeBytes, Offload, StepScratch
 from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
 from netsplit.simulate.segment_memory import Key, SegmentMemory
@@ -41,16 +44,23 @@ __all__ = ["MemoryProfile", "memory_profile", "predicted_peak_bytes"]
 
 Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node -> bytes
 
+Scratch: TypeAlias = Mapping[str, StepScratch]
+
 NOTHING = Offload()
 
 Shapes: TypeAlias = dict[tuple[int, bool, int], SegmentMemory]
 """By segment, whether its backwards are in two parts, and the transients of its device's kind."""
 
 _AGAIN = -1  # number of a value that was recomputed (see `Key`)
+_RESULT = -2  # of a copy of a graph output, until the iteration ends
 
 
 def predicted_peak_bytes(
-    program: Program, alpha: int, transients: Transients | None = None, offload: Offload = NOTHING
+    program: Program,
+    alpha: int,
+    transients: Transients | None = None,
+    offload: Offload = NOTHING,
+    scratch: Scratch | None = None,
 ) -> dict[str, int]:
     """Device -> largest number of bytes alive at once in one iteration after the first.
 
@@ -58,13 +68,18 @@ def predicted_peak_bytes(
         alpha: bytes of training state per byte of parameter (`Costs.alpha`); 2 means no moments.
         transients: of every device, what its nodes allocate for themselves (`Costs.transients`).
         offload: what lies in the host's memory (`Costs.offload`).
+        scratch: of every device, what the optimiser's step allocates for itself (`Costs.step_scratch`).
     """
-    profiles = memory_profile(program, alpha, transients, offload)
+    profiles = memory_profile(program, alpha, transients, offload, scratch)
     return {device: profile.peak_bytes for device, profile in profiles.items()}
 
 
 def memory_profile(
-    program: Program, alpha: int, transients: Transients | None = None, offload: Offload = NOTHING
+    program: Program,
+    alpha: int,
+    transients: Transients | None = None,
+    offload: Offload = NOTHING,
+    scratch: Scratch | None = None,
 ) -> dict[str, MemoryProfile]:
     """Device -> when its bytes peak and what they are; arguments as of `predicted_peak_bytes`."""
     own, transients, arrivals = storage_bytes(program.graph), transients or {}, Arrivals.of(program)
@@ -84,6 +99,7 @@ def memory_profile(
             offload,
             arrivals,
             shapes,
+            (scratch or {}).get(device, StepScratch()),
         ).run()
         for device in program.devices
     }
@@ -115,6 +131,7 @@ class _DeviceMemory:
         offload: Offload,
         arrivals: Arrivals,
         shapes: Shapes,
+        scratch: StepScratch,
     ) -> None:
         self.program = program
         self.graph = program.graph
@@ -130,6 +147,9 @@ class _DeviceMemory:
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
         self.parameter_bytes = sum(init.nbytes for init in held)
+        if program.steps_last:
+            written = frozenset[str]().union(*(shape.written for shape in self.shapes.values()))
+            self.parameter_bytes += sum(self.graph.initializers[k].nbytes for k in written)
         moments = alpha - 2
         self.moment_bytes = 0 if offload.optimizer else moments * self.trainable_bytes
         self.returning_bytes = moments * largest_bucket(held) if offload.optimizer else 0
@@ -137,7 +157,7 @@ class _DeviceMemory:
         self.fixed_bytes = self.parameter_bytes + self.moment_bytes
         self.fed = frozenset(program.feeds[device])
         self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
-        self.largest_bytes = max((init.nbytes for init in held if init.requires_grad), default=0)
+        self.scratch_bytes = scratch.nbytes(init.nbytes for init in held if init.requires_grad)
         self.feed_bytes = sum(
             self.graph.variables[k].nbytes
             for i in range(program.microbatches)
@@ -229,17 +249,14 @@ class _DeviceMemory:
 
     def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
         """Note the bytes alive, with so many more inside the computation."""
-        now = _Peak(
-            self.at,
-            self.gradient_bytes + gradients,
-            self.feed_bytes + self.storages.activation_bytes + activations,
-            self.storages.transfer_bytes,
-            self.versions.nbytes + versions,
-            moments,
-        )
-        self.now, self.most = now.total, max(self.most, now.total)
-        if now.total > self.peak.total:
-            self.peak = now
+        gradients += self.gradient_bytes
+        activations += self.feed_bytes + self.storages.activation_bytes
+        transfers = self.storages.transfer_bytes
+        versions += self.versions.nbytes
+        self.now = gradients + activations + transfers + versions + moments
+        self.most = max(self.most, self.now)
+        if self.now > self.peak.total:
+            self.peak = _Peak(self.at, gradients, activations, transfers, versions, moments)
 
     def _forward(self, ins: Forward) -> None:
         shape, i = self.shapes[ins.segment], ins.microbatch
@@ -247,6 +264,8 @@ class _DeviceMemory:
         for k in shape.segment.inputs:
             self._hold(k, i)
             self._use(k, i)
+        if again:
+            self.storages.hold(shape.snapshot_key(i), shape.snapshot_bytes)
         self._see(shape.forward_peak_unsaved if again else shape.forward_peak)
         for k in shape.segment.inputs if again else shape.context:
             self._hold(k, i)
@@ -254,13 +273,19 @@ class _DeviceMemory:
             self._keep(shape, i)
         for k in shape.segment.outputs:
             if k in self.graph.output_variables:
-                self._hold(k, i)
+                self._result(k, i)
             if self.readers[k]:
                 self.left[k, i] = self.readers[k]
                 self._hold(k, i)
         for k in shape.segment.inputs:
             self._release(k, i)
         self.versions.forward(ins, bool(shape.requires_backward))
+
+    def _result(self, k: str, i: int) -> None:
+        if self.program.training:
+            self.storages.hold((k, i, _RESULT), self.graph.variables[k].nbytes)
+        else:
+            self._hold(k, i)
 
     def _keep(self, shape: SegmentMemory, i: int) -> None:
         """What autograd saved, here or on the host."""
@@ -307,8 +332,10 @@ class _DeviceMemory:
         for k in shape.context:
             if not again or k in shape.segment.inputs:
                 self._release(k, i)
-        for root in shape.made_again if again else ():
-            self.storages.release((root, i, _AGAIN))
+        if again:
+            self.storages.release(shape.snapshot_key(i))
+            for root in shape.made_again:
+                self.storages.release((root, i, _AGAIN))
         if ins.part == "whole":
             self.versions.backward(ins)
 
@@ -388,7 +415,7 @@ class _DeviceMemory:
         for key in self.sums:  # in whose place the gradients were
             self.storages.release(key, transfer=True)
         self.sums = []
-        self._see(self.largest_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
+        self._see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
         stepped = self.with_gradient.pop(ins.number, set())
         self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
         self.versions.step()

@@ -11,6 +11,7 @@ from typing import Any
 from netsplit.graph.arguments import argument
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Node
+from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Program, Segment
@@ -74,10 +75,10 @@ class SegmentMemory:
         self.extra = {node.name: node.saved_bytes if self.requires_backward else 0 for node in self.nodes}
         self.kept_bytes = sum(own[root] for root in self.kept) + sum(self.extra.values())
         self.context = self._context(saved) if self.requires_backward else ()
-        trainable = (
-            k for node in self.nodes for k in node.initializers if graph.initializers[k].requires_grad
-        )
-        self.parameters = frozenset(trainable)
+        self.parameters = frozenset[str]().union(*map(self._trainable, self.nodes))
+        fixed = (node for node in self.nodes if not self._trainable(node).issuperset(node.initializers))
+        self.written = frozenset(written_initializers(graph, (v for v in fixed if is_here(graph, v))))
+        self.snapshot_bytes = sum(graph.initializers[k].nbytes for k in self.written)  # see `runtime.pieces`
         self.made_again = {storage_of(graph, k) for k in self.requires_backward} & self.produced
         # Outputs leave too while it is not known that they stay.
         leaving = sum(own[root] for root in saved & self.produced & self.outputs)
@@ -97,6 +98,9 @@ class SegmentMemory:
 
     def kept_key(self, i: int) -> Key:
         return (f"kept by segment {self.segment.index}", i, 0)
+
+    def snapshot_key(self, i: int) -> Key:
+        return (f"written by segment {self.segment.index}", i, 0)
 
     def deferred_key(self, i: int) -> Key:
         return (f"put off by segment {self.segment.index}", i, 0)
@@ -142,6 +146,9 @@ class SegmentMemory:
             waiting[id(each.gradient)] -= 1
             now -= 0 if waiting[id(each.gradient)] else each.gradient.nbytes
         return Walk(peak, ready)
+
+    def _trainable(self, node: Node) -> set[str]:
+        return {k for k in node.initializers if self.graph.initializers[k].requires_grad}
 
     def _saved(self, node: Node) -> frozenset[str]:
         return (
@@ -284,6 +291,7 @@ class _BackwardWalk:
         self._drop_saved(node)
         for k in wanted:
             self._add(k, *made[k])
+        for k in wanted:  # after all sums: what no other shares any more need not be copied
             if k in self.shape.segment.inputs and self.first_reader[k] == node.name:
                 self._keep(k, *self.held.pop(k))
         self.gradients -= self.passing

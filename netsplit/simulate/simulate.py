@@ -35,7 +35,8 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
     if not peaks:
         return Timeline(events, seconds)
     transients = costs.transients(cluster.devices)
-    profiles = memory_profile(program, costs.alpha, transients, costs.offload)
+    scratch = costs.step_scratch(cluster.devices)
+    profiles = memory_profile(program, costs.alpha, transients, costs.offload, scratch)
     alive = {device: each.peak_bytes for device, each in profiles.items()}
     hosts = {device: each.host_bytes for device, each in profiles.items()} if costs.offload else {}
     return Timeline(events, seconds, alive, hosts)

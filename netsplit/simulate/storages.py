@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from netsplit.simulate.segment_memory import Key
@@ -17,7 +16,7 @@ class MemoryProfile:
     device: str
     index: int  # of the instruction during which they peak; -1: before the first
     instruction: str
-    parameter_bytes: int  # buffers too
+    parameter_bytes: int  # buffers too, and copies of them (see `simulate.memory`)
     moment_bytes: int  # the optimiser's
     gradient_bytes: int  # of parameters
     activation_bytes: int  # the batch, values, saved tensors, gradients of variables
@@ -53,8 +52,8 @@ class Storages:
 
     def __init__(self) -> None:
         self.size: dict[Key, int] = {}
-        self.users: Counter[Key] = Counter()
-        self.transfers: Counter[Key] = Counter()
+        self.users: dict[Key, int] = {}
+        self.transfers: dict[Key, int] = {}
         self.activation_bytes = 0
         self.transfer_bytes = 0
 
@@ -63,22 +62,29 @@ class Storages:
         self._change(key, 1, transfer)
 
     def release(self, key: Key, transfer: bool = False) -> None:
-        self._change(key, -1, transfer)
-        if not self.users[key] and not self.transfers[key]:
-            del self.size[key], self.users[key], self.transfers[key]
+        if not self._change(key, -1, transfer):
+            del self.size[key]
+            self.users.pop(key, None)
+            self.transfers.pop(key, None)
 
     def move(self, key: Key, to_transfer: bool) -> None:
         """From a user to a transfer, or back."""
         self.hold(key, self.size[key], to_transfer)
         self.release(key, not to_transfer)
 
-    def _change(self, key: Key, by: int, transfer: bool) -> None:
-        self._count(key, -1)
-        (self.transfers if transfer else self.users)[key] += by
-        self._count(key, 1)
-
-    def _count(self, key: Key, sign: int) -> None:
-        if self.users[key]:
-            self.activation_bytes += sign * self.size[key]
-        elif self.transfers[key]:
-            self.transfer_bytes += sign * self.size[key]
+    def _change(self, key: Key, by: int, transfer: bool) -> bool:
+        """Whether anything holds it still."""
+        nbytes, users, transfers = self.size[key], self.users.get(key, 0), self.transfers.get(key, 0)
+        if users:
+            self.activation_bytes -= nbytes
+        elif transfers:
+            self.transfer_bytes -= nbytes
+        if transfer:
+            transfers = self.transfers[key] = transfers + by
+        else:
+            users = self.users[key] = users + by
+        if users:
+            self.activation_bytes += nbytes
+        elif transfers:
+            self.transfer_bytes += nbytes
+        return bool(users or transfers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 __all__ = ["COMPUTING", "Event", "EventKind", "Span", "Timeline", "length", "union"]
@@ -52,7 +53,15 @@ class Timeline:
 
     def busy_s(self, device: str) -> float:
         """Seconds in which a device computes: forward, backward in all its parts, and steps."""
-        return sum(e.seconds for e in self.events if e.device == device and e.kind in COMPUTING)
+        return self._busy_s.get(device, 0.0)
+
+    @cached_property
+    def _busy_s(self) -> dict[str, float]:
+        busy: dict[str, float] = {}
+        for e in self.events:
+            if e.kind in COMPUTING:
+                busy[e.device] = busy.get(e.device, 0.0) + e.seconds
+        return busy
 
 
 def union(spans: Iterable[Span]) -> list[Span]:

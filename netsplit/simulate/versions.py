@@ -46,7 +46,7 @@ class Versions:
         return cls(
             several,
             {s: shape.parameters for s, shape in shapes.items()} if several else {},
-            {k: init.nbytes for k, init in graph.initializers.items()},
+            {k: init.nbytes for k, init in graph.initializers.items()} if several else {},
             trainable_bytes,
             Counter(
                 ins.version

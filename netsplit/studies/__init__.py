@@ -3,13 +3,14 @@
 A study takes cases by name and returns a `StudyResult`, which `write` and `record` turn into files and an
 MLflow run:
 
-    cases ──► memory_needs, edge_bytes, operator_seconds, time_breakdown, link_lines ──► StudyResult
+    cases ──► memory_needs, edge_bytes, operator_seconds, time_breakdown, ... ──► StudyResult
     StudyResult ──write──► table.md, table.csv, pictures (PNG, SVG) with their data (CSV)
 """
 
 from netsplit.studies.breakdown import RunCase, time_breakdown
 from netsplit.studies.cases import ByName, ModelCase
 from netsplit.studies.edges import edge_bytes
+from netsplit.studies.fastt import V100Servers, largest_batches, split_speeds
 from netsplit.studies.links import LinkCase, link_lines
 from netsplit.studies.memory import memory_needs
 from netsplit.studies.operators import OperatorCase, operator_seconds
@@ -27,13 +28,16 @@ __all__ = [
     "Picture",
     "RunCase",
     "StudyResult",
+    "V100Servers",
     "edge_bytes",
+    "largest_batches",
     "link_lines",
     "markdown",
     "memory_needs",
     "operator_seconds",
     "question",
     "record",
+    "split_speeds",
     "time_breakdown",
     "write",
 ]

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import netsplit
+from netsplit.cluster.processors import usable_processors
 
 __all__ = ["gpu_names", "host_tags"]
 
@@ -65,7 +66,7 @@ def _machine() -> dict[str, str]:
         "host.name": platform.node(),
         "host.os": platform.platform(),
         "host.cpu": _cpu_model(),
-        "host.cores": str(_cores()),
+        "host.cores": f"{usable_processors():g}",
         "host.memory_bytes": str(_memory_bytes()),
     }
     gpus = gpu_names()
@@ -91,13 +92,6 @@ def gpu_names() -> list[str]:
         return []
     finally:
         pynvml.nvmlShutdown()
-
-
-def _cores() -> int:
-    """Cores this process may use, which a container can make fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory_bytes() -> str:

@@ -1,8 +1,10 @@
-"""Tags of a comparison's run that are read again, by the report."""
+"""Tags of runs that are read again, by the report."""
 
-__all__ = ["COMMAND", "PUBLISHED"]
+__all__ = ["COMMAND", "DECISION", "PUBLISHED"]
 
 PUBLISHED = "published."
 """``published.<method>``: the samples per second that others report of it."""
 COMMAND = "command"
 """The same of all that one command recorded, its cases or the jobs of a sweep."""
+DECISION = "adaptive.decision."
+"""``adaptive.decision.<n>``: of a method's run, what was decided about its plan in training, as JSON."""

@@ -21,7 +21,7 @@ from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
 from netsplit.graph.surroundings.keep import kept
-from netsplit.runtime.workers.interrupts import interrupts_held
+from netsplit.interrupts import interrupts_held
 
 __all__ = ["MAX_PROGRAMS", "Captures", "OutputDims", "checked_capture"]
 

@@ -154,6 +154,9 @@ class _Training:
         self.told = self.position
 
     def run(self) -> None:
+        adaptation = getattr(self.model, "adaptation", None)
+        if adaptation is not None:
+            adaptation.left = self._steps_left
         while self.position.epoch < self.epochs:
             for done in self._steps():
                 self.history.iterations.append(done)
@@ -187,6 +190,12 @@ class _Training:
                 error = again
             else:
                 return
+
+    @property
+    def _steps_left(self) -> int:
+        step = self.accumulate * self.model.batch_size
+        epochs = self.epochs - self.position.epoch
+        return epochs * math.ceil(self._samples / step) - math.ceil(self.position.samples / step)
 
     @property
     def _samples(self) -> int:

@@ -86,7 +86,11 @@ class Feeding:
         kind = self.kind
         if not self.by_workers or kind is None or (kind.key, place.count) not in self.kinds:
             return None
-        if self.given is not self.model.runtime and not self._give(kind, place):
+        runtime = self.model.runtime
+        read = self.given is runtime and runtime.readers >= fed_devices(
+            runtime.program
+        )  # else the plan changed
+        if not read and not self._give(kind, place):
             return None
         return UnreadBatch(place, kind.key, lambda: self.model.programs.batch(*self.once.batch(place)))
 

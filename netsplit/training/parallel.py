@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,25 +27,29 @@ from netsplit.graph.checks.notice import Notice
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
+from netsplit.interrupts import interrupts_held
 from netsplit.optim.optimizers import ForModel
 from netsplit.pictures.shown import ShownFigure
 from netsplit.planning.plan import Plan
 from netsplit.planning.summary import PlanSummary
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.runtime.checkpoint.cut import Cut, change_of_cut, cut_state
 from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.runtime.reading.told import UnreadBatch
-from netsplit.runtime.workers.interrupts import interrupts_held
+from netsplit.runtime.worker_calls import TRAINING
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.adapt.adaptation import Adaptation
+from netsplit.training.adapt.switchable import require_switchable
 from netsplit.training.evaluation import evaluated
 from netsplit.training.metrics import AUTO, correct
 from netsplit.training.plain_state import loaded, plain_state
 from netsplit.training.programs import Programs
 from netsplit.training.reuse import Reuse
 
-__all__ = ["ParallelModel", "correct", "save_state"]
+__all__ = ["ParallelModel", "Switched", "correct", "save_state"]
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,14 @@ def save_state(state: Mapping[str, Any], path: str | Path) -> None:
         ) from error
 
 
+@dataclass(frozen=True)
+class Switched:
+    """What a change of plan took."""
+
+    seconds: float
+    nbytes: int  # that moved between workers
+
+
 def _end_here(process: int, close: Callable[[], None]) -> None:
     """Not in a fork of the process, as those that load data: the workers are not theirs."""
     if os.getpid() == process:
@@ -89,6 +102,7 @@ class ParallelModel:
         plan: Plan,
         on_close: Callable[[], None] | None = None,
         whole_plan: WholePlan | None = None,
+        adaptation: Adaptation | None = None,
     ) -> None:
         self.model = model
         self.graph = graph
@@ -96,6 +110,7 @@ class ParallelModel:
         self.programs = programs
         self.plan = plan
         self.whole_plan = whole_plan  # what the plan was chosen from, where all was decided together
+        self.adaptation = adaptation  # what looks for other plans, where that is asked for
         self._measured: Timeline | None = None
         # Also when it is dropped, and when the interpreter ends.
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
@@ -132,8 +147,37 @@ class ParallelModel:
                 it, and training may go on. Not so under schedules that step within the batch.
             WorkerError: a worker died or hung.
         """
+        timeline = None
         with self._training(inputs, targets) as batch:
-            return self._open().train_batch(batch, fraction=fraction, step=step)
+            if self.adaptation is not None and step and self.adaptation.measuring:
+                loss, timeline = self._open().measure(batch, None, fraction=fraction)
+            else:
+                loss = self._open().train_batch(batch, fraction=fraction, step=step)
+        self._adapt(timeline, step)
+        return loss
+
+    @told_plainly
+    def switch(self, plan: Plan) -> Switched:
+        """Train on by another plan of the same model on the same workers, from the next batch on.
+
+        Parameters, buffers, the optimiser's and the scheduler's state, averages and the loss scale move
+        between the workers, over their connections; what is trained stays the same (docs/adaptive.md).
+
+        Raises:
+            NetSplitError: the plan would train something else, or gradients wait for a step; nothing is
+                changed then.
+            WorkerError: a worker died or hung.
+        """
+        require_switchable(self.plan, plan)
+        runtime, began = self._open(), time.perf_counter()
+        program = plan.simulated[0]
+        programs = self.programs.of_plan(plan)
+        with interrupts_held(firmly=True):
+            nbytes = runtime.switch(program, programs.training)
+            self.plan, self.programs, self._measured = plan, programs, None
+        seconds = time.perf_counter() - began
+        programs.made_s += seconds
+        return Switched(seconds, nbytes)
 
     @property
     def trained_batches(self) -> int:
@@ -166,6 +210,7 @@ class ParallelModel:
         seconds_of = self._measured if bytes_too and self._measured is not None else timeline
         bytes_of = timeline if bytes_too or self._measured is None else self._measured
         self._measured = replace(seconds_of, peak_bytes=bytes_of.peak_bytes)
+        self._adapt(None if bytes_too else timeline, step)
         return loss, timeline
 
     @told_plainly
@@ -356,7 +401,8 @@ class ParallelModel:
         """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
 
         Hyperparameters are the checkpoint's, and random operators go on drawing as its training would have;
-        the state of this process's generator is set too.
+        the state of this process's generator is set too. Where batches are cut into other micro-batches than
+        its training's were, and more than rounding depends on that, it is said.
 
         Returns:
             What was given as `extra`.
@@ -368,6 +414,8 @@ class ParallelModel:
         extra = read_extra(place)
         check_fits(place, self._needed())
         runtime = self._open()
+        if (change := change_of_cut(place, self.graph, self._cut)) is not None:
+            log.warning("checkpoint '%s': %s", folder, change)
         with interrupts_held(firmly=True):
             changed = runtime.load_checkpoint(place)
             draws = load_draws(place, runtime.draws.seed)
@@ -386,7 +434,9 @@ class ParallelModel:
 
     def summary(self) -> PlanSummary:
         """What was decided and predicted, by device: text where it is printed, a table in a notebook."""
-        return self.plan.summary()
+        summary = self.plan.summary()
+        decisions = self.adaptation.decisions if self.adaptation is not None else []
+        return replace(summary, lines=(*summary.lines, *map(str, decisions)))
 
     def plot(self, kind: str) -> ShownFigure:
         """A picture for a notebook: "graph", "timeline" or "memory", as `Plan.plot` has them.
@@ -406,6 +456,20 @@ class ParallelModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _adapt(self, timeline: Timeline | None, step: bool) -> None:
+        """After a trained batch: its measured timeline, where there is one, tells of the workers."""
+        runtime, adaptation = self.runtime, self.adaptation
+        if adaptation is None or not step or runtime.pool.programs[TRAINING] is not runtime.program:
+            return
+
+        def change(plan: Plan) -> tuple[float, int]:
+            done = self.switch(plan)
+            return done.seconds, done.nbytes
+
+        searched_s = adaptation.searched_s
+        adaptation.iteration(timeline if timeline is not None and timeline.events else None, runtime, change)
+        self.programs.made_s += adaptation.searched_s - searched_s
 
     @contextmanager
     def _own(self, training: bool = False) -> Iterator[None]:
@@ -471,7 +535,16 @@ class ParallelModel:
             for k, t in persistent_tensors(self.model).items()
             if k not in placed
         }
-        return {**state, "rng.controller": torch.get_rng_state(), **draws_state(self.runtime.draws)}
+        return {
+            **state,
+            "rng.controller": torch.get_rng_state(),
+            **draws_state(self.runtime.draws),
+            **cut_state(self._cut),
+        }
+
+    @property
+    def _cut(self) -> Cut:
+        return Cut(self.plan.compiler.schedule.microbatches, self.graph.batch_size)
 
     def _placed(self) -> set[str]:
         """Names of the tensors that training has on devices."""

@@ -22,10 +22,13 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
-from netsplit.program.inference import inference_placement, like_priority, like_recomputed
+from netsplit.program.inference import inference_placement, like_priority, like_recomputed, like_rewritten
 from netsplit.program.instructions import Program
+from netsplit.rewrite.records import ReadWeights
+from netsplit.rewrite.replay import applied
 from netsplit.training.captures import Captures
 
 __all__ = ["BatchPart", "Programs", "warn_of_overflow"]
@@ -64,6 +67,17 @@ class Programs:
     """Seconds that programs of training took to be captured and made, so far."""
     _trained: dict[Hashable, Program] = field(default_factory=dict)
     _predicting: dict[Hashable, Program] = field(default_factory=dict)
+
+    def of_plan(self, plan: Plan) -> Programs:
+        """Those of another plan of the same model: none is made yet but that of a whole batch."""
+        problem = plan.problem
+        compiler = replace(
+            self.compiler.moved_to(problem.cluster, problem.costs), schedule=plan.compiler.schedule
+        )
+        return replace(
+            self, compiler=compiler, placement=plan.placement, program=plan.simulated[0], _trained={},
+            _predicting={},
+        )  # fmt: skip
 
     def batch(self, inputs: Any, targets: Any = None) -> Batch:
         """Flat; tensors are cut as those of the first batch of the same structure were."""
@@ -145,11 +159,12 @@ class Programs:
         full, rest = divmod(batch.samples, size)
         graph = self.captures.training(batch.rows(0, size), size)
         self._require_same_parameters(graph)
+        graph = applied(graph, self.placement.rewrites)
         placement = replace(
             self.placement,
             device_of=self._placed(graph),
-            priority=like_priority(self.compiler.graph, graph, self.placement.priority),
-            recomputed=like_recomputed(self.compiler.graph, graph, self.placement.recomputed),
+            priority=like_priority(self._graph, graph, self.placement.priority),
+            recomputed=like_recomputed(self._graph, graph, self.placement.recomputed),
         )
         tail = self.captures.training(batch.rows(full * size, batch.samples), size) if rest else None
         compiler = replace(self.compiler, graph=graph, tail=tail)
@@ -159,6 +174,9 @@ class Programs:
         key = batch.key, batch.samples, microbatches
         if key not in self._predicting:
             graph = self.captures.inference(batch.rows(0, batch.samples // microbatches))
+            if self.placement.rewrites:
+                graph = like_rewritten(self.compiler.graph, self._graph, graph)
+                graph = applied(graph, (*graph.rewrites, *self._reads(graph)))
             order = topological_priority(graph, graph.position)
             placement = replace(
                 self.placement,
@@ -166,6 +184,7 @@ class Programs:
                 priority=order,
                 stages=(),
                 recomputed=frozenset(),
+                rewrites=graph.rewrites,
             )
             compiler = replace(self.compiler, graph=graph, training=False, shared_norm=False, tail=None)
             self._predicting[key] = self._compiled(compiler, placement, microbatches)
@@ -173,6 +192,7 @@ class Programs:
 
     def _compiled(self, compiler: Simulated, placement: Placement, microbatches: int) -> Program:
         """Verified; bytes over a capacity are said where a whole batch in training needs fewer."""
+        compiler = compiler.rewritten(placement.rewrites)
         cluster = compiler.cluster
         unstaged = replace(placement, stages=())  # they name nodes of the usual graph
         verify(Problem(compiler.graph, compiler.costs, cluster), unstaged, capacity=False).require()
@@ -188,9 +208,23 @@ class Programs:
     def _usual_peaks(self) -> dict[str, int]:
         return self.compiler.peak_bytes(self.program)
 
+    @property
+    def _graph(self) -> Graph:
+        """That of training, whose nodes are placed."""
+        return applied(self.compiler.graph, self.placement.rewrites)
+
+    def _reads(self, graph: Graph) -> tuple[ReadWeights, ...]:
+        """For operators of prediction, which are whole, and whose parameters may be on several devices."""
+        homes = {k: self.placement.device_of[node.name] for node in self._graph for k in node.initializers}
+        return tuple(
+            ReadWeights(node.name)
+            for node in graph
+            if len({homes[k] for k in node.initializers if k in homes}) > 1
+        )
+
     def _placed(self, graph: Graph) -> dict[str, str]:
         """Every node where its like in training is, and where its parameters are."""
-        placed, device_of = self.compiler.graph, self.placement.device_of
+        placed, device_of = self._graph, self.placement.device_of
         where = inference_placement(placed, graph, device_of)
         homes = {k: device_of[node.name] for node in placed for k in node.initializers}
         for node in graph:

@@ -126,6 +126,8 @@ def show_whole(console: Console, whole: WholePlan) -> None:
         console.print(escape(line), style=style, highlight=False, soft_wrap=True)
     console.print(whole.plan.summary().devices.terminal())
     console.print(frontier_table(whole.frontier).terminal())
+    for line in whole.absent:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if whole.gains:
         console.print("What more would bring:", highlight=False)
     for gain in whole.gains:

@@ -11,6 +11,7 @@ import pytest
 
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.local import LocalDevice, gpu, local_cluster, parse_bytes
+from netsplit.cluster.processors import usable_processors
 from netsplit.errors import ConfigError
 
 TWO = [LocalDevice("cpu:0", capacity="24MiB"), LocalDevice("cpu:1", capacity=1000)]
@@ -18,17 +19,18 @@ TWO = [LocalDevice("cpu:0", capacity="24MiB"), LocalDevice("cpu:1", capacity=100
 
 def test_devices_keep_their_order_and_their_capacity() -> None:
     spec = local_cluster("two", TWO, timeout_s=5)
-    here = socket.gethostname()
+    here, processors = socket.gethostname(), usable_processors()
     assert spec.devices == (
-        Device("cpu:0", "cpu", 24 * 2**20, host=here),
-        Device("cpu:1", "cpu", 1000, host=here),
+        Device("cpu:0", "cpu", 24 * 2**20, host=here, processors=processors),
+        Device("cpu:1", "cpu", 1000, host=here, processors=processors),
     )
     assert (spec.timeout_s, spec.port, spec.host) == (5, 0, "127.0.0.1")
     assert spec.latency_s is spec.bandwidth is None
 
 
 def test_where_workers_are_started_elsewhere_is_not_known_beforehand() -> None:
-    assert [device.host for device in local_cluster("two", TWO, external=True).devices] == [None, None]
+    devices = local_cluster("two", TWO, external=True).devices
+    assert [(device.host, device.processors) for device in devices] == [(None, None)] * 2
 
 
 def test_all_means_the_machine_s_memory() -> None:
@@ -118,7 +120,8 @@ def test_a_gpu_device_has_the_gpu_s_memory_less_the_context(
     FakeNvml(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     spec = local_cluster("gpus", [LocalDevice("g", "cuda:1")])
-    assert spec.devices == (Device("g", "GPU one", 101, "cuda:1", host=socket.gethostname()),)
+    here = socket.gethostname()
+    assert spec.devices == (Device("g", "GPU one", 101, "cuda:1", host=here, processors=usable_processors()),)
 
 
 @pytest.mark.parametrize("visible", [None, "", "0"])

@@ -120,9 +120,9 @@ class Told:
     def call_one(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         self.asked.append((function.__name__, rank))
         said = {"kind": "cpu", "processor": self.processors[rank], "host": self.hosts[rank]}
-        return {"_identity": said, "_measure_part": ALONE, "_speed": self.speed_s}.get(
-            function.__name__, 2e-10
-        )
+        own = (frozenset({rank}), 1.5)  # each bound to a processor, in a container
+        told = {"_identity": said, "_processors": own, "_measure_part": ALONE, "_speed": self.speed_s}
+        return told.get(function.__name__, 2e-10)
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         return [self.call_one(rank, function, *args) for rank in range(len(self.hosts))]
@@ -242,8 +242,8 @@ def test_each_processor_model_is_a_kind_that_is_measured(stage: Stage) -> None:
     devices = (*(Device(f"cpu:{rank}", "cpu", 1) for rank in range(3)), Device("gpu", "H100", 1, "cuda:0"))
     pool = Told(stage.spec, ("one", "two", "two", "two"), ("new", "old", "old", "old"))
     placed = located(devices, cast(WorkerPool, pool))
-    assert [(d.kind, d.host) for d in placed] == [
-        ("cpu new", "one"), ("cpu old", "two"), ("cpu old", "two"), ("H100", "two"),
+    assert [(d.kind, d.host, d.processors) for d in placed] == [
+        ("cpu new", "one", 1.0), ("cpu old", "two", 1.5), ("cpu old", "two", 1.5), ("H100", "two", 1.5),
     ]  # fmt: skip
     stage.pool = pool
     costs = stage.costs(replace(cpus(1), devices=placed))

@@ -29,6 +29,7 @@ from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.measure.overhead import trivial_step
+from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
@@ -86,9 +87,10 @@ def test_of_a_machine_its_speed_alone_is_measured() -> None:
     """Once for each kind of device, by the piece of work that rates were fitted beside."""
     graph, rates = trivial_step(), accelerator(CPU_THREAD)
     pool = Told(cpu_workers(2), ("here", "here"), ("x86", "x86"), speed_s=2 * rates.reference_s)
-    costs = predicted_here(graph, ALPHA, cast(WorkerPool, pool), cpus(2))
+    costs = predicted_here(graph, ADAM, cast(WorkerPool, pool), cpus(2))
     assert pool.asked == [("_speed", 0)]
-    assert costs == predicted_costs(graph, {"cpu": rates.at(0.5, rates.name)}, ALPHA)
+    predicted = predicted_costs(graph, {"cpu": rates.at(0.5, rates.name)}, ALPHA)
+    assert costs == replace(predicted, scratch=optimizer_scratch(ADAM))
     assert costs.predicted
     as_fitted = predicted_costs(graph, {"cpu": rates}, ALPHA).devices["cpu"]
     here = costs.devices["cpu"]
@@ -100,7 +102,7 @@ def test_of_a_machine_its_speed_alone_is_measured() -> None:
 def test_of_a_gpu_of_the_catalogue_nothing_is_measured() -> None:
     devices = (Device("cuda:0", "NVIDIA H200", 2**30, "cuda:0"), cpus(1).devices[0])
     pool = Told(cpu_workers(2), ("here", "here"), ("x86", "x86"))
-    costs = predicted_here(trivial_step(), ALPHA, cast(WorkerPool, pool), replace(cpus(2), devices=devices))
+    costs = predicted_here(trivial_step(), ADAM, cast(WorkerPool, pool), replace(cpus(2), devices=devices))
     assert pool.asked == [("_speed", 1)]
     gpu = predicted_costs(trivial_step(), {"NVIDIA H200": RATES["H200-SXM"]}, ALPHA)
     assert costs.devices["NVIDIA H200"] == gpu.devices["NVIDIA H200"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
 import pytest
 import torch
 
+from netsplit.cluster.cluster import Cluster
 from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, TrialRun, fit_trial, in_turns
 from netsplit.graph import capture, initial_values
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -28,12 +30,13 @@ TRUE = BARE.with_device("cpu", contention=1.25, message_s=3e-4)
 class Played(TrialRun):
     """What a program takes is what the simulator says with certain costs, times a factor for the round."""
 
+    cluster: Cluster
     costs: Costs
     factors: tuple[float, ...]
     runs: int
 
-    def played_by(self, costs: Costs) -> Played:
-        vars(self).update(costs=costs, factors=(1.0,), runs=0)
+    def played_by(self, costs: Costs, cluster: Cluster) -> Played:
+        vars(self).update(costs=costs, cluster=cluster, factors=(1.0,), runs=0)
         return self
 
     def disturbed(self, *factors: float) -> Played:
@@ -43,13 +46,19 @@ class Played(TrialRun):
     def seconds(self, program: Program, pool: WorkerPool) -> float:
         factor = self.factors[self.runs // 3 % len(self.factors)]
         vars(self).update(runs=self.runs + 1)
-        return factor * simulate(program, cpus(2), self.costs).iteration_s
+        return factor * simulate(program, self.cluster, self.costs).iteration_s
 
 
-def trial(costs: Costs) -> Played:
+def trial(costs: Costs, cluster: Cluster | None = None) -> Played:
     values = initial_values(CASE.fresh(), GRAPH)
-    sgd = partial(torch.optim.SGD, lr=0.1)
-    return Played(GRAPH, (), values, sgd, "cpu", ("cpu:0", "cpu:1")).played_by(costs)
+    sgd, cluster = partial(torch.optim.SGD, lr=0.1), cluster or cpus(2)
+    names = tuple(device.name for device in cluster.devices)
+    return Played(GRAPH, (), values, sgd, "cpu", names).played_by(costs, cluster)
+
+
+def on_processors(processors: float | None, devices: int = 4) -> Cluster:
+    cluster = cpus(devices)
+    return replace(cluster, devices=tuple(replace(d, processors=processors) for d in cluster.devices))
 
 
 @pytest.mark.parametrize(("contention", "message_s"), [(1.0, 0.0), (1.25, 3e-4), (1.1, 1e-3), (1.0, 2e-4)])
@@ -59,6 +68,25 @@ def test_the_costs_that_were_played_by_are_found(contention: float, message_s: f
     assert costs.contention == pytest.approx(contention, abs=0.02)
     assert costs.message_s == pytest.approx(message_s, abs=5e-5)
     assert costs.steady
+
+
+@pytest.mark.parametrize("processors", [1.0, 1.5, 2.0, 3.0, 4.0])
+def test_what_devices_wait_for_a_processor_is_not_taken_for_contention(processors: float) -> None:
+    """Two of four devices do not slow one another more for what four do on too few processors."""
+    cluster = on_processors(processors)
+    fit = fit_trial(trial(TRUE, cluster), BARE, cluster, cast(WorkerPool, None))
+    assert fit.contention == pytest.approx(1.25, abs=0.02)
+    assert fit.message_s == pytest.approx(3e-4, abs=5e-5)
+    assert fit.steady
+
+
+def test_on_one_processor_contention_is_twice_at_most() -> None:
+    """Four devices that take turns share no cache at once; a busy machine has them take more."""
+    cluster = on_processors(1.0)
+    fit = fit_trial(
+        trial(BARE.with_device("cpu", contention=2.5), cluster), BARE, cluster, cast(WorkerPool, None)
+    )
+    assert (fit.contention, fit.steady) == (1.0, False)
 
 
 def test_what_is_faster_than_predicted_costs_nothing_more() -> None:

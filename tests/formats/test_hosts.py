@@ -57,3 +57,24 @@ def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match="device 'cpu:1' has the host 3"):
         read_workload(tmp_path / "graph.json")
+
+
+def test_processors_survive_the_file_and_are_enough_in_files_without_them(tmp_path: Path) -> None:
+    file, cluster = tmp_path / "graph.json", cpus(2)
+    devices = tuple(replace(d, processors=n) for d, n in zip(cluster.devices, (1.5, None), strict=True))
+    save_workload(Workload("w", trivial_step(), COSTS, replace(cluster, devices=devices)), file)
+    assert devices_in(file) == devices
+    data = json.loads(file.read_text())
+    for device in data["cluster"]["devices"]:
+        del device["processors"]
+    file.write_text(json.dumps(data))
+    assert [device.processors for device in devices_in(file)] == [None, None]
+
+
+@pytest.mark.parametrize("processors", [0, -1, "many", True])
+def test_no_processors_are_refused(tmp_path: Path, processors: object) -> None:
+    data = written(tmp_path / "graph.json", (None, None))
+    data["cluster"]["devices"][1]["processors"] = processors  # type: ignore[index]
+    (tmp_path / "graph.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="processors of device 'cpu:1'"):
+        read_workload(tmp_path / "graph.json")

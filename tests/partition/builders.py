@@ -100,7 +100,7 @@ def trained(problem: Problem, fraction: float = 0.8, seed: int = 0) -> Problem:
 
 
 def disturbed(problem: Problem, draw: random.Random) -> Problem:
-    """With costs in every field, and devices that share hosts."""
+    """With costs in every field, and devices that share hosts and their processors."""
     costs = problem.costs
     for kind in costs.devices:
         costs = costs.with_device(
@@ -112,5 +112,10 @@ def disturbed(problem: Problem, draw: random.Random) -> Problem:
             copy_s_per_byte=draw.choice([0.0, 0.0, 0.01, 0.1, ALL_OF_IT]),
             accumulate_s_per_byte=0.01,
         )
-    devices = tuple(replace(d, host=draw.choice([None, "a", "a", "b"])) for d in problem.cluster.devices)
+    processors = {host: draw.choice([None, None, 0.5, 1.0, 1.5, 2.0]) for host in (None, "a", "b")}
+    hosts = [draw.choice([None, "a", "a", "b"]) for _ in problem.cluster.devices]
+    devices = tuple(
+        replace(d, host=host, processors=processors[host])
+        for d, host in zip(problem.cluster.devices, hosts, strict=True)
+    )
     return replace(problem, costs=costs, cluster=replace(problem.cluster, devices=devices))

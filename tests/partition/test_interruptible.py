@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -35,12 +36,13 @@ def hard() -> cp_model.CpModel:
     return model
 
 
-def by_cp_sat() -> None:
+def by_cp_sat() -> Callable[[], object]:
+    """What waits for a model that is built, as are those below."""
     solver, model = cp_sat_solver(LIMIT_S, 0, 1), hard()
-    interruptible(lambda: solver.solve(model), solver.stop_search)
+    return lambda: interruptible(lambda: solver.solve(model), solver.stop_search)
 
 
-def by_highs() -> None:
+def by_highs() -> Callable[[], object]:
     solver: Any = highs(LIMIT_S, 0.0, 0)
     x = [solver.addBinary() for _ in range(1200)]
     for row in rows():
@@ -48,7 +50,7 @@ def by_highs() -> None:
     solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
     costs = np.array([1 + 7 * k % 997 for k in range(1200)], float)
     solver.changeColsCost(len(x), np.arange(len(x), dtype=np.int32), costs)
-    run_highs(solver)
+    return lambda: run_highs(solver)
 
 
 def press_soon() -> None:
@@ -63,8 +65,9 @@ def _ends_waits() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("ends_waits", [True, False])  # Python's setting; what native code leaves
-@pytest.mark.parametrize("solve", [by_cp_sat, by_highs])
-def test_a_solver_ends_with_an_interrupt(solve: Callable[[], None], ends_waits: bool) -> None:
+@pytest.mark.parametrize("built", [by_cp_sat, by_highs])
+def test_a_solver_ends_with_an_interrupt(built: Callable[[], Callable[[], object]], ends_waits: bool) -> None:
+    solve = built()
     signal.siginterrupt(signal.SIGINT, ends_waits)
     press_soon()
     began = time.perf_counter()
@@ -72,6 +75,33 @@ def test_a_solver_ends_with_an_interrupt(solve: Callable[[], None], ends_waits: 
         solve()
     assert time.perf_counter() - began < LIMIT_S / 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_where_python_drops_exceptions_is_not_lost() -> None:
+    """In a callback of the collector, which here runs in the main thread while that waits."""
+    solve, pressed = by_cp_sat(), []
+
+    def press(*_: object) -> None:
+        if not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def collect(*_: object) -> None:
+        gc.callbacks.append(press)
+        gc.collect()
+        gc.callbacks.remove(press)
+
+    before = signal.signal(signal.SIGALRM, collect)
+    signal.setitimer(signal.ITIMER_REAL, 0.4)
+    began = time.perf_counter()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            solve()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert pressed
+    assert time.perf_counter() - began < LIMIT_S / 2
 
 
 def test_one_in_another_thread_does_not_take_the_interrupt() -> None:

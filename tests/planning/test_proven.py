@@ -18,6 +18,7 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Placement, Problem, SimulatedIteration, SolverReport, Stage
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.bounds.latency_bounds import least_load_s
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.decide import proven_s
@@ -163,6 +164,33 @@ def test_devices_that_slow_one_another_are_worth_less() -> None:
     )
     worse = costs.with_device("cpu", contention=3.0)  # then one does better alone
     assert iteration_bound_s(Problem(graph, worse, cluster), AnySchedule(10)) == pytest.approx(40.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("capacities", [[100] * 4, [100, 101, 102, 103], [100, 100, 101, 101]])
+@pytest.mark.parametrize(
+    ("processors", "contention", "seconds"),
+    [
+        (None, 1.0, 20.0),
+        (4.0, 1.0, 20.0),
+        (2.0, 1.0, 40.0),
+        (1.0, 1.0, 80.0),
+        (1.6, 1.0, 50.0),
+        (2.0, 1.5, 60.0),
+    ],
+)
+def test_four_devices_are_worth_the_processors_that_they_take_turns_on(
+    processors: float | None, contention: float, seconds: float, capacities: list[int]
+) -> None:
+    """Eighty seconds of work, whether the devices are of one class or of several."""
+    graph, cluster = chain([0] * 3), cpus(4)
+    devices = tuple(
+        replace(d, processors=processors, capacity_bytes=each)
+        for d, each in zip(cluster.devices, capacities, strict=True)
+    )
+    costs = costs_of(graph, 1.0, 0.0).with_device("cpu", contention=contention)
+    problem = Problem(graph, costs, replace(cluster, devices=devices))
+    assert iteration_bound_s(problem, AnySchedule(20)) == pytest.approx(seconds, rel=1e-6)
+    assert least_load_s(Instance.of(problem)) == pytest.approx(seconds / 20)
 
 
 def test_a_pipeline_that_is_full_is_near_its_bound() -> None:

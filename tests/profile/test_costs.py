@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netsplit.cluster.cluster import Device
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 
 seconds = st.floats(0.0, 1e3)
@@ -68,6 +69,37 @@ def test_a_message_takes_what_an_instruction_does_unless_it_is_known() -> None:
     assert costs.message_overhead_s == 0.5
     assert replace(costs, message_s=0.0).message_overhead_s == 0.0
     assert replace(costs, instruction_s=0.25).message_overhead_s == 0.25
+
+
+@given(costs=device_costs(), computing=st.integers(1, 64), processors=st.none() | st.floats(0.25, 64.0))
+def test_devices_on_too_few_processors_take_turns(
+    costs: DeviceCosts, computing: int, processors: float | None
+) -> None:
+    """n on c processors take n / c times as long, by contention more where they are several; never less.
+
+    On a part of one they take n times as long as one device alone on it.
+    """
+    whole = 1.0 if processors is not None and processors < 1 else processors
+    turns = 1.0 if whole is None or computing <= whole else computing / whole
+    together = costs.contention if computing > 1 else 1.0
+    assert costs.slowdown(computing, processors) == pytest.approx(turns * together)
+    assert costs.slowdown(computing + 1, processors) >= costs.slowdown(computing, processors)
+
+
+def test_slowdowns_are_by_host() -> None:
+    device = Device("p", "cpu", 1, host="here", processors=2.0)
+    devices = (
+        device,
+        replace(device, name="q"),
+        replace(device, name="r"),
+        replace(device, name="other", host="there", processors=0.5),
+        replace(device, name="nowhere", host=None),
+        replace(device, name="gpu", torch_device="cuda:0"),
+    )
+    slowdowns = Costs({"cpu": DeviceCosts({}, contention=1.5)}, 2).slowdowns(devices)
+    assert slowdowns["p"] == slowdowns["q"] == slowdowns["r"] == (1.0, 1.0, 1.5, 2.25)
+    assert slowdowns["other"] == (1.0, 1.0)
+    assert slowdowns["nowhere"] == slowdowns["gpu"] == (1.0, 1.0)
 
 
 def test_a_kind_without_costs_takes_no_time_and_disturbs_nobody() -> None:

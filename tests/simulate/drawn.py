@@ -112,13 +112,21 @@ def programs(
     replicas = {first: (first, names[-1])} if twins else {}
     uneven = twins and schedule.update_every is None and rng.random() < 0.5
     turns = {first: (*rng.choices([names[-1], first], k=rng.randint(0, 3)), names[-1], first)}
+    disturbs = draw(st.booleans()) if disturbed is None else disturbed
+    processors = rng.choice([None, 1.0, 1.5, 2.0]) if disturbs else None
     devices = tuple(
-        Device(name, rng.choice(["slow", "fast"]), 2**40, host=rng.choice(["here", "here", "there", None]))
+        Device(
+            name,
+            rng.choice(["slow", "fast"]),
+            2**40,
+            host=rng.choice(["here", "here", "there", None]),
+            processors=processors,
+        )
         for name in names
     )
     links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
     costs = drawn_costs(graph, rng)
-    if draw(st.booleans()) if disturbed is None else disturbed:
+    if disturbs:
         costs = costs.with_device("slow", contention=1 + rng.random())
         costs = costs.with_device("fast", copy_s_per_byte=rng.random() / 20)
     cluster = Cluster("drawn", devices, links)

@@ -92,7 +92,9 @@ def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
     costs, kinds = drawn.costs, {d.name: d.kind for d in drawn.cluster.devices}
     hosts = {d.name: d.host for d in drawn.cluster.devices}
     alone = {kind: replace(c, contention=1.0, copy_s_per_byte=0.0) for kind, c in costs.devices.items()}
-    free = simulate(drawn.program, drawn.cluster, replace(costs, devices=alone))
+    apart = replace(drawn.cluster, devices=tuple(replace(d, host=None) for d in drawn.cluster.devices))
+    free = simulate(drawn.program, apart, replace(costs, devices=alone))
+    processors = drawn.cluster.devices[0].processors
     own = {(e.device, e.kind, e.name, e.microbatch): e.seconds for e in free.events}
     work = [e for e in drawn.timeline.events if e.kind not in ("send", "wait", "reduce")]
     moving = [e for e in drawn.timeline.events if e.kind in ("send", "reduce")]
@@ -112,8 +114,9 @@ def test_a_disturbed_computation_does_all_its_work(drawn: Drawn) -> None:
             )
             rate = max(1 - copied, 0.0)
             others = [o for o in at if o in work and o.device != e.device]
-            shared = any(hosts[o.device] == hosts[e.device] is not None for o in others)
-            rate /= slower if shared else 1.0
+            mates = {o.device for o in others if hosts[o.device] == hosts[e.device] is not None}
+            rate /= slower if mates else 1.0
+            rate *= 1.0 if processors is None or not mates else min(processors / (1 + len(mates)), 1.0)
             done += (end - start) * rate
         if not copying or all(_copied_bytes(o, e.device) * copying <= o.seconds for o in moving):
             assert done == pytest.approx(own[e.device, e.kind, e.name, e.microbatch], abs=1e-7)

@@ -15,6 +15,7 @@ from torch import nn
 from netsplit.config import OffloadName
 from netsplit.errors import ConfigError
 from netsplit.experiment.planner import Planner
+from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.batches.batch import Batch
@@ -29,8 +30,9 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.one_schedule import plan_under
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs
+from netsplit.profile.costs import Costs, OptimizerScratch
 from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import GPipe, Schedule
@@ -98,6 +100,7 @@ class Foreseen:
             InfeasibleError: nothing fits.
             CaptureError, ConfigError: as for `planner`.
         """
+        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None)
         sizes = Sizes(
             self.batch,
             self._counts(open_),
@@ -106,16 +109,19 @@ class Foreseen:
             self._complete,
             lambda graph, costs, m: self._planner(graph, costs, GPipe(m)),
             predicted=True,
+            right=cutting.right,
         )
         log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(sizes.counts))
         sizes.take(seed)
         whole = decide_whole(
-            sizes.problems.__getitem__,
+            sizes.problem,
             sizes.counts,
             self.batch.samples,
             open_,
             method=None if isinstance(method, Auto) else method,
             improved=improved,
+            others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1)),
+            told=cutting.told,
         )
         chosen = whole.plan.problem
         return replace(self._planner(chosen.graph, chosen.costs, whole.schedule), decided=whole)
@@ -132,8 +138,12 @@ class Foreseen:
             decided = self.decided(order, method, seed, improved).decided
             assert decided is not None
             return decided
-        problem = replace(self.planner(order).problem(seed), improved=improved)
-        return plan_under(problem, method, self.batch.samples)
+        planner = self.planner(order)
+        microbatches = planner.schedule.microbatches
+        cutting = RightCuts(self.model, self.loss, self.batch, named=True)
+        cutting.right(planner.graph, [microbatches])
+        problem = replace(planner.problem(seed), improved=improved)
+        return plan_under(problem, method, self.batch.samples, cutting.told(microbatches))
 
     def _counts(self, open_: AutoSchedule) -> Sequence[int]:
         samples = self.batch.samples
@@ -149,7 +159,7 @@ class Foreseen:
 
     def _predicted(self, graph: Graph) -> Costs:
         costs = predicted_costs(graph, self.devices.rates, self._alpha)
-        costs = replace(costs, variable_copies=self.variable_copies)
+        costs = replace(costs, variable_copies=self.variable_copies, scratch=self._scratch)
         return costs if self.devices.overlap else costs.without_overlap()
 
     @cached_property
@@ -159,6 +169,10 @@ class Foreseen:
     @cached_property
     def _alpha(self) -> int:
         return optimizer_alpha(self._made) + (self.ema_decay is not None)
+
+    @cached_property
+    def _scratch(self) -> OptimizerScratch:
+        return optimizer_scratch(self._made)
 
     def _complete(self, costs: Costs, graph: Graph) -> Costs:
         return offloaded(costs, graph, self.offload)

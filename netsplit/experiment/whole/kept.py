@@ -12,8 +12,10 @@ from pathlib import Path
 
 from netsplit.files import write_json
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.runtime.checkpoint.cut import saved_cut
+from netsplit.training.checkpoints import newest
 
-__all__ = ["as_decided", "keep"]
+__all__ = ["as_decided", "as_saved", "keep"]
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +28,21 @@ def as_decided(open_: AutoSchedule, folder: Path) -> AutoSchedule:
         microbatches = int(json.loads((folder / _FILE).read_text(encoding="utf-8"))["microbatches"])
         kept = replace(open_, microbatches=microbatches)
     except (OSError, ValueError, KeyError, TypeError):  # none yet, or it was cut short
-        return open_
+        checkpoint = newest(folder)
+        return open_ if checkpoint is None else as_saved(open_, checkpoint)
     log.info("micro-batches as when this training began: %d (%s)", microbatches, folder / _FILE)
     return kept
+
+
+def as_saved(open_: AutoSchedule, checkpoint: Path) -> AutoSchedule:
+    """With the number of micro-batches of a checkpoint's training, unless others are asked for."""
+    cut, asked = saved_cut(checkpoint), open_.microbatches
+    if cut is None or not (
+        asked is None or cut.microbatches in ([asked] if isinstance(asked, int) else asked)
+    ):
+        return open_
+    log.info("micro-batches as in the checkpoint's training: %d (%s)", cut.microbatches, checkpoint)
+    return replace(open_, microbatches=cut.microbatches)
 
 
 def keep(folder: Path, microbatches: int) -> None:

@@ -8,7 +8,7 @@ Between the two that is near what it takes, and beyond the larger, where an oper
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from netsplit.errors import CaptureError, NetSplitError
@@ -40,6 +40,7 @@ class Sizes:
         complete: costs with what is asked for of optimiser and offload.
         planner: a graph, its costs and a number of micro-batches to a planner.
         predicted: costs are predicted for every size instead of measured for two.
+        right: a graph and numbers of micro-batches to those of them that train what the batch trains.
     """
 
     whole: Batch
@@ -49,10 +50,12 @@ class Sizes:
     complete: Callable[[Costs, Graph], Costs]
     planner: Callable[[Graph, Costs, int], Planner]
     predicted: bool
+    right: Callable[[Graph, Sequence[int]], Sequence[int]] = lambda graph, counts: counts
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
     affine: bool = False  # three captures lie on a line
+    seed: int = 0
 
     def take(self, seed: int) -> None:
         """The graph at every size, and costs of two; sizes at which the model is another are left out.
@@ -60,13 +63,16 @@ class Sizes:
         Three sizes are captured; if the third is not what the two others say (`graph_at`), all are.
 
         Raises:
-            CaptureError: the model cannot be captured at the largest of the sizes.
+            CaptureError: the model cannot be captured at the largest of the sizes, or none is `right`.
         """
         sizes = {m: -(-self.whole.samples // m) for m in self.counts}
         usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
         order = dict.fromkeys([usual, min(self.counts), *sorted(self.counts, reverse=True)])
         refused: NetSplitError | None = None
+        looked = False
         for m in order:
+            if m not in self.counts:
+                continue
             try:
                 graph = self._derived(sizes[m]) or self.capture(self.whole.rows(0, sizes[m]).own())
             except CaptureError as error:
@@ -75,18 +81,41 @@ class Sizes:
                     raise refused from None
                 log.info("no plan with %d micro-batches: %s", m, error)
                 continue
+            if not looked:
+                self.counts, looked = self.right(graph, self.counts), True
+                if m not in self.counts:
+                    continue
             if self.graphs and not _alike(graph, next(iter(self.graphs.values()))):
                 log.info("no plan with %d micro-batches: the model has other operators for so few samples", m)
                 continue
             self.graphs[sizes[m]] = graph
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
         if not self.predicted:
-            first = next(iter(self.graphs))
-            for samples in dict.fromkeys((first, min(self.graphs))):
+            first, least = next(iter(self.graphs)), min(self.graphs)
+            other = least if least < first else max(self.graphs)
+            for samples in dict.fromkeys((first, other)):
                 example = self.whole.rows(0, samples).own()
                 self.measured[samples] = self.measure(self.graphs[samples], example, samples != first)
+        self.seed = seed
         for m in self.counts:
-            self.problems[m] = self.planner(self.graphs[sizes[m]], self.costs(sizes[m]), m).problem(seed)
+            self.problem(m)
+
+    def problem(self, m: int) -> Problem:
+        """With one of `counts`, or of `derivable`."""
+        if m not in self.problems:
+            samples = -(-self.whole.samples // m)
+            graph = self.graphs.get(samples) or self._derived(samples)
+            assert graph is not None, "what was taken, or lies on its line"
+            self.graphs[samples] = graph
+            self.problems[m] = self.planner(graph, self.costs(samples), m).problem(self.seed)
+        return self.problems[m]
+
+    def derivable(self, counts: Iterable[int]) -> list[int]:
+        """Of other numbers of micro-batches those that make equal ones, without another capture."""
+        few, many = min(self.graphs), max(self.graphs)
+        whole = self.whole.samples
+        each = (m for m in counts if m not in self.problems and whole % m == 0)
+        return [m for m in each if self.affine and few < whole // m < many]
 
     def _derived(self, samples: int) -> Graph | None:
         """From what was captured of fewer and of more samples, if a third is what these say."""

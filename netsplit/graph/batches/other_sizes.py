@@ -16,7 +16,7 @@ from netsplit.graph.ir import Graph
 
 __all__ = ["graph_at"]
 
-NO_NUMBERS = ("constants", "calls", "output_spec", "input_dims")
+NO_NUMBERS = ("constants", "calls", "output_spec", "input_dims", "rewrites")
 """Of a graph, what is for those who run it."""
 
 

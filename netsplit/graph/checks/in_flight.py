@@ -11,9 +11,9 @@ from netsplit.errors import CaptureError
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.code_places import SWITCH, line_of, where_of
-from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
-from netsplit.graph.operators import written_initializers
+from netsplit.graph.operators import touching_initializer, written_initializers
 from netsplit.graph.random_draws import DrawKey, run_microbatch
 
 __all__ = ["check_order", "order_may_matter"]
@@ -25,16 +25,7 @@ def order_may_matter(graph: Graph) -> bool:
     Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
     """
     written = written_initializers(graph)
-    return bool(graph.calls) or any(_touching(graph, k) - writers for k, writers in written.items())
-
-
-def _touching(graph: Graph, name: str) -> set[str]:
-    """Nodes that read an initializer, or a view of it."""
-    touching = {node.name for node in graph if name in node.initializers}
-    for variable in graph.variables.values():
-        if variable.alias_of == INITIALIZER + name:
-            touching |= set(variable.consumers)
-    return touching
+    return bool(graph.calls) or any(touching_initializer(graph, k) - own for k, own in written.items())
 
 
 def check_order(

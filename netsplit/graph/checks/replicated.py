@@ -6,29 +6,68 @@ import logging
 from collections.abc import Collection
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.ir import CALL, Graph
-from netsplit.graph.operators import written_initializers
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, once_of
+from netsplit.graph.operators import (
+    running_statistics,
+    storage_root,
+    touching_initializer,
+    written_initializers,
+)
 from netsplit.graph.recording.whole import ModuleCall
+from netsplit.graph.storage import gives_sparse_gradients
 
-__all__ = ["check_replicas", "unreplicable"]
+__all__ = [
+    "check_replicas",
+    "replicated_statistics",
+    "require_replicable",
+    "unreplicable",
+    "why_unreplicable",
+]
 
 log = logging.getLogger(__name__)
+
+COUNT = "num_batches_tracked"  # torch's name for it
+
+
+def require_replicable(graph: Graph, nodes: Collection[str]) -> None:
+    """Refuse replicas of these nodes where they would train something else than one device.
+
+    Raises:
+        NetSplitError: a buffer is written there that is no running statistic, or statistics that the forward
+            reads; or a gradient is sparse.
+    """
+    refused = why_unreplicable(graph, nodes)
+    if refused is not None:
+        raise NetSplitError(
+            f"{refused}: take a method without replicas, as auto and single are, or pipedream with "
+            "straight=true."
+        )
+
+
+def why_unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
+    """Why these nodes can have no replicas, as the beginning of a sentence; None: they can."""
+    buffer = unreplicable(graph, nodes)
+    if buffer is not None:
+        return (
+            f"the forward writes '{buffer}', of which every replica of a stage would have its own, written "
+            "in its own micro-batches alone, and which is no running statistic that a training forward does "
+            "not read"
+        )
+    sparse = (graph.nodes[name] for name in nodes if gives_sparse_gradients(graph.nodes[name]))
+    for node in sparse:
+        weight = node.initializers[0]
+        return f"the gradient of '{weight}' is sparse, and those of replicas are summed as dense ones"
+    return None
 
 
 def check_replicas(graph: Graph, nodes: Collection[str]) -> None:
     """Say it of running statistics and of modules kept whole among the `nodes` that are replicated.
 
     Raises:
-        NetSplitError: another buffer is written there, which the forward may read again.
+        NetSplitError: as `require_replicable`.
     """
-    refused = unreplicable(graph, nodes)
-    if refused is not None:
-        raise NetSplitError(
-            f"the forward writes '{refused}', of which every replica of a stage would have its own, written "
-            "in its own micro-batches alone: take a method without replicas, as auto and single are, or "
-            "pipedream with straight=true."
-        )
-    told = [name for name, writers in written_initializers(graph).items() if writers.intersection(nodes)]
+    require_replicable(graph, nodes)
+    told = replicated_statistics(graph, nodes)
     if told:
         log.warning(
             "'%s'%s will be of the micro-batches of the first replica alone, as DistributedDataParallel has "
@@ -45,21 +84,49 @@ def check_replicas(graph: Graph, nodes: Collection[str]) -> None:
         )
 
 
+def replicated_statistics(graph: Graph, nodes: Collection[str]) -> list[str]:
+    """Running statistics, and their counts, that the `nodes` write."""
+    return [name for name, writers in written_initializers(graph).items() if writers.intersection(nodes)]
+
+
 def unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
-    """A buffer that the `nodes` write and a forward may read again; None: replicas of them are as one."""
-    for name, writers in written_initializers(graph).items():
-        if not all(_is_statistic(graph, name, writer) for writer in writers.intersection(nodes)):
-            return name
-    return None
+    """A buffer that the `nodes` write or read, which a forward may read again; None: replicas are as one."""
+    own = _own_buffers(graph)
+    return next((own[name] for name in nodes if name in own), None)
 
 
-def _is_statistic(graph: Graph, name: str, writer: str) -> bool:
-    """A normalisation's, which a training forward does not read, or a counter's."""
-    node, own = graph.nodes[writer], graph.initializers[name]
+@once_of
+def _own_buffers(graph: Graph) -> dict[str, str]:
+    """Node -> a buffer that replicas of it would have one each of, and that is more than a statistic."""
+    written = written_initializers(graph)
+    learnt = {k for k, writers in written.items() if all(_learns(graph, name, k) for name in writers)}
+    own: dict[str, str] = {}
+    for k, writers in written.items():
+        touching = touching_initializer(graph, k)
+        unread = touching <= writers and (k in learnt or _is_count(graph, k, writers, learnt))
+        if not unread:
+            own |= dict.fromkeys(writers | touching, k)
+    return own
+
+
+def _learns(graph: Graph, name: str, k: str) -> bool:
+    """Whether a node is a normalisation in training mode that takes `k` as its running statistics alone."""
+    node = graph.nodes[name]
     if node.op.startswith(CALL):
         return False
-    return (
-        "batch_norm" in node.op
-        or "instance_norm" in node.op
-        or (own.shape == () and own.dtype.startswith("int"))
-    )
+    running, others = running_statistics(node)
+    computed_with = [storage_root(graph, reference) for reference in others]
+    return bool(running) and INITIALIZER + k not in computed_with
+
+
+def _is_count(graph: Graph, k: str, writers: Collection[str], learnt: Collection[str]) -> bool:
+    """Whether it counts the batches of a normalisation whose statistics are `learnt`, beside these."""
+    own = graph.initializers[k]
+    beside = {each.rpartition(".")[0] for name in learnt for each in _names(graph.initializers[name])}
+    counts = any(each.rpartition(".")[2] == COUNT for each in _names(own))
+    adds = all(graph.nodes[name].op == "aten.add_.Tensor" for name in writers)
+    return counts and adds and any(each.rpartition(".")[0] in beside for each in _names(own))
+
+
+def _names(initializer: Initializer) -> tuple[str, ...]:
+    return (initializer.name, *initializer.aliases)

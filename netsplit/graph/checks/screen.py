@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from netsplit.graph.checks.written import Written
 from netsplit.graph.surroundings.reach import (
     attributes,
+    globals_of,
     has_contents,
     is_own_file,
     is_own_module,
     named_outside,
-    names_in,
     slots,
 )
 
@@ -92,7 +92,7 @@ def _reader(value: Any) -> Contents | None:
 
 def _function_reader(function: FunctionType) -> Contents:
     own, cells = function.__globals__, function.__closure__ or ()
-    keys = [key for key in dict.fromkeys(names_in(function.__code__)) if not key.startswith("__")]
+    keys = [key for key in globals_of(function) if not key.startswith("__")]
     outside = [(vars(owner), key) for _, owner, key in named_outside(function)]
 
     def read() -> list[Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import CaptureError
-from netsplit.graph.analyse import Facts, analyse, storage_id
+from netsplit.graph.analyse import Facts, analyse, kept_for_backward, storage_id
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.recording.call import RecordedCall
@@ -41,7 +41,7 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
         constants={k: t for k, t in recorder.stand_ins.constants.items() if k in initializers},
         calls={node.op: recorder.payloads[node.op] for node in nodes.values() if node.op.startswith(CALL)},
     )
-    facts = Facts(
+    facts = Facts.of_tensors(
         {k: recorder.tensors[k] for k in names},
         {k: recorder.stand_ins.fake[k] for k in initializers},
         {call.name: call.writes for call in calls},
@@ -69,7 +69,8 @@ def _used(
 def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
     read = list(dict.fromkeys(read_by(call)))
     inputs = tuple(name for tag, name in read if tag == "var")
-    saved, other = _saved(recorder, call, inputs, own)
+    local = {k: recorder.tensors[k] for k in (*inputs, *(k for k in call.outputs if k))}
+    saved, other = kept_for_backward(call.saved, local, own)
     return Node(
         name=call.name,
         op=call.op,
@@ -104,25 +105,6 @@ def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
                 node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
             )
     return kept
-
-
-def _saved(
-    recorder: Recorder, call: RecordedCall, inputs: Sequence[str], own: Set[int]
-) -> tuple[tuple[str, ...], int]:
-    """Variables that the backward keeps alive, and bytes of what else it does.
-
-    `own`: storages of initializers.
-    """
-    local = {storage_id(recorder.tensors[k]): k for k in (*inputs, *(k for k in call.outputs if k))}
-    names: dict[str, None] = {}
-    other: dict[int, int] = {}
-    for tensor in call.saved:
-        key = storage_id(tensor)
-        if key in local:
-            names[local[key]] = None
-        elif key not in own:
-            other[key] = tensor.untyped_storage().nbytes()
-    return tuple(names), sum(other.values())
 
 
 def _variables(recorder: Recorder, nodes: Mapping[str, Node], names: Sequence[str]) -> dict[str, Variable]:
@@ -163,9 +145,15 @@ def _refuse_writes(recorder: Recorder) -> None:
 
 def _written(name: str, recorder: Recorder, where: str) -> str:
     if recorder.stand_ins.initializers[name].requires_grad:
+        renormed = any(call.op.startswith("aten.embedding_renorm_") for call in recorder.calls)
+        instead = (
+            "leave max_norm out and renormalise the rows after the step"
+            if renormed
+            else "change it after the step, or make it a buffer"
+        )
         return (
             f"the parameter '{name}' is written in the forward{where}, between forwards and backwards of "
-            "other micro-batches: change it after the step, or make it a buffer."
+            f"other micro-batches: {instead}."
         )
     return (
         f"what is written into the buffer '{name}'{where} carries a gradient, which would go back into "

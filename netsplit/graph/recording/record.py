@@ -138,8 +138,9 @@ class Recorder(SchemaCheckMode):
             saved.append(tensor)
             return tensor
 
-        try:
-            with Watched(keep, lambda tensor: tensor):
+        try:  # By the code that runs on values, not by what torch has in its place for traces: there a
+            # dropout that draws nothing returns a copy, and one that draws keeps a byte an element.
+            with Watched(keep, lambda tensor: tensor), torch._C._DisablePythonDispatcher():
                 result = func(*given, **named)
         except (Unrecordable, NetSplitError):
             raise

@@ -1,22 +1,28 @@
-"""The mode of tensors without data, with the shapes of a batch normalisation known at once.
+"""The mode of tensors without data, with what torch is slow or wrong to say of their operators.
 
-torch finds them by running what the operator is made of, some twenty operators for each new shape: two
-thirds of the first capture of a convolutional network.
+It finds the shapes of a batch normalisation by running what the operator is made of, some twenty operators
+for each new shape: two thirds of the first capture of a convolutional network. And of the workspace that an
+LSTM layer keeps for its backward on a CPU, more than all else that it keeps, it says that it is empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["StandInMode"]
 
 _NORM = torch.ops.aten._native_batch_norm_legit.default
+_RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+_ENOUGH_BYTES = 2**20
+"""Of an LSTM layer's output; from there on what is kept grows by the same bytes a step, but for pages."""
 
 
 class StandInMode(FakeTensorMode):
@@ -29,7 +35,11 @@ class StandInMode(FakeTensorMode):
         if func is _NORM and not kwargs and args[0].device.type == "cpu" and args[0].dim() >= 2:
             with self:
                 return _batch_norm(args)
-        return super().dispatch(func, types, args, kwargs)
+        result: Any = super().dispatch(func, types, args, kwargs)
+        if func is _RNN_LAYER and args[-1] and torch.is_grad_enabled():
+            with self:
+                return *result[:-1], torch.empty(_workspace_bytes(args), dtype=torch.uint8)
+        return result
 
 
 def _batch_norm(args: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,3 +49,54 @@ def _batch_norm(args: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
     dtype = next((each.dtype for each in (weight, mean) if each is not None), x.dtype)
     normalised = torch.empty_like(x, memory_format=suggest_memory_format(x))
     return normalised, x.new_empty(channels, dtype=dtype), x.new_empty(channels, dtype=dtype)
+
+
+def _workspace_bytes(args: Sequence[Any]) -> int:
+    """Of an LSTM layer, which its library alone knows: by running it, on few of many steps."""
+    x, hx = args[0], args[5]
+    steps, samples, features = x.shape
+    shape = (samples, features, hx.shape[-1], x.dtype, *args[7:8], args[9], args[12])
+    some = 2 * -(-_ENOUGH_BYTES // (2 * samples * hx.shape[-1] * x.element_size()))
+    if steps <= some:
+        return _kept_bytes(steps, *shape)
+    at_some = _kept_bytes(some, *shape)
+    return at_some + (steps - some) * (at_some - _kept_bytes(some // 2, *shape)) // (some // 2)
+
+
+@cache
+def _kept_bytes(
+    steps: int,
+    samples: int,
+    features: int,
+    hidden: int,
+    dtype: torch.dtype,
+    reverse: bool,
+    mode: int,
+    has_biases: bool,
+) -> int:
+    with _disable_current_modes(), torch.enable_grad():  # without it nothing is kept
+        x, state = (
+            torch.zeros(steps, samples, features, dtype=dtype),
+            torch.zeros(1, samples, hidden, dtype=dtype),
+        )
+        weights = [torch.zeros(4 * hidden, width, dtype=dtype) for width in (features, hidden)]
+        biases = [torch.zeros(4 * hidden, dtype=dtype) for _ in range(2)]
+        kept = torch.mkldnn_rnn_layer(
+            x,
+            weights[0],
+            weights[1],
+            biases[0],
+            biases[1],
+            state,
+            state,
+            reverse,
+            [],
+            mode,
+            hidden,
+            1,
+            has_biases,
+            False,
+            False,
+            True,
+        )
+    return int(kept[-1].nbytes)

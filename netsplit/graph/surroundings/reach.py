@@ -9,6 +9,7 @@ numbers and texts that the user's code names of it (``torch.steps``) are the use
 
 from __future__ import annotations
 
+import dis
 import functools
 import random
 import sys
@@ -31,6 +32,7 @@ __all__ = [
     "INSIDE",
     "SIMPLE",
     "attributes",
+    "globals_of",
     "has_contents",
     "is_own_file",
     "is_own_module",
@@ -47,6 +49,13 @@ INSIDE = "\0"
 
 CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set, frozenset, deque})
 """Of exactly these kinds, a container has no attributes."""
+
+_OF_GLOBALS = frozenset(
+    {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+)
+_LOOK_UP = frozenset({"eval", "exec", "vars", "globals", "__import__"})
+_LEAD_TO_GLOBALS = frozenset({"modules", "import_module", "builtins", "__globals__", "f_globals"})
+"""Builtins and attributes with which code may find a global by a text (``sys.modules[__name__].steps``)."""
 
 _DEPTH, _MOST, _LONG = 12, 20_000, 256
 _CLOSED = (Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, ContextVar)
@@ -151,7 +160,7 @@ def _of_function(function: FunctionType) -> Iterator[Named]:
         yield f"a default argument of {where}", value
     for key, value in vars(function).items():
         yield f"'{key}' of the function {where}", value
-    for key in _named(function):
+    for key in globals_of(function):
         value = function.__globals__.get(key)
         if value is not None and not isinstance(value, ModuleType):
             yield f"the global '{key}' in {where}", value
@@ -176,7 +185,7 @@ def named_outside(function: FunctionType) -> Iterator[tuple[str, Any, str]]:
     seen = set()
     while queue:
         path, owner = queue.popleft()
-        if id(owner) in seen or vars(owner) is own:
+        if id(owner) in seen:
             continue
         seen.add(id(owner))
         for key in names:
@@ -191,10 +200,23 @@ def _is_outside(value: Any) -> bool:
     return isinstance(value, ModuleType) or (isinstance(value, type) and not is_own_module(value.__module__))
 
 
+def globals_of(function: FunctionType) -> dict[str, None]:
+    """Names of the globals that code reads or sets; of all in it, where it looks names up in other ways."""
+    names, own = _named(function), dict.fromkeys(_globals_in(function.__code__))
+    return names if own.keys() & _LOOK_UP or names.keys() & _LEAD_TO_GLOBALS else own
+
+
 def _named(function: FunctionType) -> dict[str, None]:
     """Names in its code, texts that may be names too (``globals()["steps"]``)."""
     names = dict.fromkeys(names_in(function.__code__))
     return names | dict.fromkeys(function.__globals__) if "globals" in names else names
+
+
+@functools.lru_cache(maxsize=10_000)
+def _globals_in(code: CodeType) -> tuple[str, ...]:
+    own = [each.argval for each in dis.get_instructions(code) if each.opname in _OF_GLOBALS]
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return (*own, *(name for each in inner for name in _globals_in(each)))
 
 
 def _of_object(name: str, value: Any) -> Iterator[Named]:

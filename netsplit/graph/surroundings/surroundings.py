@@ -27,6 +27,7 @@ from netsplit.graph.code_places import line_of
 from netsplit.graph.surroundings.reach import (
     SIMPLE,
     attributes,
+    globals_of,
     is_own_file,
     is_own_module,
     names_in,
@@ -143,7 +144,7 @@ def _around(function: FunctionType) -> dict[_AttributeName, Any]:
     around: dict[_AttributeName, Any] = {}
     for space in spaces.values():
         imported = _is_imported(space.__name__)
-        for key in names:
+        for key in globals_of(function) if vars(space) is function.__globals__ else names:
             if key not in vars(space):
                 continue
             place, value = _AttributeName(space.__name__, "", key), vars(space)[key]

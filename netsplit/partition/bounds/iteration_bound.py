@@ -13,7 +13,8 @@ and a whole one is a placement. Its rows are
     window      what begins at least a after the iteration's begin and ends at least b before its end is done
                 in T - a - b (Fernandez and Bussell, IEEE Trans. Computers 1973); of the windows those that
                 the last solution breaks
-    host        of devices that slow one another: a second is one in which one computes, or several do
+    host        of devices that slow one another: a second is one in which one computes, or several do, each
+                class at its best number of them; and all classes together share the processors
 
 Overlapped transfers, contention of links and of copying, recomputation, and the order of tasks are left out:
 they only delay.
@@ -35,22 +36,25 @@ from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.mixed_integer import highs, run_highs
 from netsplit.partition.engines.rows import Rows, Term
 
-__all__ = ["iteration_bound_s"]
+__all__ = ["LIMIT_S", "iteration_bound_s"]
 
 _MOST = 40_000  # atoms times kinds of devices, beyond which the work is counted in sum
 _ROUNDS = 6  # of windows
 _A_ROUND = 4  # windows
 _WORTH = 2e-3  # relative growth of the bound for which another round is made
 _LEVELS = 24  # heads, and tails, that windows begin and end at
-_LIMIT_S = 0.7
+LIMIT_S = 0.7  # of linear programmes
 _SAFE = 1 - 1e-7  # of what a linear programme's solver answers
 
 
-def iteration_bound_s(problem: Problem, schedule: AnySchedule) -> float:
+def iteration_bound_s(problem: Problem, schedule: AnySchedule, limit_s: float = LIMIT_S) -> float:
     """Seconds that no iteration of the problem is below.
 
     Of any placement on all of the devices or some, in any order that a schedule may have, with replicas of
     all nodes but `schedule.alone`.
+
+    Args:
+        limit_s: for linear programmes, at most; 0: the work is counted in sum.
     """
     instance = Instance.of(problem)
     if not instance.n:
@@ -62,7 +66,7 @@ def iteration_bound_s(problem: Problem, schedule: AnySchedule) -> float:
     present = np.where(alone, held, present)
     work = FractionalWork(tasks, schedule, _classes(instance), held, present, alone)
     bounds = [tasks.path_s, _whole_s(work), _cut_s(tasks, schedule, present)]
-    return max(*bounds, work.least_s(max(bounds)))
+    return max(*bounds, work.least_s(max(bounds), limit_s))
 
 
 def _held(instance: Instance, schedule: AnySchedule) -> Floats:
@@ -88,8 +92,7 @@ def _contended(instance: Instance) -> set[int]:
     return {
         int(host)
         for host in set(instance.host_of[instance.host_of >= 0].tolist())
-        if (instance.host_of == host).sum() > 1
-        and any(instance.on[p].contention > 1.0 for p in np.flatnonzero(instance.host_of == host))
+        if (instance.slowdown[instance.host_of == host] > 1.0).any()
     }
 
 
@@ -114,11 +117,11 @@ class FractionalWork:
         first = [int(each[0]) for each in self.classes]
         self.sizes = np.array([len(each) for each in self.classes])
         self.capacity = self.instance.capacity[first]
-        self.work_s = self.tasks.work_s[:, first]  # [3n, C]
+        self.work_s = self.tasks.work_s[:, self.instance.kind_of[first]]  # [3n, C]
         self.atom = self.instance.atom_of[self.tasks.node]
         self.contended = _contended(self.instance)
         self.host = self.instance.host_of[first]
-        self.contention = np.array([self.instance.on[p].contention for p in first])
+        self.slowdown = self.instance.slowdown[first]  # [C, devices of a host + 1]
         self.overhead_s = np.array([self.instance.on[p].instruction_s for p in first])
         self.fits = np.all(self.present[:, :, None] <= self.capacity, axis=0)
 
@@ -133,11 +136,12 @@ class FractionalWork:
         np.add.at(sums, self.atom[window], self.work_s[window])
         return sums
 
-    def least_s(self, known_s: float) -> float:
-        """The optimum, at least `known_s`."""
-        if self.atoms * len(self.classes) > _MOST:
-            return max(known_s, self._in_sum())
-        deadline = time.perf_counter() + _LIMIT_S
+    def least_s(self, known_s: float, limit_s: float) -> float:
+        """The optimum, or what was proven of it in the time; at least `known_s`."""
+        deadline = time.perf_counter() + min(limit_s, LIMIT_S)
+        known_s = max(known_s, self._in_sum())
+        if limit_s <= 0 or self.atoms * len(self.classes) > _MOST:
+            return known_s
         self._base()
         best_s, windows = known_s, set[tuple[float, float]]()
         for _ in range(_ROUNDS):
@@ -194,16 +198,41 @@ class FractionalWork:
             self.rows.add([(0, -float(size)), *self._terms(seconds, c)], -size * outside_s)
 
     def _hosts(self, seconds: Floats, outside_s: float) -> None:
-        """In the seconds in which several devices of a host compute, each does one by its contention."""
+        """A second in which one device of a host computes does as much as its slowdown lets it; one in which
+        several do, what the devices of a class, and those of all classes by weight, do at best."""
         for host in self.contended:
+            of_host = np.flatnonzero(self.host == host)
+            weights, together = self._together(of_host)
             shared, self.columns = self.columns, self.columns + 1
             sums: list[Term] = [(0, -1.0), (shared, 1.0)]
-            for c in np.flatnonzero(self.host == host).tolist():
+            all_classes: list[Term] = [(shared, -together)]
+            for c, weight in zip(of_host.tolist(), weights.tolist(), strict=True):
                 alone, self.columns = self.columns, self.columns + 1
-                slowed = -float(self.sizes[c] / self.contention[c])
-                self.rows.add([(alone, -1.0), (shared, slowed), *self._terms(seconds, c)])
+                done: list[Term] = [(alone, -1.0 / float(self.slowdown[c, 1])), *self._terms(seconds, c)]
+                self.rows.add([(shared, -self._several(c)), *done])
                 sums.append((alone, 1.0))
+                all_classes += [(column, weight * each) for column, each in done]
+            if len(of_host) > 1:
+                self.rows.add(all_classes)
             self.rows.add(sums, -outside_s)
+
+    def _several(self, c: int) -> float:
+        """Most seconds of work that a class does in one in which two devices of its host or more compute."""
+        host = int((self.instance.host_of == self.host[c]).sum())
+        computing = np.arange(2, host + 1)
+        done = np.minimum(computing, self.sizes[c]) / self.slowdown[c, computing]
+        return float(done.max(initial=0.0))
+
+    def _together(self, of_host: Ints) -> tuple[Floats, float]:
+        """A weight for each class of a host, and the most that a second of several devices does, so weighed.
+
+        Weighed by what two that compute slow one another, devices that take turns on processors do the same
+        whichever of them compute.
+        """
+        weights = self.slowdown[of_host, min(2, self.slowdown.shape[1] - 1)]
+        rates = np.repeat(weights[:, None] / self.slowdown[of_host], self.sizes[of_host], axis=0)
+        several = range(2, len(rates) + 1)
+        return weights, max((float(np.sort(rates[:, k])[-k:].sum()) for k in several), default=0.0)
 
     def _terms(self, seconds: Floats, c: int) -> list[Term]:
         return [(self._x(a, c), float(seconds[a, c])) for a in np.flatnonzero(seconds[:, c]).tolist()]
@@ -256,11 +285,16 @@ class FractionalWork:
 
     def _of_host(self, host: int, loads: list[Floats]) -> Floats:
         """Seconds that devices of a host need for these loads at least, evenly divided in each class."""
-        own = [(loads[c], self.sizes[c], self.contention[c]) for c in np.flatnonzero(self.host == host)]
-        best = np.full(own[0][0].shape, np.inf)
-        for shared in [np.zeros_like(best), *(grid / size * slowed for grid, size, slowed in own)]:
-            alone = sum(np.maximum(grid - shared * size / slowed, 0.0) for grid, size, slowed in own)
-            best = np.minimum(best, shared + alone)
+        of_host = np.flatnonzero(self.host == host)
+        own = [(loads[c], self._several(c), float(self.slowdown[c, 1])) for c in of_host.tolist()]
+        weights, together = self._together(of_host)
+        weighed = np.sum([w * grid for w, (grid, _, _) in zip(weights, own, strict=True)], axis=0)
+        best: Floats = np.sum([grid * slowed for grid, _, slowed in own], axis=0)
+        if together > 0:
+            for several in [weighed / together, *(grid / most for grid, most, _ in own)]:
+                shared = np.maximum(several, weighed / together)
+                alone = sum(np.maximum(grid - shared * most, 0.0) * slowed for grid, most, slowed in own)
+                best = np.minimum(best, shared + alone)
         return best
 
 
@@ -305,10 +339,15 @@ def _cut_s(tasks: IterationTasks, schedule: AnySchedule, present: Floats) -> flo
     for a, b in ends.tolist():
         parts.merge(a, b)
     root = np.array([parts.find(a) for a in range(len(instance.atoms))])
+    tight = [
+        part
+        for part in dict.fromkeys(root.tolist())
+        if (present[:, root == part].sum(axis=1) > instance.capacity.max()).any()
+    ]
+    if not tight:
+        return 0.0
     bound_s, seconds = 0.0, np.where(ends[:, 0] == ends[:, 1], np.inf, tasks.cut_s(schedule))
-    for part in set(root.tolist()):
-        inside = root[ends[:, 0]] == part
-        if (present[:, root == part].sum(axis=1) > instance.capacity.max()).any():
-            least = float(seconds[inside].min(initial=np.inf))
-            bound_s = max(bound_s, least if np.isfinite(least) else 0.0)
+    for part in tight:
+        least = float(seconds[root[ends[:, 0]] == part].min(initial=np.inf))
+        bound_s = max(bound_s, least if np.isfinite(least) else 0.0)
     return bound_s

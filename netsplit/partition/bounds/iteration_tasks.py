@@ -8,6 +8,7 @@ one micro-batch with everything at its fastest. They hold for every micro-batch,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.step_graph import StepGraph
+from netsplit.profile.costs import DeviceCosts
 
 __all__ = ["AnySchedule", "IterationTasks"]
+
+_MOST_AT_ONCE = 2_000_000  # edges times kinds of pairs, of which some tables are made
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,13 @@ class AnySchedule:
 
 @dataclass(frozen=True, eq=False)
 class IterationTasks:
-    """Of n nodes, one after another: n forwards, n backwards, n of what can wait. Seconds throughout."""
+    """Of n nodes, one after another: n forwards, n backwards, n of what can wait. Seconds throughout.
+
+    Devices are taken by their K kinds (`Instance.kind_of`), as there may be a thousand of one.
+    """
 
     graph: StepGraph
-    work_s: Floats  # [3n, D] of all micro-batches, were they all on the device
+    work_s: Floats  # [3n, K] of all micro-batches, were they all on a device of the kind
     fastest_s: Floats  # [3n] of one micro-batch, as part of a path
     head_s: Floats  # [3n]
     tail_s: Floats  # [3n]
@@ -52,20 +59,22 @@ class IterationTasks:
     @classmethod
     def of(cls, instance: Instance, schedule: AnySchedule) -> IterationTasks:
         graph, n, m = StepGraph(instance), instance.n, schedule.microbatches
+        first = instance.first_of_kind
+        forward_s, on = instance.forward_s[:, first], [instance.on[p] for p in first]
         trained = instance.trained[:, None] & schedule.training
-        backward_s = instance.backward_s * trained
-        later_s = np.zeros_like(backward_s) if schedule.whole else _weight_s(instance) * trained
+        backward_s = instance.backward_s[:, first] * trained
+        later_s = np.zeros_like(backward_s) if schedule.whole else _weight_s(instance.names, on) * trained
         if (later_s > backward_s).any():  # beside such a node, others' first parts may take no time
             later_s = backward_s
-        step_s = instance.step_s * trained
-        adding = [min(each.accumulate_s_per_byte, each.step_s_per_byte) for each in instance.on]
+        step_s = np.outer(instance.trainable_bytes, [each.step_s_per_byte for each in on]) * trained
+        adding = [min(each.accumulate_s_per_byte, each.step_s_per_byte) for each in on]
         added_s = (m - 1) * np.outer(instance.trainable_bytes, adding) * trained * schedule.once
         soon_s = backward_s - later_s
         work_s = np.concatenate(
-            [m * instance.forward_s, m * soon_s, m * later_s + step_s + added_s],
+            [m * forward_s, m * soon_s, m * later_s + step_s + added_s],
         )
-        fastest_s = np.concatenate([instance.forward_s, soon_s, later_s + step_s]).min(axis=1, initial=np.inf)
-        overhead_s = min(each.instruction_s for each in instance.on)
+        fastest_s = np.concatenate([forward_s, soon_s, later_s + step_s]).min(axis=1, initial=np.inf)
+        overhead_s = min(each.instruction_s for each in on)
         head_s, tail_s = _paths(graph, fastest_s, trained[:, 0], overhead_s)
         return cls(graph, work_s, fastest_s, head_s, tail_s, np.tile(np.arange(n), 3))
 
@@ -75,27 +84,31 @@ class IterationTasks:
         return float((self.head_s + self.fastest_s + self.tail_s).max(initial=0.0))
 
     def cut_s(self, schedule: AnySchedule) -> Floats:
-        """[edges of `graph`] the longest path of a micro-batch with the edge between two devices."""
-        graph, i = self.graph, self.graph.instance
-        n, apart = graph.n, ~np.eye(len(i.devices), dtype=bool)
+        """[edges of `graph`] the longest path of a micro-batch with the edge between two devices.
+
+        Pairs of devices are taken by their kinds, a few edges at a time where these are many.
+        """
+        graph, n = self.graph, self.graph.n
+        latency_s, latency_back_s, pace, pace_back, message_s, message_back_s = graph.instance.pair_kinds
         edges = np.array(list(graph.edges), np.int64).reshape(-1, 2)
         nbytes = np.array(list(graph.edges.values()), np.int64).reshape(-1, 2)
-        v, w = edges.T
-        message = np.array([each.message_overhead_s for each in i.on])
-        ends_s = self.head_s + self.fastest_s
-        rest_s = self.fastest_s + self.tail_s
-        forth = i.latency_s + nbytes[:, :1, None] * i.seconds_per_byte + message[:, None]
-        back = i.latency_s.T + nbytes[:, 1:, None] * i.seconds_per_byte.T + message[None, :]
-        back = np.where((nbytes[:, 1] >= 0)[:, None, None] & schedule.training, back, 0.0)
-        returns = (nbytes[:, 1] >= 0) & schedule.training
+        ends_s, rest_s = self.head_s + self.fastest_s, self.fastest_s + self.tail_s
         inner = self._there_and_back()
-        single = np.maximum(
-            (ends_s[v] + rest_s[w])[:, None, None] + forth,
-            np.where(returns, ends_s[n + w] + rest_s[n + v], 0.0)[:, None, None] + back,
-        )
-        both = np.where(returns, ends_s[v] + inner[w] + rest_s[n + v], 0.0)[:, None, None] + forth + back
-        seconds = np.maximum(single, both)
-        return np.asarray(seconds[:, apart].min(axis=1, initial=np.inf))
+        least = np.full(len(edges), np.inf)
+        few = max(1, _MOST_AT_ONCE // max(len(latency_s), 1))
+        for begin in range(0, len(edges) if len(latency_s) else 0, few):
+            own = slice(begin, begin + few)
+            (v, w), (sent, returned) = edges[own].T, nbytes[own].T[:, :, None]
+            returns = (returned >= 0) & schedule.training
+            forth = latency_s + sent * pace + message_s
+            back = np.where(returns, latency_back_s + returned * pace_back + message_back_s, 0.0)
+            single = np.maximum(
+                (ends_s[v] + rest_s[w])[:, None] + forth,
+                np.where(returns, (ends_s[n + w] + rest_s[n + v])[:, None], 0.0) + back,
+            )
+            both = np.where(returns, (ends_s[v] + inner[w] + rest_s[n + v])[:, None], 0.0) + forth + back
+            least[own] = np.maximum(single, both).min(axis=1)
+        return least
 
     def _there_and_back(self) -> Floats:
         """[n] least seconds from the start of a node's forward to the end of its backward."""
@@ -106,11 +119,10 @@ class IterationTasks:
         return seconds
 
 
-def _weight_s(instance: Instance) -> Floats:
-    """[n, D] the part of backward seconds that can be put off."""
-    return np.array(
-        [[each.nodes[v].weight_s for each in instance.on] for v in instance.names], float
-    ).reshape(instance.n, len(instance.on))
+def _weight_s(names: Sequence[str], on: Sequence[DeviceCosts]) -> Floats:
+    """[n, K] the part of backward seconds that can be put off."""
+    rows = [[each.nodes[v].weight_s for each in on] for v in names]
+    return np.array(rows, float).reshape(len(names), len(on))
 
 
 def _paths(

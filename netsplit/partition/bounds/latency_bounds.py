@@ -149,7 +149,8 @@ def least_load_s(instance: Instance) -> float:
 
     With seconds p[v, d] the time T has T * rate at least the sum of the least seconds, where device d does in
     a second no more least-seconds of work than its speed, the max over v of (least p[v] / p[v, d]). Devices
-    that share a host's memory do the sum of their speeds, each divided by its contention, or one its own.
+    that share a host do the sum of the speeds of those that compute, each divided by its slowdown while so
+    many do; of how many it is best.
     """
     seconds = instance.forward_s + instance.backward_s + instance.step_s * instance.trained[:, None]
     least = seconds.min(axis=1, initial=np.inf)
@@ -157,9 +158,10 @@ def least_load_s(instance: Instance) -> float:
     if not some.any():
         return 0.0
     speed = (least[some, None] / seconds[some]).max(axis=0)
-    slowed = speed / [each.contention for each in instance.on]
     rate = speed[instance.host_of < 0].sum()
     for host in range(instance.host_of.max(initial=-1) + 1):
-        there = instance.host_of == host
-        rate += max(speed[there].max(), slowed[there].sum())
+        there = np.flatnonzero(instance.host_of == host)
+        rate += max(
+            np.sort(speed[there] / instance.slowdown[there, k])[-k:].sum() for k in range(1, len(there) + 1)
+        )
     return float(least[some].sum() / rate)

@@ -197,6 +197,32 @@ class Instance:
         return np.outer(self.trainable_bytes, [each.step_s_per_byte for each in self.on])
 
     @cached_property
+    def kind_of(self) -> Ints:
+        """[D] number of the device's kind: devices of one have the same costs."""
+        numbers: dict[int, int] = {}
+        return np.array([numbers.setdefault(id(each), len(numbers)) for each in self.on], np.int64)
+
+    @cached_property
+    def first_of_kind(self) -> Ints:
+        """[kinds] a device of each."""
+        return np.unique(self.kind_of, return_index=True)[1].astype(np.int64)
+
+    @cached_property
+    def pair_kinds(self) -> Floats:
+        """[6, pairs] what tells pairs p -> q of different devices apart, each once: latency and seconds
+        per byte there and back, and what a message costs p and q.
+        """
+        message_s = np.broadcast_to([each.message_overhead_s for each in self.on], self.latency_s.shape)
+        there = [self.latency_s, self.latency_s.T, self.seconds_per_byte, self.seconds_per_byte.T]
+        apart = ~np.eye(len(self.devices), dtype=bool)
+        rows = np.array([each[apart] for each in (*there, message_s.T, message_s)])
+        number = np.zeros(rows.shape[1], np.int64)
+        for row in rows:  # as far as rows tell apart: a sort of numbers, which is far quicker than of columns
+            _, own = np.unique(row, return_inverse=True)
+            _, number = np.unique(number * rows.shape[1] + own, return_inverse=True)
+        return rows[:, np.unique(number, return_index=True)[1]]
+
+    @cached_property
     def host_of(self) -> Ints:
         """[D] host whose memory the device's computations use, by number; -1: the device has its own."""
         hosts: dict[str, int] = {}
@@ -204,6 +230,14 @@ class Instance:
         return np.array(
             [-1 if each is None else hosts.setdefault(each, len(hosts)) for each in own], np.int64
         )
+
+    @cached_property
+    def slowdown(self) -> Floats:
+        """[D, most devices of a host + 1] how many times longer a computation of the device takes, by how
+        many devices of its host compute; the last of its own where its host has fewer."""
+        rows = list(self.problem.costs.slowdowns(self.problem.cluster.devices).values())
+        width = max(map(len, rows))
+        return np.array([(*row, *row[-1:] * (width - len(row))) for row in rows])
 
     @cached_property
     def successors(self) -> Csr:

@@ -44,7 +44,7 @@ def interchangeable_devices(instance: Instance) -> list[list[int]]:
     """The sets by seconds of all they do, bytes, links and hosts."""
     columns, host = np.concatenate((instance.forward_s, instance.backward_s)), instance.host_of
     own = [
-        (int(c), columns[:, p].tobytes(), replace(instance.on[p], nodes={}))
+        (int(c), columns[:, p].tobytes(), instance.slowdown[p].tobytes(), replace(instance.on[p], nodes={}))
         for p, c in enumerate(instance.capacity)
     ]
     shared = (host[:, None] == host) & (host >= 0)

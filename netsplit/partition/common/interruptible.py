@@ -6,16 +6,22 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from netsplit.interrupts import interrupts_held, let_interrupt
+
 __all__ = ["cp_sat_solver", "interruptible"]
 
 T = TypeVar("T")
 
-_HEARD_WITHIN_S = 0.2  # where native code has left the signal such that it ends no wait (`siginterrupt`)
+_HEARD_WITHIN_S = 0.05
 _PATIENCE_S = 2.0  # for a solver to end; one that does not goes on alone until its limit
 
 
 def interruptible(solve: Callable[[], T], stop: Callable[[], object]) -> T:
-    """`solve()`, in a thread of its own while the main one can be interrupted; that calls `stop`."""
+    """`solve()`, in a thread of its own while the main one can be interrupted; that calls `stop`.
+
+    An interrupt is only noted as it comes, and raised by the waiting itself: whatever the main thread is in
+    just then, it is not lost.
+    """
     if threading.current_thread() is not threading.main_thread():  # others are never interrupted
         return solve()
     answers: list[T] = []
@@ -28,14 +34,16 @@ def interruptible(solve: Callable[[], T], stop: Callable[[], object]) -> T:
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_HEARD_WITHIN_S)
-    except BaseException:
-        stop()
-        thread.join(_PATIENCE_S)
-        raise
+    with interrupts_held():
+        thread.start()
+        try:
+            while thread.is_alive():
+                let_interrupt()
+                thread.join(_HEARD_WITHIN_S)
+        except BaseException:
+            stop()
+            thread.join(_PATIENCE_S)
+            raise
     if errors:
         raise errors[0]
     return answers[0]

@@ -26,8 +26,9 @@ class StepGraph:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         n = self.n = instance.n
-        self.seconds: Floats = np.concatenate([instance.forward_s, instance.backward_s])  # [2n, D]
-        self.fastest: Floats = self.seconds.min(axis=1)
+        kinds = instance.first_of_kind
+        own = np.concatenate([instance.forward_s[:, kinds], instance.backward_s[:, kinds]])
+        self.fastest: Floats = own.min(axis=1)
         self.edges: dict[Edge, tuple[int, int]] = {}  # to (bytes forward, bytes backward; -1: no gradient)
         for u in range(len(instance.variables)):
             maker, nbytes = int(instance.producer[u]), int(instance.nbytes[u])
@@ -49,6 +50,11 @@ class StepGraph:
     def _precede(self, a: int, b: int) -> None:
         self.after[a].append(b)
         self.before[b].append(a)
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """[2n, D]"""
+        return np.concatenate([self.instance.forward_s, self.instance.backward_s])
 
     @cached_property
     def head(self) -> Floats:

@@ -62,7 +62,7 @@ def _of_devices(instance: Instance) -> DeviceSeconds:
     return DeviceSeconds(
         np.array([each.instruction_s for each in on]),
         np.array([each.message_overhead_s for each in on]),
-        np.array([each.contention for each in on]),
+        instance.slowdown,
         instance.host_of,
         np.array([each.copy_s_per_byte for each in on]),
         np.array([each.step_s_per_byte for each in on]),

@@ -222,7 +222,7 @@ class Search:
         results: list[Annealed] = []
         rounds = self._rounds(len(places)) if places else []
         if places:
-            self._pace(places[0])
+            self.move_time_s(places[0])
         for i, each in enumerate(rounds):
             if i == WIDE:
                 self.warm.set()
@@ -255,12 +255,13 @@ class Search:
             rounds.append(_AnnealingRound(count, max(1, int(min(most, part * total / count))), heat, workers))
         return rounds
 
-    def _pace(self, where: Ints) -> None:
-        """Measure how long a move takes."""
+    def move_time_s(self, where: Ints) -> float:
+        """Seconds of a move, measured."""
         began = time.perf_counter()
         for _ in range(PACED):
             self.annealer.evaluate(where)
         self.move_s = (time.perf_counter() - began) / PACED
+        return self.move_s
 
     def _paced(self, rounds: Sequence[_AnnealingRound]) -> int:
         """Moves of the first of these rounds: fewer where the clock would end the last before it is cold."""
@@ -335,8 +336,10 @@ class Search:
         self.offer(Scheduled(where, order, self._value_of(placement), source))
 
     def refine(self, where: Ints, heat: float) -> None:
-        """Anneal one placement on both cores until `stop`, as cold as the time allows."""
-        self._pace(where)
+        """Anneal one placement on both cores until `stop`, as cold as the time allows.
+
+        How long a move takes must be known (`move_time_s`).
+        """
         moves = int(0.9 * max(0.0, self.deadline - time.perf_counter()) / max(self.move_s, 1e-9))
         if moves > 0:
             for one in self._round([where, where], moves, heat, workers=2):

@@ -27,11 +27,11 @@ KINDS = {"single_batch": SINGLE_BATCH, "gpipe": GPIPE, "1f1b": ONE_F_ONE_B, "eag
 
 
 class DeviceSeconds(NamedTuple):
-    """`DeviceCosts` without its nodes, for compiled functions; all [D]."""
+    """`DeviceCosts` without its nodes, for compiled functions; [D] where nothing else is said."""
 
     instruction: Floats
     message: Floats
-    contention: Floats
+    slowdown: Floats  # [D, devices of a host + 1]
     host: Ints  # whose memory the device shares with others; -1: it has its own
     copy_per_byte: Floats
     step_per_byte: Floats

@@ -248,15 +248,10 @@ def _ends(i: int, lists: Lists) -> tuple[int, int]:
 @inner
 def _slowed(device: DeviceSeconds) -> bool:
     """As `simulate.contention.contends`."""
-    host = device.host
-    for d in range(len(host)):
-        if device.copy_per_byte[d] > 0:
+    last = device.slowdown.shape[1] - 1
+    for d in range(len(device.host)):
+        if device.copy_per_byte[d] > 0 or device.slowdown[d, last] != 1.0:
             return True
-        if host[d] < 0 or device.contention[d] == 1.0:
-            continue
-        for e in range(len(host)):
-            if d != e and host[d] == host[e]:
-                return True
     return False
 
 
@@ -332,13 +327,13 @@ def _next(run: _Happened) -> tuple[float, int]:
 
 @inlined
 def _company(d: int, change: int, t: float, run: _Happened, device: DeviceSeconds) -> None:
-    """A device of a host begins or ends to compute; where it is the second, others have another pace."""
+    """A device of a host begins or ends to compute, which may change the pace of others there."""
     host = device.host
     if host[d] >= 0:
         run.busy[host[d]] += change
     if change > 0:
         _change(d, t, run, device)
-    if host[d] >= 0 and run.busy[host[d]] == (2 if change > 0 else 1):
+    if host[d] >= 0:
         for other in range(len(host)):
             if other != d and host[other] == host[d]:
                 _change(other, t, run, device)
@@ -352,8 +347,8 @@ def _change(d: int, t: float, run: _Happened, device: DeviceSeconds) -> None:
         return
     rate = min(max(1.0 - pace[_COPYING, d], 0.0), 1.0)
     host = device.host[d]
-    if host >= 0 and run.busy[host] > 1:
-        rate = rate / device.contention[d]
+    if host >= 0:
+        rate = rate / device.slowdown[d, run.busy[host]]
     if rate != pace[_RATE, d]:
         left = max(pace[_LEFT, d] - pace[_RATE, d] * (t - pace[_SINCE, d]), 0.0)
         pace[_LEFT, d], pace[_SINCE, d], pace[_RATE, d] = left, t, rate

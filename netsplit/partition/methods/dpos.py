@@ -1,22 +1,25 @@
 """`dpos`: FastT's device placement and operation sequencing.
 
 Source: Yi et al., "Fast Training of Deep Learning Models over Multiple GPUs" (FastT), Middleware
-2020, section 5.1, Algorithm 1. Operator splitting (Algorithm 2, OS-DPOS) is a rewrite of the graph and
-not part of this method.
+2020, section 5.1, Algorithm 1. Its operator splitting (Algorithm 2) is `os_dpos`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
 from netsplit.partition.base import Problem
+from netsplit.partition.common.fifo import fifo_starts
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Dpos", "longest_ranked_path", "max_ranks"]
+__all__ = ["Dpos", "Order", "longest_ranked_path", "max_ranks", "order_key", "sequenced"]
+
+Order = Literal["priority", "fifo"]
 
 
 @dataclass(frozen=True)
@@ -31,27 +34,54 @@ class Dpos(Partitioner):
     What the paper leaves open is decided so: ties for the path's device go to the one that takes more of
     the path, ties off the path to that device too (nodes of 0 seconds would scatter), then the first;
     "as many as possible" stops at the first node that does not fit; of several entries the one of the
-    largest rank is the path's. Line 20 of Algorithm 1 as noted sets FT to EST; it is EFT here. A node's
-    backward runs where its forward does, and its seconds count in the device's mean and beside the
-    finish time (see `heft`); memory is (5-18), of whole colocated sets.
+    largest rank is the path's; of successors of equal rank one whose forward is on it, then the first.
+    Line 20 of Algorithm 1 as noted sets FT to EST; it is EFT here. A node's backward runs where its forward
+    does, and its seconds count in the device's mean and beside the finish time (see `heft`); memory is
+    (5-18), of whole colocated sets.
 
     The bound w <= 2 w_opt + C_max (Theorem 1) needs that a task never waits while a device could run
     it. The forced device of the critical path, memory, and slots too short for a task all break that.
+
+    Args:
+        order: "fifo" keeps the devices, and orders operators as they become ready: without FastT's order
+            enforcement, for comparison.
     """
 
     name = "dpos"
     optimises = "one step's time, greedily: the critical path's device, else each task's earliest finish"
 
+    order: Order = "priority"
+
+    def __post_init__(self) -> None:
+        self.require("order", self.order in get_args(Order), "priority or fifo")
+
     def choose(self, problem: Problem) -> Choice:
-        instance = Instance.of(problem)
-        tasks = StepTasks.of(instance)
-        ranks = max_ranks(instance, tasks)
-        path = longest_ranked_path(tasks, ranks)
-        made = schedule_within_memory(
-            problem, self.name, tasks, tasks.by_rank(ranks), lambda: _PathChooser(instance, path)
-        )
+        made, path = sequenced(problem, StepTasks.of(Instance.of(problem)), self.name)
         notes = {**made.notes(), "critical_path_nodes": len(path)}
-        return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=notes)
+        key = order_key(made, self.order)
+        return Choice(made.device_of(), key, objective_s=made.makespan, notes=notes)
+
+
+def order_key(made: PartialSchedule, order: Order) -> dict[str, float]:
+    """Node -> seconds by which it is ordered: its start as scheduled, or where no order is enforced."""
+    if order == "priority":
+        return made.start_of()
+    return fifo_starts(made.instance, [made.where[a] for a in made.instance.atom_of.tolist()])
+
+
+def sequenced(problem: Problem, tasks: StepTasks, method: str) -> tuple[PartialSchedule, list[int]]:
+    """Algorithm 1: the schedule of all tasks, and the critical path that it was made for.
+
+    Raises:
+        InfeasibleError, TimeLimitError: as `schedule_within_memory`.
+    """
+    instance = Instance.of(problem)
+    ranks = max_ranks(instance, tasks)
+    path = longest_ranked_path(tasks, ranks)
+    made = schedule_within_memory(
+        problem, method, tasks, tasks.by_rank(ranks), lambda: _PathChooser(instance, path)
+    )
+    return made, path
 
 
 def max_ranks(instance: Instance, tasks: StepTasks) -> Floats:
@@ -73,7 +103,8 @@ def longest_ranked_path(tasks: StepTasks, ranks: Floats) -> list[int]:
     options = tasks.order.tolist()
     nodes: dict[int, None] = {}
     while options:
-        task = min(options, key=lambda t: (-ranks[t], place[t]))
+        # Of equal parts the backward's path would else take another than the forward's.
+        task = min(options, key=lambda t: (-ranks[t], t % tasks.n not in nodes, place[t]))
         nodes[task % tasks.n] = None
         options = after[task]
     return list(nodes)

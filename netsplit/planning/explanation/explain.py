@@ -19,6 +19,7 @@ from netsplit.planning.explanation.binding import (
     try_moves,
 )
 from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.explanation.parts import placed_splits
 from netsplit.planning.explanation.path import PathSpan, critical_path, overheads, predicted
 from netsplit.planning.explanation.uses import cut_edges, device_uses
 
@@ -83,6 +84,7 @@ def explain(
         path=path,
         stages=placement.stages,
         recomputed=_recomputed(instance, placement),
+        splits=placed_splits(placement),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from netsplit.partition.base import Objective, Stage
 from netsplit.planning.explanation.binding import Binding
 from netsplit.planning.explanation.notation import nbytes, node_run, percent, seconds, short, wrapped
+from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
 from netsplit.planning.explanation.path import PathSpan, merged, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
 
@@ -32,6 +33,7 @@ class Explanation:
     stages: tuple[Stage, ...] = ()
     recomputed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Device, and its nodes that are computed again for the backward."""
+    splits: tuple[PlacedSplit, ...] = ()
 
     @property
     def path_totals(self) -> dict[str, float]:
@@ -67,6 +69,7 @@ class Explanation:
             },
             "stages": [asdict(stage) for stage in self.stages],
             "recomputed": {device: list(nodes) for device, nodes in self.recomputed},
+            "splits": [asdict(split) for split in self.splits],
         }
 
 
@@ -99,6 +102,8 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     for device, nodes in explanation.recomputed:
         count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
         lines += wrapped(f"{device} computes {count} again for the backward: {node_run(nodes)}", "  ")
+    for text in parts_lines(explanation.splits):
+        lines += wrapped(text, "  ")
     lines.append("devices")
     for use in explanation.devices:
         lines += _device(use, explanation.objective_s)

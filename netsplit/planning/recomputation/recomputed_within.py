@@ -12,6 +12,7 @@ The knapsack (`knapsack`) reckons with estimates; which of its answers is taken 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -63,8 +64,14 @@ def recomputed_within(problem: Problem, placement: Placement) -> Placement:
     )
 
 
-def nearest_recomputed(problem: Problem, placement: Placement) -> tuple[Placement, dict[str, int]]:
-    """As `recomputed_within`, with its peaks; where nothing fits, what exceeds the capacities least."""
+def nearest_recomputed(
+    problem: Problem, placement: Placement, until: float = float("inf")
+) -> tuple[Placement, dict[str, int]]:
+    """As `recomputed_within`, with its peaks; where nothing fits, what exceeds the capacities least.
+
+    Args:
+        until: on ``time.perf_counter``; what is cheapest of all that fits is looked for no longer.
+    """
     compiler = simulated_by(problem)
     capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
     program = compiler.whole_microbatches(placement)
@@ -75,7 +82,7 @@ def nearest_recomputed(problem: Problem, placement: Placement) -> tuple[Placemen
         placement = replace(placement, recomputed=frozenset())
         program = compiler.whole_microbatches(placement)
         peaks = compiler.peak_bytes(program)
-    return _LeastRecomputation(compiler, capacity, placement, program, peaks).run()
+    return _LeastRecomputation(compiler, capacity, placement, program, peaks, until).run()
 
 
 @dataclass(eq=False)
@@ -138,6 +145,7 @@ class _LeastRecomputation:
     placement: Placement
     program: Program  # without recomputation
     peaks: dict[str, int]
+    until: float
     short: list[_Short] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -155,11 +163,13 @@ class _LeastRecomputation:
             for short in self.short:
                 if not short.done:
                     short.learn(self._over(short.names, peaks))
-            if all(short.done for short in self.short):
+            if all(short.done for short in self.short) or self._over_time:
                 break
         chosen = [short.parts(short.chosen) for short in self.short]
         if [short.chosen for short in self.short] != tried:
             peaks = self._tried(chosen)
+        if self._over_time:
+            return self._placed(chosen), peaks
         placement, peaks = self._without_needless(chosen, peaks)
         everything = self._placed([[short.everything] for short in self.short])
         if everything != placement and all(peaks[name] <= self.capacity[name] for name in peaks):
@@ -177,7 +187,7 @@ class _LeastRecomputation:
         at = [0] * len(chosen)
         for _ in range(_SPARED):
             fewer = [[*own[:n], *own[n + 1 :]] for own, n in zip(chosen, at, strict=True)]
-            if fewer == chosen:
+            if fewer == chosen or self._over_time:
                 break
             lower = self._tried(fewer)
             for n, short in enumerate(self.short):
@@ -187,6 +197,10 @@ class _LeastRecomputation:
                 else:
                     at[n] += 1
         return self._placed(chosen), peaks
+
+    @property
+    def _over_time(self) -> bool:
+        return time.perf_counter() > self.until
 
     def _over(self, names: tuple[str, ...], peaks: Mapping[str, int]) -> int:
         return max(peaks.get(name, 0) - self.capacity[name] for name in names)

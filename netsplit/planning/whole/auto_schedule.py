@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from netsplit.config import check_switches, suggest
 from netsplit.errors import ConfigError
@@ -41,21 +42,27 @@ class AutoSchedule:
 
     def __post_init__(self) -> None:
         check_switches(**{"schedule.replicas": self.replicas, "schedule.recompute": self.recompute})
-        if isinstance(self.time_limit_s, bool) or not self.time_limit_s > 0:
-            raise ConfigError(f"schedule.time_limit_s is {self.time_limit_s}: give more than 0 seconds.")
-        given = self.microbatches
-        listed = [given] if isinstance(given, int) else list(given) if given is not None else [1]
+        limit_s, given, names = self.time_limit_s, self.microbatches, self.schedules
+        if not _is_number(limit_s) or not 0 < limit_s < math.inf:
+            raise ConfigError(
+                f"schedule.time_limit_s is {limit_s!r}: give a finite number of seconds above 0."
+            )
+        listed = given if _is_list(given) else [1 if given is None else given]
         if not listed or any(isinstance(m, bool) or not isinstance(m, int) or m < 1 for m in listed):
             raise ConfigError(
-                f"schedule.microbatches is {given}: give a number of at least 1, a list of them, or null."
+                f"schedule.microbatches is {given!r}: give a whole number of at least 1, a list of them, or "
+                "null (None in Python)."
             )
-        for each in self.schedules if self.schedules is not None else ():
-            if each not in SCHEDULES:
+        if names is not None and (not _is_list(names) or not names):
+            raise ConfigError(
+                f"schedule.schedules is {names!r}: give a list of names, as [1f1b, gpipe], or null (None in "
+                "Python) for all."
+            )
+        for each in names or ():
+            if not isinstance(each, str) or each not in SCHEDULES:
                 raise ConfigError(
-                    f"schedule.schedules has '{each}', which is none: {suggest(each, SCHEDULES)}"
+                    f"schedule.schedules has {each!r}, which is none: {suggest(str(each), SCHEDULES)}"
                 )
-        if self.schedules is not None and not list(self.schedules):
-            raise ConfigError("schedule.schedules is empty: name some, or give null for all.")
 
     def counts(self, batch_size: int, devices: int) -> tuple[int, ...]:
         """Numbers of micro-batches to look at, ascending; of those given, the ones that a batch can make."""
@@ -73,6 +80,14 @@ class AutoSchedule:
         elif self.schedules is None:
             names = ("single_batch", "gpipe")
         return [_made(name, microbatches) for name in names]
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def _is_list(given: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes)
 
 
 def _made(name: str, microbatches: int) -> Schedule:

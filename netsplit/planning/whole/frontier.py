@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.summary import MIB
-from netsplit.planning.whole.judge import KINDS, Judge, Tried
+from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.tables import Column, Table
 
-__all__ = ["FrontierRow", "frontier_of", "frontier_table"]
+__all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table"]
 
 PER_KIND = 3
 _COLUMNS = (
@@ -51,17 +52,30 @@ def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierR
     """The best few placements of every kind, each under its best schedule; the chosen one first."""
     rows = [_row(winner, winner, batch_size)]
     for kind in KINDS:
-        seen = {_likeness(winner)}
+        seen: set[tuple[str, str]] = {_likeness(winner)} if kind == winner.kind else set()
         own = sorted((t for t in judge.tried if t.kind == kind), key=lambda tried: tried.rank)
         for tried in own:
             equal = tried.origin == winner.origin and tried.rank[:2] == winner.rank[:2]
-            if equal or _likeness(tried) in seen:
+            if (equal and kind == winner.kind) or _likeness(tried) in seen:
                 continue
-            if len(seen) > PER_KIND or (len(seen) > 1 and not tried.fits):
+            shown = len(seen) - (kind == winner.kind)
+            if shown == PER_KIND or (shown > 0 and not tried.fits):
                 break
             seen.add(_likeness(tried))
             rows.append(_row(tried, winner, batch_size))
     return tuple(rows)
+
+
+def absent_kinds(judge: Judge, reasons: Mapping[Kind, str], method: Partitioner | None) -> tuple[str, ...]:
+    """A sentence for every kind that has no row.
+
+    Args:
+        reasons: why nothing was tried of a kind.
+        method: whose placements alone were wanted.
+    """
+    shown = {tried.kind for tried in judge.tried}
+    usual = "what was tried of it was refused" if method is None else f"{method.name} alone was asked for"
+    return tuple(f"no {kind}: {reasons.get(kind, usual)}" for kind in KINDS if kind not in shown)
 
 
 def frontier_table(rows: Iterable[FrontierRow]) -> Table:

@@ -10,13 +10,18 @@ from dataclasses import dataclass, replace
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Problem
-from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import Judge, Tried
+from netsplit.planning.whole.lines.stages import Group
+from netsplit.planning.whole.pace import SimulationPace
 from netsplit.planning.whole.search import WholeSearch
 
-__all__ = ["Gain", "gains_of"]
+__all__ = ["ChangedCluster", "Gain", "changed_clusters", "gains_of"]
 
 FACTOR = 1.1
+FEW = 3  # plans of a changed cluster that are tried without the change
+MOST = 8  # stages of which each is tried with one more replica
+PARTS = (0.5, 0.5, 1.0)  # of the time that is left, for each change
+SEARCHED = 0.8  # of a change's time; then what it found is tried without it
 
 
 @dataclass(frozen=True)
@@ -31,44 +36,126 @@ class Gain:
         return f"{self.change}: {self.samples_per_s:,.1f} samples/s ({100 * self.gain:+.1f} %)"
 
 
-def gains_of(
-    problem_of: Callable[[int], Problem],
-    counts: Sequence[int],
-    open_: AutoSchedule,
-    known: Sequence[Tried],
-    batch_size: int,
-    seconds: float,
-) -> tuple[Gain, ...]:
-    """Each change decided anew by structures alone, and by the plans that are known; never less than those.
+@dataclass(frozen=True)
+class ChangedCluster:
+    """More of a resource, and what was tried with it."""
+
+    words: str
+    judge: Judge
+    devices: frozenset[str]  # that there are without the change
+
+    def iteration_s(self, base: Judge) -> float:
+        """Of the best plan; one that could run without the change counts only if it was tried there, too."""
+        own = [
+            each.iteration_s
+            for each in self.judge.tried
+            if each.fits and (base.knows(each) or not self.devices.issuperset(each.devices))
+        ]
+        return min(own, default=float("inf"))
+
+
+def changed_clusters(search: WholeSearch, until: float) -> list[ChangedCluster]:
+    """Each change searched by structures, from the plans that are known; what that finds is tried without it.
+
+        known plans ──► changed cluster: structures ──► better ones ──► cluster as it is ──► new winner?
+             ▲                                                                                   │
+             └──────────────────────── the best on all changed clusters ◄───────────────────────┘
 
     Args:
-        known: plans to move to the changed cluster, the chosen one among them.
-        seconds: for all changes.
+        search: that is done, on the cluster as it is; its judge notes what is better.
+        until: on ``time.perf_counter``; changes for which there is no time are left out.
     """
-    base = min(tried.iteration_s for tried in known if tried.fits)
-    changes = {
-        "one more device like the fastest": _one_more,
-        "10 % more memory on every device": _roomier,
-        "10 % more bandwidth on every link": _wider,
-    }
-    gains = []
-    for words, change in changes.items():
-        cluster = change(problem_of(counts[0]))
-
-        def changed(m: int, cluster: Cluster = cluster) -> Problem:
-            problem = problem_of(m)
-            return problem.moved_to(cluster, problem.costs)
-
-        judge = Judge(changed, open_.recompute)
-        for tried in known:
-            judge.judge(tried.origin, tried.schedule, tried.placement)
+    judge = search.judge
+    judge.pace = replace(judge.pace, deadline=until)
+    known = sorted(judge.best.values(), key=lambda tried: tried.rank)
+    devices = frozenset(each.name for each in search.problem_of(search.counts[0]).cluster.devices)
+    changes: list[ChangedCluster] = []
+    for i, (words, change) in enumerate(CHANGES.items()):
         now = time.perf_counter()
-        search = WholeSearch(changed, counts, open_, judge, None, now, now + seconds / len(changes))
-        with suppress(NetSplitError):  # known plans stand
-            search.structures()
-        best_s = min(base, judge.best_s)
-        gains.append(Gain(words, batch_size / best_s, base / best_s - 1.0))
-    return tuple(gains)
+        end = now + PARTS[i] * (until - now)
+        pace = replace(judge.pace, deadline=now + SEARCHED * (end - now))
+        first = known[0]
+        if not pace.affords(judge.problem_of(first.schedule.microbatches), first.schedule, first.placement):
+            continue
+        changed = _searched(search, change, known, pace)
+        new = {each.name for each in changed.problem_of(search.counts[0]).cluster.devices} - devices
+        if new and not any(new.intersection(tried.devices) for tried in changed.tried):
+            continue
+        changes.append(ChangedCluster(words, changed, devices))
+        for tried in _better(changed, judge):
+            if devices.issuperset(tried.devices):
+                judge.judge(tried.origin, tried.schedule, tried.placement)
+    winner = judge.winner
+    assert winner is not None, "known plans stand"
+    for each in changes:
+        each.judge.pace = judge.pace
+        each.judge.judge(winner.origin, winner.schedule, winner.placement)
+    return changes
+
+
+def gains_of(changes: Sequence[ChangedCluster], base: Judge, batch_size: int) -> tuple[Gain, ...]:
+    """What the changes bring to the best plan; never less than nothing, as it could be kept."""
+    winner = base.winner
+    assert winner is not None, "there is a plan"
+    seconds = {each.words: min(winner.iteration_s, each.iteration_s(base)) for each in changes}
+    return tuple(
+        Gain(words, batch_size / best_s, winner.iteration_s / best_s - 1.0)
+        for words, best_s in seconds.items()
+    )
+
+
+def _searched(
+    search: WholeSearch,
+    change: Callable[[Problem], Cluster],
+    known: Sequence[Tried],
+    pace: SimulationPace,
+) -> Judge:
+    """The plans that are known on a changed cluster, and structures, those like the best one first."""
+    own = search.problem_of(search.counts[0])
+    cluster, counts = change(own), list(search.counts)
+
+    def changed(m: int) -> Problem:
+        problem = search.problem_of(m)
+        return problem.moved_to(cluster, problem.costs)
+
+    judge = Judge(changed, search.open.recompute, pace=pace)
+    added = len(cluster.devices) > len(own.cluster.devices)
+    for tried in () if added else known:  # without the new device they are as they were
+        judge.judge(tried.origin, tried.schedule, tried.placement)
+    first: tuple[tuple[Group, ...], ...] = ()
+    if added:
+        first = _extended(search, len(cluster.devices) - 1)
+        counts += search.others
+    other = WholeSearch(
+        changed, counts, search.open, judge, None, time.perf_counter(), pace.deadline, first=first
+    )
+    if not added:  # the same operators on the same kinds of devices
+        other.known_lines = search.known_lines
+    with suppress(NetSplitError):  # known plans stand
+        other.structures()
+    return judge
+
+
+def _better(changed: Judge, base: Judge) -> list[Tried]:
+    """What was not tried without the change, and is faster with it than all that was; the best few."""
+    both = min((each.iteration_s for each in changed.tried if each.fits and base.knows(each)), default=0.0)
+    new = [each for each in changed.tried if each.fits and not base.knows(each) and each.iteration_s < both]
+    return sorted(new, key=lambda tried: tried.rank)[:FEW]
+
+
+def _extended(search: WholeSearch, new: int) -> tuple[tuple[Group, ...], ...]:
+    """The groups of the best stages with another device: one more replica of any, or one more stage.
+
+    Stages as they are are tried with the other numbers of micro-batches, too, which are not the gain's.
+    """
+    groups = search.best_groups()
+    search.try_groups(search.others, groups)
+    if not groups or len(groups) > MOST:
+        return ((*groups, (new,)),)
+    wider = [(*groups[:g], (*groups[g], new), *groups[g + 1 :]) for g in range(len(groups))]
+    longer = [(*groups[:g], (new,), *groups[g:]) for g in range(1, len(groups) + 1)]
+    replicates = search.replicates(search.problem_of(search.counts[0]))
+    return tuple(dict.fromkeys([*wider, *longer] if replicates else longer))
 
 
 def _one_more(problem: Problem) -> Cluster:
@@ -104,3 +191,10 @@ def _wider(problem: Problem) -> Cluster:
         for ends, link in problem.cluster.links.items()
     }
     return replace(problem.cluster, links=links)
+
+
+CHANGES: dict[str, Callable[[Problem], Cluster]] = {
+    "one more device like the fastest": _one_more,
+    "10 % more memory on every device": _roomier,
+    "10 % more bandwidth on every link": _wider,
+}

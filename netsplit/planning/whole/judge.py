@@ -12,6 +12,7 @@ from netsplit.graph.quotient import successors
 from netsplit.partition.base import Placement, Problem, device_in_turn
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
 from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole.pace import SimulationPace
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import COMPUTING, Timeline
@@ -59,10 +60,14 @@ class Tried:
         return max(0.0, self.iteration_s - self.compute_s - self.sums_s)
 
     @property
-    def rank(self) -> tuple[bool, float, int, int]:
-        """Least is best: what fits, by its seconds; else by what is missing; fewer devices among equals."""
-        value = self.iteration_s if self.fits else float(self.missing_bytes)
-        return (not self.fits, value, len(self.devices), self.schedule.microbatches)
+    def rank(self) -> tuple[bool, float, int, int, int]:
+        """Least is best: what fits, by its seconds; else by what is missing.
+
+        Among equals, sums in another order apart, fewer devices, fewer bytes, fewer micro-batches.
+        """
+        value = float(f"{self.iteration_s:.6g}") if self.fits else float(self.missing_bytes)
+        held = max(self.peak_bytes.values(), default=0)
+        return (not self.fits, value, len(self.devices), held, self.schedule.microbatches)
 
 
 def problem_under(problem: Problem, schedule: Schedule) -> Problem:
@@ -84,6 +89,7 @@ class Judge:
         problem_of: micro-batches to the problem of planning with that many.
         recompute: whether what does not fit is tried with activations computed again.
         improved: told seconds and origin of a better plan.
+        pace: what would end after its deadline is not begun, once there is a plan that fits.
     """
 
     def __init__(
@@ -91,12 +97,16 @@ class Judge:
         problem_of: Callable[[int], Problem],
         recompute: bool,
         improved: Callable[[float, str], object] | None = None,
+        pace: SimulationPace | None = None,
     ) -> None:
         self.problem_of = problem_of
         self.recompute = recompute
         self.improved = improved
+        self.pace = SimulationPace() if pace is None else pace
         self.best: dict[Kind, Tried] = {}
         self.seen: dict[tuple[object, ...], Tried | None] = {}
+        self.left_out = 0  # for want of time
+        self.refused: set[tuple[object, ...]] = set()  # by verification
 
     @property
     def tried(self) -> list[Tried]:
@@ -118,21 +128,53 @@ class Judge:
         """Simulate it; with recomputation where that is allowed and makes it fit.
 
         Returns:
-            None for what is so far behind the best of its kind that its bytes were not asked for.
+            None for what is so far behind the best of its kind that its bytes were not asked for, and for
+            what there is no time for.
         """
         if placement.recomputed:
             placement = replace(placement, recomputed=frozenset())
-        key = (schedule, identity(placement))
+        key = _key(schedule, placement)
         if key not in self.seen:
+            if not self.affords(schedule, placement):
+                self.left_out += 1
+                return None
             tried = self._simulated(origin, schedule, placement)
             if tried is not None and not tried.fits and self.recompute:
-                problem = problem_under(self.problem_of(schedule.microbatches), schedule)
-                other = self._simulated(origin, schedule, nearest_recomputed(problem, placement)[0])
-                tried = tried if other is None else min(tried, other, key=lambda each: each.rank)
+                again = self._recomputed(origin, schedule, placement)
+                tried = min([tried, *again], key=lambda each: each.rank)
             self.seen[key] = tried
             if tried is not None:
                 self._note(tried)
         return self.seen[key]
+
+    def knows(self, tried: Tried) -> bool:
+        """Whether the same placement was simulated under the same schedule, and not refused."""
+        key = _key(tried.schedule, tried.placement)
+        return key in self.seen and key not in self.refused
+
+    def discard(self, tried: Tried) -> None:
+        """A plan that was refused is as one that was never tried."""
+        key = _key(tried.schedule, tried.placement)
+        self.refused.add(key)
+        self.seen[key] = None
+        self.best = {}
+        for each in self.tried:
+            if each.kind not in self.best or each.rank < self.best[each.kind].rank:
+                self.best[each.kind] = each
+
+    def affords(self, schedule: Schedule, placement: Placement) -> bool:
+        """Whether there is time to simulate it; always, as long as nothing fits."""
+        problem = self.problem_of(schedule.microbatches)
+        return self.winner is None or self.pace.affords(problem, schedule, placement)
+
+    def _recomputed(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
+        """With activations computed again, where there is time for that and it is worth something."""
+        if not self.affords(schedule, placement):
+            return []
+        problem = problem_under(self.problem_of(schedule.microbatches), schedule)
+        nearest, _ = nearest_recomputed(problem, placement, self.pace.deadline)
+        other = self._simulated(origin, schedule, nearest)
+        return [] if other is None else [other]
 
     def load_s(self, microbatches: int, placement: Placement) -> float:
         """What the busiest device computes under any schedule: no iteration is shorter."""
@@ -148,6 +190,12 @@ class Judge:
 
     def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
         problem = self.problem_of(schedule.microbatches)
+        with self.pace.learning(problem, schedule, placement):
+            return self._predicted(problem, origin, schedule, placement)
+
+    def _predicted(
+        self, problem: Problem, origin: str, schedule: Schedule, placement: Placement
+    ) -> Tried | None:
         evaluate, kind = replace(simulated_by(problem), schedule=schedule), _kind_of(problem, placement)
         program = evaluate.whole_microbatches(placement)
         timeline = simulate(program, evaluate.cluster, evaluate.costs, peaks=False)
@@ -170,6 +218,10 @@ class Judge:
             self.best[tried.kind] = tried
         if self.improved is not None and tried.fits and tried.iteration_s < before:
             self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
+
+
+def _key(schedule: Schedule, placement: Placement) -> tuple[object, ...]:
+    return schedule, identity(placement)
 
 
 def identity(placement: Placement) -> tuple[object, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from netsplit.graph.operators import written_initializers
+from netsplit.graph.checks.replicated import replicated_statistics, unreplicable
+from netsplit.graph.operators import over_the_batch
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.simulated import simulated_by
 
@@ -10,25 +11,22 @@ __all__ = ["notes_of"]
 
 
 def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
-    """Of batch statistics: over which samples they are taken, and whose the running ones are."""
+    """Of statistics of batches, over which samples they are and whose the running ones; of other buffers."""
     graph = problem.graph
-    statistics = {
-        writer: name
-        for name, writers in written_initializers(graph).items()
-        for writer in writers
-        if "batch_norm" in graph.nodes[writer].op
-    }
-    if not statistics:
-        return ()
     notes = []
     microbatches = simulated_by(problem).schedule.microbatches
-    if microbatches > 1:
+    if microbatches > 1 and any(map(over_the_batch, graph)):
         notes.append(
             f"batch normalisation is over micro-batches of {graph.batch_size} samples, as in PyTorch that "
             "adds up gradients of so many smaller batches (schedule.microbatches=1 keeps the batch whole)"
         )
-    replicated = {v for each in placement.stages if len(each.devices) > 1 for v in each.nodes}
-    if replicated & statistics.keys():
+    own = unreplicable(graph, graph.nodes)
+    if microbatches > 1 and own is not None:
+        notes.append(
+            f"the forward writes '{own}' once for every micro-batch, as in PyTorch that adds up gradients of "
+            "so many smaller batches (schedule.microbatches=1 writes it once for the batch)"
+        )
+    if replicated_statistics(graph, placement.replicated):
         notes.append(
             "running statistics are those of the first replica's micro-batches, as DistributedDataParallel "
             "has it (schedule.replicas=false uses none)"

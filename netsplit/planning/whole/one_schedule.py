@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
@@ -16,20 +17,24 @@ from netsplit.planning.whole.whole_plan import WholePlan
 __all__ = ["plan_under"]
 
 
-def plan_under(problem: Problem, method: Partitioner, batch_size: int) -> WholePlan:
+def plan_under(
+    problem: Problem, method: Partitioner, batch_size: int, told: tuple[str, ...] = ()
+) -> WholePlan:
     """What a method decides for a simulated problem, which has its schedule.
 
     Args:
         batch_size: samples of a whole batch.
+        told: what there is to be said of its micro-batches.
 
     Raises:
         InfeasibleError: nothing fits under this schedule.
-        NetSplitError: the answer breaks a rule, which is a fault of the method.
+        NetSplitError: the answer breaks a rule, or has replicas that would train something else.
     """
     plan = decide(problem, method)
+    require_replicable(problem.graph, plan.placement.replicated)
     plan = replace(plan, problem=replace(plan.problem, improved=None))
     judge = Judge(lambda microbatches: plan.problem, recompute=False)
     chosen = judge.judge(plan.placement.method, simulated_by(problem).schedule, plan.placement)
     assert chosen is not None, "the first of its kind"
-    rows, notes = frontier_of(judge, chosen, batch_size), notes_of(problem, plan.placement)
-    return WholePlan(plan, batch_size, plan.bound_s or 0.0, rows, (), notes, plan.seconds, len(rows))
+    rows, notes = frontier_of(judge, chosen, batch_size), (*told, *notes_of(problem, plan.placement))
+    return WholePlan(plan, batch_size, plan.bound_s or 0.0, rows, (), (), notes, plan.seconds, len(rows))

@@ -5,31 +5,32 @@
     for the best of these:              every schedule; every cut moved                ─┤   of every kind
     for the best of all:                `auto`, annealed under its schedule            ─┘
 
-What cannot be better is not simulated: no iteration is shorter than what its busiest device computes.
+Where nothing fits by then, methods that heed capacities are asked for what keeps least. What cannot be better
+is not simulated: no iteration is shorter than what its busiest device computes.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, product, zip_longest
 
-from netsplit.errors import InfeasibleError, ModelSizeError, NetSplitError
-from netsplit.graph.checks.replicated import unreplicable
+from netsplit.errors import NetSplitError
+from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.partition import METHODS
-from netsplit.partition.base import Placement, Problem, SolverReport, Stage
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.base import Placement, Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import without_replicas_s
-from netsplit.planning.whole.judge import KINDS, Judge, Tried, identity, problem_under
-from netsplit.planning.whole.line import NodeLine
-from netsplit.planning.whole.stages import LineStages, StageCosts, stages_of_line
-from netsplit.planning.whole.structures import device_counts, groupings, orders_of_devices
+from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried, identity, problem_under
+from netsplit.planning.whole.kinds import every_kind, roomy
+from netsplit.planning.whole.lines.line import NodeLine
+from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, placed, stages_of_line
+from netsplit.planning.whole.lines.structures import device_counts, groupings, orders_of_devices
 from netsplit.program.schedules import ZBV, OneFOneB, Schedule, SingleBatch
 
 __all__ = ["WholeSearch"]
@@ -39,12 +40,17 @@ log = logging.getLogger(__name__)
 METHODS_TRIED = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
+HEEDING = ("auto", "netsplit")  # that search within capacities
 STRUCTURES, ANSWERS, ORDERS, MOVED = 0.3, 0.45, 0.65, 0.78
 """Of the time, when each part ends at the latest; the rest is annealing's."""
 FEW = 10  # placements of all that were tried, whose other schedules are looked at
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 WORTH_S = 2.0  # less time is not worth annealing
+AGAIN_S = 1.0  # at least, where all that was tried was refused
+LITTLE_S = 0.1  # at least, for methods that ask for some
+PROVING, ANNEALING = 0.1, 0.8  # of that time; the rest is for what simulates the answer
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
+PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
 SLACK = 1.02  # over the best: a placement may gain by another schedule
@@ -56,12 +62,13 @@ ProblemOf = Callable[[int], Problem]
 
 @dataclass
 class WholeSearch:
-    """One search; until `deadline` on ``time.perf_counter``.
+    """One search; until `deadline` on ``time.perf_counter``, which the judge heeds too.
 
     Args:
         problem_of: micro-batches to the problem of planning with that many, made once.
         counts: of micro-batches.
         method: the user's own choice of one; None: all.
+        others: micro-batches of which there are problems, too, for clusters that have one more device.
     """
 
     problem_of: ProblemOf
@@ -71,6 +78,9 @@ class WholeSearch:
     method: Partitioner | None
     started: float
     deadline: float
+    others: Sequence[int] = ()
+    first: Sequence[tuple[Group, ...]] = ()  # groups that promise more than others, with every number
+    absent: dict[Kind, str] = field(default_factory=dict)  # kinds of which no plan was tried, and why
     of_line: dict[tuple[object, ...], tuple[int, LineStages]] = field(default_factory=dict)  # by `identity`
     known_lines: dict[int, NodeLine] = field(default_factory=dict)
 
@@ -80,15 +90,38 @@ class WholeSearch:
             self._structures(self._until(STRUCTURES))
         self._answers(self._until(ANSWERS))
         self._orders(self._until(ORDERS))
+        if self.judge.winner is None:
+            self._squeeze()
+        if self.method is None and self.judge.winner is not None:
+            self.absent = every_kind(self.judge, self.counts, self.open, self.line, self._judge_line)
         if self.method is None:
             self._moves(self._until(MOVED))
             self._anneal()
         self._search_order()
 
+    def run_again(self) -> None:
+        """For as long again, as what was tried was refused."""
+        now = time.perf_counter()
+        self.started, self.deadline = now, now + max(self.deadline - self.started, AGAIN_S)
+        self.run()
+
     def structures(self) -> None:
         """The first part alone, and the orders of what it gives: seconds, for what another cluster brings."""
-        self._structures(self._until(0.8))
-        self._orders(self.deadline)
+        self._structures(self._until(0.6))
+        self._orders(self._until(0.8))
+        self._moves(self.deadline)
+
+    def best_groups(self) -> tuple[Group, ...]:
+        """Of the best stages, one a device: none where no line fits."""
+        ranked = sorted(self.judge.tried, key=lambda tried: tried.rank)
+        cuts = [self.of_line[key][1] for each in ranked if (key := identity(each.placement)) in self.of_line]
+        return next((cut.groups for cut in cuts if not cut.folded), ())
+
+    def try_groups(self, counts: Iterable[int], groups: tuple[Group, ...]) -> None:
+        """Simulate stages for these groups with each of the numbers of micro-batches."""
+        for m in counts:
+            for _, _, cut in self._cut(self.problem_of(m), m, groups) if groups else ():
+                self._judge_line(m, cut)
 
     def _over(self, until: float) -> bool:
         """Whether the time is up; where nothing fits yet, there is as much again as for everything."""
@@ -103,27 +136,39 @@ class WholeSearch:
         promising = sorted(self._cuts(until), key=lambda entry: entry[0])
         for promised_s, m, cut in promising:
             behind = promised_s > PROMISING * self.judge.best_s
-            if behind or self._over(until):
+            if behind or (self.judge.tried and self._over(until)):
                 return
             if m * cut.work_s <= SLACK * self.judge.best_s:
                 self._judge_line(m, cut)
 
     def _cuts(self, until: float) -> Iterator[tuple[float, int, LineStages]]:
-        """Promised seconds, micro-batches and stages; fewer devices come last, where the time may end it."""
-        begun = time.perf_counter()
+        """Promised seconds, micro-batches and stages; one device, and data parallelism with every number, at
+        least."""
+        begun, least = time.perf_counter(), 2 + len(self.counts) * (1 + len(self.first))
+        for asked, (m, groups) in enumerate(self._asked()):
+            if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
+                return
+            yield from self._cut(self.problem_of(m), m, groups)
+
+    def _asked(self) -> Iterator[tuple[int, tuple[Group, ...]]]:
+        """Micro-batches and groups: each with all numbers of micro-batches, fewer devices last."""
+        alone = orders_of_devices(self.problem_of(self.counts[0]), 1)[0]
+        yield from ((m, (alone,)) for m in (self.counts[0], self.counts[-1]))
+        yield from ((m, groups) for groups in self.first for m in self.counts)
         for count in device_counts(len(self.problem_of(self.counts[0]).cluster.devices)):
-            for m in self.counts:
-                problem = self.problem_of(m)
-                for order in orders_of_devices(problem, count):
-                    for groups in groupings(order, self._replicates(problem)):
-                        if time.perf_counter() - begun > CUTTING * (until - begun):
-                            return
-                        yield from self._cut(problem, m, groups)
+            rounds = zip_longest(*(self._groups(m, count) for m in self.counts))
+            yield from (each for each in chain.from_iterable(rounds) if each is not None)
+
+    def _groups(self, m: int, count: int) -> Iterator[tuple[int, tuple[Group, ...]]]:
+        problem = self.problem_of(m)
+        for order in orders_of_devices(problem, count):
+            for groups in groupings(order, self.replicates(problem)):
+                yield m, groups
 
     def _cut(
-        self, problem: Problem, m: int, groups: tuple[tuple[int, ...], ...]
+        self, problem: Problem, m: int, groups: tuple[Group, ...]
     ) -> Iterator[tuple[float, int, LineStages]]:
-        line = self._line(m)
+        line = self.line(m)
         if len(groups) >= len(line.places) or max(map(len, groups)) > m:
             return
         seen: set[tuple[tuple[int, int], ...]] = set()
@@ -135,34 +180,24 @@ class WholeSearch:
                 yield costs.promised_s(cut) * (ALIKE if added else 1.0), m, cut
 
     def _judge_line(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
-        placement = self._placed(m, cut)
+        placement = placed(self.problem_of(m), self.line(m), cut, m)
         self.of_line[identity(placement)] = (m, cut)
         first = schedule or self._usual(m, cut.folded)
         return self.judge.judge(placement.method, first, placement)
-
-    def _placed(self, m: int, cut: LineStages) -> Placement:
-        """Stages as a placement, whose nodes run stage by stage."""
-        problem, line = self.problem_of(m), self._line(m)
-        stages = cut.stages(line, [device.name for device in problem.cluster.devices], m)
-        where = {name: stage.devices[0] for stage in stages for name in stage.nodes}
-        number = {name: float(s) for s, stage in enumerate(stages) for name in stage.nodes}
-        position = problem.graph.position
-        key = {name: number[name] * len(position) + place for name, place in position.items()}
-        priority = topological_priority(problem.graph, key)
-        report = SolverReport("heuristic", 0.0)
-        cuts = _cuts_of(stages, priority)
-        return Placement(_words(cut), where, priority, report, _replicated(stages), cuts)
 
     def _answers(self, until: float) -> None:
         """Of methods that take no long, or the one that was asked for."""
         methods = [METHODS[name]() for name in METHODS_TRIED] if self.method is None else [self.method]
         for method in methods:
+            took_s = 0.0
             for m in self.counts:
-                if self._over(until):
-                    return
+                began = time.perf_counter()
+                if self._over(until - took_s):
+                    break
                 first = self._usual(m)
                 problem = replace(problem_under(self.problem_of(m), first), time_limit_s=self._limit(method))
-                placement = _answer(problem, method)
+                placement = self._answer(problem, first, method)
+                took_s = time.perf_counter() - began
                 if placement is None or not self._allowed(problem, placement):
                     continue
                 if self.judge.load_s(m, placement) <= SLACK * self.judge.best_s:
@@ -173,6 +208,55 @@ class WholeSearch:
         if self.method is None or getattr(method, "time_limit_s", None) is None:
             return None
         return max((self.deadline - self.started) / len(self.counts), 1.0)
+
+    def _answer(self, problem: Problem, schedule: Schedule, method: Partitioner) -> Placement | None:
+        """A method's, where it has one: one that fails takes no other's along.
+
+        Heuristics are asked without the capacities first, as most answers fit without having been told.
+        """
+        last = self.deadline if self.judge.winner is not None else float("inf")
+        try:
+            if getattr(method, "time_limit_s", None) is None:
+                placement = method.partition(roomy(problem))
+                if not self.judge.affords(schedule, placement) or _fits(problem, placement):
+                    return placement
+            return fitted(problem, method, last, lambda nearest: self._near(method, schedule, nearest))
+        except NetSplitError as error:
+            log.info("%s has no answer for the whole plan: %s", method.name, error)
+            return None
+
+    def _near(self, method: Partitioner, schedule: Schedule, placement: Placement) -> None:
+        """What lacks least of a method's answers, none of which fits."""
+        problem = self.problem_of(schedule.microbatches)
+        if self.judge.winner is None and self._allowed(problem, placement):
+            self.judge.judge(method.name, schedule, placement)
+
+    def _squeeze(self) -> None:
+        """Where nothing fits: methods that heed capacities, with what keeps least, for as long again."""
+        methods = [METHODS[name]() for name in HEEDING] if self.method is None else [self.method]
+        last = 2 * self.deadline - self.started
+        usual = [self._usual(m) for m in reversed(self.counts)]
+        others = [schedule for first in usual for schedule in self._frugal(first)]
+        for schedule, method in product([*usual, *others], methods):
+            left_s = last - time.perf_counter()
+            if self.judge.winner is not None or left_s <= 0:
+                return
+            order = replace(schedule, recompute="auto") if self.open.recompute else schedule  # type: ignore[type-var]
+            problem = problem_under(self.problem_of(schedule.microbatches), order)
+            problem = replace(problem, time_limit_s=PRESSED * left_s)
+            placement = self._answer(problem, schedule, method)
+            if placement is not None and self._allowed(problem, placement):
+                self.judge.judge(method.name, schedule, placement)
+
+    def _frugal(self, usual: Schedule) -> list[Schedule]:
+        """Beside the usual one the schedule that keeps the fewest micro-batches at once."""
+        devices = len(self.problem_of(self.counts[0]).cluster.devices)
+        others = [
+            each
+            for each in self.open.orders(usual.microbatches)
+            if not (each.timed or each.name == usual.name)
+        ]
+        return sorted(others, key=lambda each: each.in_flight(devices))[:1]
 
     def _orders(self, until: float) -> None:
         """The other schedules of the best placements of all, and of the best of every kind."""
@@ -226,16 +310,17 @@ class WholeSearch:
             return
         m = winner.schedule.microbatches
         problem = problem_under(self.problem_of(m), winner.schedule)
-        if without_replicas_s(problem) >= winner.iteration_s * (1 - CLOSE):
+        if without_replicas_s(problem, PROVING * left_s) >= winner.iteration_s * (1 - CLOSE):
             return
-        asked = replace(problem, time_limit_s=0.9 * left_s, known=winner.placement)
-        placement = _answer(asked, METHODS["auto"]())
+        left_s = max(self.deadline - time.perf_counter(), LITTLE_S)
+        asked = replace(problem, time_limit_s=ANNEALING * left_s, known=winner.placement)
+        placement = self._answer(asked, winner.schedule, METHODS["auto"]())
         if placement is not None and self._allowed(problem, placement):
-            for schedule in self.open.orders(m):
+            for schedule in dict.fromkeys((winner.schedule, *self.open.orders(m))):
                 if not schedule.timed:
                     self.judge.judge("auto", schedule, placement)
 
-    def _line(self, m: int) -> NodeLine:
+    def line(self, m: int) -> NodeLine:
         if m not in self.known_lines:
             self.known_lines[m] = NodeLine.of(self.problem_of(m))
         return self.known_lines[m]
@@ -246,38 +331,15 @@ class WholeSearch:
         wanted = SingleBatch.name if m == 1 else ZBV.name if folded else OneFOneB.name
         return next((each for each in allowed if each.name == wanted), allowed[0])
 
-    def _replicates(self, problem: Problem) -> bool:
-        return self.open.replicas and unreplicable(problem.graph, problem.graph.nodes) is None
+    def replicates(self, problem: Problem) -> bool:
+        return self.open.replicas and why_unreplicable(problem.graph, problem.graph.nodes) is None
 
     def _allowed(self, problem: Problem, placement: Placement) -> bool:
         """Whether replicas are open, and none writes a buffer that the others would miss."""
         if not placement.replicas:
             return True
         nodes = [v for stage in placement.stages if len(stage.devices) > 1 for v in stage.nodes]
-        return self.open.replicas and unreplicable(problem.graph, nodes) is None
-
-
-def _answer(problem: Problem, method: Partitioner) -> Placement | None:
-    """A method's, where it has one: one that fails takes no other's along.
-
-    Heuristics are asked without the capacities first, as most answers fit without having been told.
-    """
-    try:
-        if getattr(method, "time_limit_s", None) is None:
-            placement = method.partition(_roomy(problem))
-            if _fits(problem, placement):
-                return placement
-        return fitted(problem, method)
-    except (InfeasibleError, ModelSizeError, NetSplitError) as error:
-        log.info("%s has no answer for the whole plan: %s", method.name, error)
-        return None
-
-
-def _roomy(problem: Problem) -> Problem:
-    """Every device holds everything."""
-    cluster, total = problem.cluster, 2 * problem.memory_model.total_bytes
-    devices = tuple(replace(each, capacity_bytes=total) for each in cluster.devices)
-    return replace(problem, cluster=replace(cluster, devices=devices))
+        return self.open.replicas and why_unreplicable(problem.graph, nodes) is None
 
 
 def _fits(problem: Problem, placement: Placement) -> bool:
@@ -294,34 +356,3 @@ def _neighbours(cut: LineStages) -> Iterator[LineStages]:
                 runs = list(cut.runs)
                 runs[s], runs[s + 1] = (begin, border + step), (border + step, end)
                 yield replace(cut, runs=tuple(runs))
-
-
-def _replicated(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """None where no stage has replicas, as for other placements."""
-    return stages if any(len(stage.devices) > 1 for stage in stages) else ()
-
-
-def _cuts_of(stages: tuple[Stage, ...], priority: Mapping[str, int]) -> tuple[str, ...]:
-    """Where a stage follows another on its device: the node it begins with."""
-    return tuple(
-        min(stage.nodes, key=priority.__getitem__)
-        for before, stage in pairwise(stages)
-        if before.devices == stage.devices
-    )
-
-
-def _words(cut: LineStages) -> str:
-    """As "4 stages x 2 replicas"."""
-    sizes = [len(group) for group in cut.groups]
-    if cut.folded:
-        back = cut.groups[: len(sizes) // 2] == cut.groups[: len(sizes) // 2 - 1 : -1]
-        return f"{len(sizes)} stages {'in a V' if back else 'in two rounds'}"
-    if sizes == [1]:
-        return "one device"
-    if len(sizes) == 1:
-        return f"{sizes[0]} replicas"
-    if max(sizes) == 1:
-        return f"{len(sizes)} stages"
-    if min(sizes) == max(sizes):
-        return f"{len(sizes)} stages x {sizes[0]} replicas"
-    return f"{len(sizes)} stages of {', '.join(map(str, sizes))} replicas"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,24 +10,29 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from netsplit.errors import InfeasibleError
+from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s
-from netsplit.planning.whole.frontier import FrontierRow, frontier_of, frontier_table
-from netsplit.planning.whole.gains import Gain, gains_of
-from netsplit.planning.whole.judge import Judge, problem_under
+from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table
+from netsplit.planning.whole.gains import Gain, changed_clusters, gains_of
+from netsplit.planning.whole.judge import Judge, Tried, problem_under
+from netsplit.planning.whole.nearest import nothing_fits, try_nearest
 from netsplit.planning.whole.notes import notes_of
+from netsplit.planning.whole.pace import SimulationPace
 from netsplit.planning.whole.search import WholeSearch
 from netsplit.program.schedules import Schedule
 
 __all__ = ["WholePlan", "decide_whole"]
 
-GAINS = 0.15  # of the time, for what more of a resource would bring
+log = logging.getLogger(__name__)
+
+SEARCHED = 0.9  # of the time: when search and gains end; the rest is for verification and the bound
+GAINS = 0.12  # of the time, for what more of a resource would bring
+PROVING = 0.02  # of the time, for the linear programmes of the chosen schedule's bound
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class WholePlan:
     batch_size: int
     bound_s: float  # no iteration of any plan that was open is shorter, whatever its micro-batches
     frontier: tuple[FrontierRow, ...]  # the chosen one first
+    absent: tuple[str, ...]  # why kinds have no row there, in sentences
     gains: tuple[Gain, ...]
     notes: tuple[str, ...]  # what the choice changes of what is trained, in sentences
     seconds: float  # that the decision took
@@ -96,7 +103,7 @@ class WholePlan:
 
     def __str__(self) -> str:
         devices = self.plan.summary().devices.lines()
-        parts = [*self.lines, "", *devices, "", *frontier_table(self.frontier).lines()]
+        parts = [*self.lines, "", *devices, "", *frontier_table(self.frontier).lines(), *self.absent]
         if self.gains:
             parts += ["", "What more would bring:", *(f"  {gain}" for gain in self.gains)]
         return "\n".join(parts)
@@ -107,8 +114,9 @@ class WholePlan:
     def _repr_html_(self) -> str:
         told = "<br>".join(map(escape, self.lines))
         gains = "".join(f"<li>{escape(str(gain))}</li>" for gain in self.gains)
+        absent = "<br>".join(map(escape, self.absent))
         devices = self.plan.summary().devices.html()
-        return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<ul>{gains}</ul>"
+        return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p><ul>{gains}</ul>"
 
     def to_dict(self) -> dict[str, Any]:
         """For a file of JSON; seconds and bytes."""
@@ -125,6 +133,7 @@ class WholePlan:
             "peak_bytes": self.peak_bytes,
             "placement": self.placement.to_dict(),
             "frontier": [asdict(row) for row in self.frontier],
+            "absent": list(self.absent),
             "gains": [asdict(gain) for gain in self.gains],
             "notes": list(self.notes),
             "seconds": self.seconds,
@@ -140,8 +149,17 @@ def decide_whole(
     method: Partitioner | None = None,
     improved: Callable[[float, str], object] | None = None,
     gains: bool = True,
+    others: Sequence[int] = (),
+    told: Callable[[int], tuple[str, ...]] = lambda microbatches: (),
 ) -> WholePlan:
     """Choose everything together: the least simulated seconds of an iteration that fits.
+
+        |── search ────────────────────|─ gains ─|─ verification ─|─ bound ─| time limit
+
+    What more would bring is searched for on clusters that have it; what that finds is tried on this one, too.
+    A plan that verification refuses is logged, and the next is taken. What is begun by the clock is not begun
+    where it would end too late, by what the like of it took; where nothing fits yet, the search goes on for
+    as long again.
 
     Args:
         problem_of: micro-batches to the problem of planning with that many, of lifetimes; asked once each.
@@ -151,53 +169,67 @@ def decide_whole(
         method: whose placements are wanted; None: the best of all.
         improved: told seconds and origin of a better plan.
         gains: also say what more devices, memory and bandwidth would bring.
+        others: numbers of micro-batches that are looked at with more devices, and with these beside them.
+        told: micro-batches to what there is to be said of so many.
 
     Raises:
         InfeasibleError: nothing fits; the message says what is missing in the nearest plan.
+        NetSplitError: the method that is asked for gives no answer that may be taken.
     """
     started = time.perf_counter()
     limit_s = open_.time_limit_s
-    judge = Judge(problem_of, open_.recompute, improved)
-    searching_s = limit_s * (1 - GAINS * gains)
-    WholeSearch(problem_of, counts, open_, judge, method, started, started + searching_s).run()
-    winner = judge.winner
-    if winner is None:
-        raise _infeasible(judge, problem_of(counts[0]))
-    order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[type-var]
-    problem = problem_under(problem_of(order.microbatches), order)
-    brings: tuple[Gain, ...] = ()
-    if gains and method is None:
-        known = sorted((t for t in judge.best.values()), key=lambda tried: tried.rank)
-        brings = gains_of(problem_of, counts, open_, known, batch_size, GAINS * limit_s)
-    bound_s = of_every_plan_s(problem_of, counts, open_)
-    seconds = time.perf_counter() - started
-    report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes={"origin": winner.origin})
-    placement = replace(winner.placement, method=winner.origin, report=report)
-    plan = verified(problem, placement, seconds)
+    deadline = started + limit_s
+    gains = gains and method is None
+    searched = started + limit_s * (SEARCHED - GAINS * gains)
+    judge = Judge(problem_of, open_.recompute, improved, SimulationPace(searched))
+    search = WholeSearch(problem_of, counts, open_, judge, method, started, searched, others)
+    search.run()
+    if judge.winner is None and method is None:
+        try_nearest(problem_of, counts, open_, judge)
+    if judge.winner is None:
+        raise nothing_fits(problem_of, counts, open_, judge, method, told(max(counts)))
+    changes = changed_clusters(search, started + limit_s * SEARCHED) if gains else []
+    winner, plan = _best_verified(search, PROVING * limit_s)
+    every = sorted({*counts, winner.schedule.microbatches})
+    bound_s = of_every_plan_s(problem_of, every, open_, deadline)
     return WholePlan(
         plan,
         batch_size,
         bound_s,
         frontier_of(judge, winner, batch_size),
-        brings,
-        notes_of(problem, placement),
-        seconds,
+        absent_kinds(judge, search.absent, method),
+        gains_of(changes, judge, batch_size),
+        (*told(winner.schedule.microbatches), *notes_of(plan.problem, plan.placement)),
+        time.perf_counter() - started,
         len(judge.seen),
     )
 
 
-def _infeasible(judge: Judge, problem: Problem) -> InfeasibleError:
-    """By the plan that lacks least."""
-    nearest = min(judge.tried, key=lambda tried: tried.rank, default=None)
-    cluster = problem.cluster
-    if nearest is None:
-        return InfeasibleError(
-            f"no plan of any kind was made for cluster '{cluster.name}': give schedule.time_limit_s more."
-        )
-    again = " with activations computed again" if nearest.recomputes else ""
-    return InfeasibleError(
-        f"no plan fits on cluster '{cluster.name}': the nearest, {nearest.origin} under "
-        f"{nearest.schedule.name} with {nearest.schedule.microbatches} micro-batches{again}, lacks "
-        f"{read_bytes(nearest.missing_bytes)} on '{nearest.missing_on}': give more devices or capacity, a "
-        "smaller batch, an optimizer with less state, or offload on GPUs."
-    )
+def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
+    """The best plan that holds; where none of those does that there was time for, more are looked at once.
+
+    Raises:
+        NetSplitError: none does; what was wrong with the others is in the log.
+    """
+    judge, refused = search.judge, None
+    for again in (False, True):
+        if again:
+            search.run_again()
+        while (winner := judge.winner) is not None:
+            try:
+                return winner, _verified(judge, winner, time.perf_counter() - search.started, proving_s)
+            except NetSplitError as refusal:
+                log.warning("%s under %s is not taken: %s", winner.origin, winner.schedule.name, refusal)
+                refused = refusal
+                judge.discard(winner)
+    assert refused is not None, "something fits"
+    raise refused
+
+
+def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float) -> Plan:
+    """A plan that was tried, as one that can be carried out."""
+    order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[type-var]
+    problem = problem_under(judge.problem_of(order.microbatches), order)
+    report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes={"origin": winner.origin})
+    placement = replace(winner.placement, method=winner.origin, report=report)
+    return verified(problem, placement, seconds, bound_limit_s=proving_s)

@@ -55,7 +55,9 @@ class NodeBench:
             self.operator = attrgetter(f"ops.{self.node.op}")
 
     def run_forward(self, live: LiveValues, meter: MemoryMeter | None = None) -> ForwardResult:
-        """The operator, looked up as generated code does, on leaves; on a copy of a leaf that it writes."""
+        """The operator, timed and looked up as generated code does, or metered; on leaves, and on a copy of a
+        leaf that it writes.
+        """
         leaves = {reference: live.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
         device = self.clock.device
@@ -66,8 +68,9 @@ class NodeBench:
         watched = meter or nullcontext()
         with torch.enable_grad(), autocast_of(self.graph, device), mode_of(self.node, device), watched:
             start = self.clock.now()
-            for look_up in self.look_up:
-                look_up(self.module)
+            if meter is None:
+                for look_up in self.look_up:
+                    look_up(self.module)
             result = self.operator(torch)(*args, **kwargs)
             end = self.clock.now()
         self.forward.append((start, end))

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -31,8 +32,9 @@ class MemoryMeter:
 
     On a CPU every operator is watched, those of backward included (autograd runs them in the calling
     thread). A storage counts from when an operator first makes or reads it until nothing holds it, be
-    the meter entered at that moment or not. What a kernel allocates for itself alone is not seen. On a GPU
-    the allocator itself is asked, which answers for the whole process.
+    the meter entered at that moment or not. What a kernel allocates for itself alone is not seen. A sum of
+    gradients that autograd makes in place unless it is watched counts as made in place. On a GPU the
+    allocator itself is asked, which answers for the whole process.
 
     A meter may be entered again and goes on: several executors in one process are told apart by
     entering each one's own meter around what it does. It keeps no tensor alive.
@@ -51,7 +53,10 @@ class MemoryMeter:
 
     @property
     def peak_bytes(self) -> int:
-        return self._watch.peak if self._watch is not None else self._peak
+        if self._watch is None:
+            return self._peak
+        self._watch.settle()
+        return self._watch.peak
 
     def count(self, tensors: Iterable[Tensor]) -> None:
         """Take these for alive already."""
@@ -62,6 +67,7 @@ class MemoryMeter:
     def restart(self) -> None:
         """Forget the peak, for that of what comes now."""
         if self._watch is not None:
+            self._watch.settle()
             self._start = self._watch.peak = self._watch.now
         else:
             self._start = self._peak = torch.cuda.memory_allocated(self.device)
@@ -96,16 +102,36 @@ class _Watch(TorchDispatchMode):
         self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # here, so that they go with the meter
         self.now = 0
         self.peak = 0
+        self.unsettled: tuple[weakref.ref[torch.UntypedStorage], int] | None = None  # see `settle`
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self.settle()
         result = func(*args, **kwargs)
-        for value in tree_iter((args, kwargs, result)):
+        for value in tree_iter((args, kwargs)):
             if isinstance(value, Tensor):
                 self.see(value)
+        before = self.peak
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self.see(value)
+        if _sums_gradients(func, args, result):
+            key = args[0].untyped_storage()._cdata
+            if key in self.alive:
+                self.unsettled, self.peak = (self.alive[key], self.now), before
         return result
+
+    def settle(self) -> None:
+        """Decide on a sum of gradients: had it not been watched, autograd would have made it in the place of
+        its first term where nobody else held that, which shows in that it is gone now.
+        """
+        if self.unsettled is not None:
+            first, with_both = self.unsettled
+            self.unsettled = None
+            if first() is not None:
+                self.peak = max(self.peak, with_both)
 
     def see(self, tensor: Tensor) -> None:
         if tensor.device.type != self.device_type or tensor.layout is not torch.strided:
@@ -123,3 +149,16 @@ class _Watch(TorchDispatchMode):
     def _gone(self, key: int, _: Any) -> None:
         self.now -= self.size.pop(key)
         del self.alive[key]
+
+
+def _sums_gradients(func: Any, args: tuple[Any, ...], result: Any) -> bool:
+    """Whether an operator may be autograd's own sum of a variable's gradients (`can_accumulate_inplace`)."""
+    if func is not torch.ops.aten.add.Tensor or torch._C._current_graph_task_id() < 0:
+        return False
+    first = args[0]
+    return (
+        not torch.is_grad_enabled()
+        and isinstance(first, Tensor)
+        and (first.shape, first.dtype) == (result.shape, result.dtype)
+        and is_non_overlapping_and_dense_or_false(first)
+    )

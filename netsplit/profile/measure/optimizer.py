@@ -24,8 +24,11 @@ __all__ = [
     "check_optimizer",
     "describe_optimizer",
     "optimizer_alpha",
+    "state_tensors",
+    "step_on",
     "step_seconds_per_byte",
     "steps_alike",
+    "with_dummies",
 ]
 
 DUMMY_SIZES = (7, 5, 3, 2)  # no optimiser keeps anything else of such a shape
@@ -48,14 +51,14 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
         ConfigError: the optimiser cannot take a step without a closure.
     """
     most = 0.0
-    bound, chosen = _with_dummies(factory)
+    bound, chosen = with_dummies(factory)
     parameters = {name: nn.Parameter(torch.ones(bound.parameters[name][1])) for name in chosen}
     optimizer = make_optimizer(bound, parameters).optimizer
-    _step(optimizer, list(parameters.values()))
+    step_on(optimizer, list(parameters.values()))
     for parameter in parameters.values():
         kept = sum(
             tensor.numel() * tensor.element_size()
-            for tensor in _tensors(optimizer.state[parameter])
+            for tensor in state_tensors(optimizer.state[parameter])
             if tensor.shape == parameter.shape
         )
         most = max(most, kept / (parameter.numel() * parameter.element_size()))
@@ -168,7 +171,7 @@ def _dummy_model(factory: OptimizerFactory, count: int) -> ForModel:
     return ForModel(factory, {f"parameter{i}": kind for i in range(count)})
 
 
-def _with_dummies(factory: OptimizerFactory) -> tuple[ForModel, list[str]]:
+def with_dummies(factory: OptimizerFactory) -> tuple[ForModel, list[str]]:
     """The factory for a model in which each group's largest parameter is small, and these parameters."""
     if not isinstance(factory, ForModel) or not factory.parameters:
         dummies = _dummy_model(factory.factory if isinstance(factory, ForModel) else factory, 1)
@@ -317,7 +320,8 @@ def accumulate_seconds_per_byte(
     return median(totals[1:]) / sum(4 * total.numel() for total in sums)
 
 
-def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+def step_on(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor] = ()) -> None:
+    """A step; these get new gradients first."""
     _give_gradients(parameters)
     _stepped(optimizer)
 
@@ -343,7 +347,7 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
 
 def _is_of_others(value: Any) -> bool:
     """Whether it has tensors of parameters that are on other devices."""
-    return any(tensor.is_meta for tensor in _tensors(value))
+    return any(tensor.is_meta for tensor in state_tensors(value))
 
 
 def _give_gradients(parameters: Sequence[Tensor]) -> None:
@@ -351,15 +355,15 @@ def _give_gradients(parameters: Sequence[Tensor]) -> None:
         parameter.grad = torch.full_like(parameter, 1e-3)
 
 
-def _tensors(state: Any) -> Iterator[Tensor]:
+def state_tensors(state: Any) -> Iterator[Tensor]:
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, dict):
         for value in state.values():
-            yield from _tensors(value)
+            yield from state_tensors(value)
     elif isinstance(state, list | tuple):
         for value in state:
-            yield from _tensors(value)
+            yield from state_tensors(value)
 
 
 def _sampled(

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.module import rebuild
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.bench import ForwardResult, NodeBench, random_like
@@ -24,7 +23,7 @@ from netsplit.profile.measure.clock import Clock, worker_conditions
 from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.memory_meter import MemoryMeter
 
-__all__ = ["transient_bytes"]
+__all__ = ["node_transient", "transient_bytes"]
 
 
 def transient_bytes(
@@ -32,19 +31,20 @@ def transient_bytes(
 ) -> dict[str, NodeBytes]:
     """Of the nodes that have any; arguments as of `Profiler`."""
     device = torch.device(torch_device)
-    clock, module = Clock(device, 1), rebuild(graph, values)
+    clock = Clock(device, 1)
     live = LiveValues(graph, batch, values, device)
     own, transients = storage_bytes(graph), {}
     with worker_conditions(device, 1):
         for node in graph:
             needs_backward = any(k in graph.requires_backward for k in node.outputs)
-            each = _measured(NodeBench(graph, node, clock, needs_backward, module), live, own)
+            each = node_transient(NodeBench(graph, node, clock, needs_backward, nn.Module()), live, own)
             if each != NodeBytes():
                 transients[node.name] = each
     return transients
 
 
-def _measured(bench: NodeBench, live: LiveValues, own: Mapping[str, int]) -> NodeBytes:
+def node_transient(bench: NodeBench, live: LiveValues, own: Mapping[str, int]) -> NodeBytes:
+    """Of one node, whose outputs `live` has afterwards; `own` is `storage_bytes` of the graph."""
     meter = MemoryMeter(live.device)
     read = [live[reference] for reference in bench.read]  # alive until all of the backward is done
     context = bench.run_forward(live, meter)

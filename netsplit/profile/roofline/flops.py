@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from netsplit.graph.arguments import argument
+from netsplit.graph.arguments import argument, references
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Initializer, Node, Variable, dtype_bytes
 from netsplit.profile.roofline.classes import (
@@ -306,7 +306,10 @@ def _embedding(call: _Call, kind: str) -> Work:
 
 def _recurrent(call: _Call, kind: str) -> Work:
     """Every matrix meets every sample at every step."""
-    shapes = [call.graph.initializers[k].shape for k in call.node.initializers]
+    shapes = [
+        (call.graph.initializers if tag == "init" else call.graph.variables)[k].shape
+        for tag, k in references(call.node.args[2:])  # of parts of it the weights are variables
+    ]
     steps = prod(call.shape(0)[:2])
     flops = 2.0 * steps * sum(prod(shape) for shape in shapes if len(shape) == 2)
     forward = Pass(flops, call.in_bytes + call.out_bytes + call.saved)

@@ -8,12 +8,12 @@ differ, but the order of a device's tasks is what makes a schedule.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
+from netsplit.program.schedules.task_links import TaskLinks, task_links
 
 __all__ = ["EQUAL", "UNITS", "Policy", "list_schedule", "makespan"]
 
@@ -67,180 +67,170 @@ def makespan(
 
 
 class _ListSchedule:
+    """Tasks are numbers (`TaskLinks`); lists without another shape are by them."""
+
     def __init__(
         self, pipeline: Pipeline, microbatches: int, policy: Policy, durations: TaskTimes | None
     ) -> None:
-        self.pipeline = pipeline
-        self.microbatches = microbatches
         self.policy = policy
-        self.durations = durations or TaskTimes.in_units(pipeline, UNITS)
-        self.names = pipeline.names
-        self.rank = {name: rank for rank, name in enumerate(self.names)}
-        self.missing = self._dependencies()
-        self.ready: dict[str, set[Compute]] = {name: set() for name in self.names}
-        self.idle = dict.fromkeys(self.names, True)
-        self.coming: list[tuple[float, int, Compute, Compute | None]] = []
-        """Time, rank of the device, task that ends; or one whose result then arrives for another."""
-        self.open: Counter[tuple[int, str]] = Counter()  # forwards without (input) backward
-        self.kept: Counter[tuple[int, str]] = Counter()  # forwards without weight backward
-        self.on_device: Counter[str] = Counter()  # of `open`
-        self.kept_on_device: Counter[str] = Counter()
-        self.left = self._backwards_left()
-        self.turns = self._turns()
-        self.begun: set[Compute] = set()
+        self.m = microbatches
+        self.links = links = task_links(pipeline, microbatches)
+        self.split = [i in policy.split for i in range(microbatches)]
+        self.tasks = links.tasks(self.split)
+        self.missing = links.missing(self.split)
+        existing = [t for t, task in enumerate(self.tasks) if task is not None]
+        self.total = len(existing)
+        urgent = sorted(existing, key=lambda t: (policy.urgency(self.tasks[t]), t))  # type: ignore[arg-type]
+        self.rank = [0] * len(self.tasks)
+        for rank, t in enumerate(urgent):
+            self.rank[t] = rank
+        self.seconds = links.seconds(self.tasks, durations or TaskTimes.in_units(pipeline, UNITS))
+        self.delays = links.delays(durations)
+        self.ready: list[list[tuple[int, int]]] = [[] for _ in links.names]  # rank, task
+        self.idle = [True] * len(links.names)
+        self.touched = set(range(len(links.names)))  # devices that may begin what they could not before
+        self.coming: list[tuple[float, int, bool]] = []
+        """Time, task; whether it ends, or the result that was under way to it arrives."""
+        self.limits = _InFlight(links, policy)
+        self.turns = self._turns(existing)
+        self.begun = [False] * len(self.tasks)
         self.done: list[Compute] = []
         self.now = 0.0
+        for t in existing:
+            if self.missing[t] == 0:
+                self._offer(t)
 
     def run(self) -> list[Compute]:
-        total = len(self.missing)
-        for task, count in self.missing.items():
-            if count == 0:
-                self._offer(task)
-        while len(self.done) < total or self.coming:
-            if not self._begin_all() and not self.coming:
-                waiting = (task for name in self.names for task in self.ready[name])
-                self._begin(min(waiting, key=lambda task: (task[2], task[1])))
-            self.now = self.coming[0][0]
-            while self.coming and self.coming[0][0] == self.now:
-                _, _, task, follower = heapq.heappop(self.coming)
-                if follower is None:
-                    self._end(task)
+        coming = self.coming
+        while len(self.done) < self.total or coming:
+            if not self._begin_all() and not coming:
+                waiting = (t for ready in self.ready for _, t in ready)
+                self._begin(min(waiting, key=lambda t: (t % self.m, t // self.m % self.links.segments, t)))
+            self.now = coming[0][0]
+            while coming and coming[0][0] == self.now:
+                _, t, ends = heapq.heappop(coming)
+                if ends:
+                    self._end(t)
                 else:
-                    self._arrive(follower)
+                    self._arrive(t)
         return self.done
 
     def _begin_all(self) -> bool:
         begun = False
-        for name in self.names:
-            if self.idle[name]:
-                allowed = [task for task in self.ready[name] if self._may_begin(task, name)]
-                if allowed:
-                    self._begin(min(allowed, key=self.policy.urgency))
-                    begun = True
+        for device in sorted(self.touched):
+            if self.idle[device]:
+                for _, t in self.ready[device]:
+                    if self._may_begin(t, device):
+                        self._begin(t)
+                        begun = True
+                        break
+        self.touched.clear()
         return begun
 
-    def _may_begin(self, task: Compute, name: str) -> bool:
-        phase, s, i = task
-        policy = self.policy
-        if phase in policy.turns and self._next_turn(phase, name) != task:
-            return False
-        if phase != "forward" or s not in self.pipeline.trained:
-            return True
-        if policy.in_flight is not None and self.open[s, name] >= policy.in_flight[s]:
-            return False
-        if policy.kept is not None and self.kept[s, name] >= policy.kept:
-            return False
-        if policy.on_device is not None and self.on_device[name] >= policy.on_device[name]:
-            return False
-        if policy.kept_on_device is not None and self.kept_on_device[name] >= policy.kept_on_device[name]:
-            return False
-        barrier = policy.waits_for(i)
-        return not any(self.left[name, j] for j in range(barrier + 1))
+    def _may_begin(self, t: int, device: int) -> bool:
+        if self.turns:
+            waiting = self.turns.get((t // self.links.cells, device))
+            if waiting is not None:
+                while self.begun[waiting[-1]]:
+                    waiting.pop()
+                if waiting[-1] != t:
+                    return False
+        return t >= self.links.cells or not self.links.trained[t] or self.limits.allow(t)
 
-    def _next_turn(self, phase: Phase, name: str) -> Compute:
-        waiting = self.turns[phase, name]
-        while waiting[0] in self.begun:
-            waiting.popleft()
-        return waiting[0]
+    def _begin(self, t: int) -> None:
+        device = self.links.device[t % self.links.cells]
+        self.ready[device].remove((self.rank[t], t))
+        self.idle[device] = False
+        if t < self.links.cells and self.links.trained[t]:
+            self.limits.forward_begins(t)
+        self.begun[t] = True
+        self.done.append(self.tasks[t])  # type: ignore[arg-type]
+        heapq.heappush(self.coming, (self.now + self.seconds[t], t, True))
 
-    def _begin(self, task: Compute) -> None:
-        phase, s, i = task
-        name = self.pipeline.on(s, i)
-        self.ready[name].discard(task)
-        self.idle[name] = False
-        if phase == "forward" and s in self.pipeline.trained:
-            self._count(s, name, 1, self.open, self.on_device)
-            self._count(s, name, 1, self.kept, self.kept_on_device)
-        self.begun.add(task)
-        self.done.append(task)
-        end = self.now + self.durations.computing[phase, s, name]
-        heapq.heappush(self.coming, (end, self.rank[name], task, None))
-
-    def _end(self, task: Compute) -> None:
-        phase, s, i = task
-        name = self.pipeline.on(s, i)
-        self.idle[name] = True
-        if phase in ("backward", "input"):
-            self._count(s, name, -1, self.open, self.on_device)
-        if phase in ("backward", "weight"):
-            self._count(s, name, -1, self.kept, self.kept_on_device)
-            self.left[name, i] -= 1
-        for follower in self._followers(task):
-            delay = self._delay(task, follower)
-            if delay > 0:
-                heapq.heappush(self.coming, (self.now + delay, self.rank[name], task, follower))
-            else:
+    def _end(self, t: int) -> None:
+        links, cells = self.links, self.links.cells
+        cell = t % cells
+        device = links.device[cell]
+        self.idle[device] = True
+        self.touched.add(device)
+        if t >= cells:
+            whole = not self.split[cell % self.m]
+            self.limits.backward_ends(cell, t < 2 * cells, whole or t >= 2 * cells)
+        if t < 2 * cells:
+            for follower, delay in zip(links.followers[t], self.delays[t], strict=True):
+                if delay > 0:
+                    heapq.heappush(self.coming, (self.now + delay, follower, False))
+                else:
+                    self._arrive(follower)
+        if t >= cells:
+            for follower in links.weights_after(t, self.split):
                 self._arrive(follower)
 
-    def _arrive(self, follower: Compute) -> None:
-        self.missing[follower] -= 1
-        if self.missing[follower] == 0:
-            self._offer(follower)
+    def _arrive(self, t: int) -> None:
+        self.missing[t] -= 1
+        if self.missing[t] == 0:
+            self._offer(t)
 
-    def _delay(self, task: Compute, follower: Compute) -> float:
-        (phase, s, i), (_, t, j) = task, follower
-        if s == t:
-            return 0.0
-        here, there = self.pipeline.on(s, i), self.pipeline.on(t, j)
-        if phase == "forward":
-            return self.durations.moving.get((s, t, here, there), 0.0)
-        return self.durations.returning.get((t, s, there, here), 0.0)
+    def _offer(self, t: int) -> None:
+        device = self.links.device[t % self.links.cells]
+        insort(self.ready[device], (self.rank[t], t))
+        self.touched.add(device)
 
-    @staticmethod
-    def _count(s: int, name: str, change: int, of: Counter[tuple[int, str]], on_device: Counter[str]) -> None:
-        of[s, name] += change
-        on_device[name] += change
-
-    def _offer(self, task: Compute) -> None:
-        self.ready[self.pipeline.on(task[1], task[2])].add(task)
-
-    def _turns(self) -> dict[tuple[Phase, str], deque[Compute]]:
-        turns: dict[tuple[Phase, str], deque[Compute]] = {}
+    def _turns(self, existing: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+        """Third of the numbers (forward, backward, weight) and device -> its tasks, the first one last."""
+        turns: dict[tuple[int, int], list[int]] = {}
         for phase, turn in self.policy.turns.items():
-            for task in sorted((task for task in self.missing if task[0] == phase), key=turn):
-                turns.setdefault((phase, self.pipeline.on(task[1], task[2])), deque()).append(task)
+            own = [t for t in existing if self.tasks[t][0] == phase]  # type: ignore[index]
+            for t in sorted(own, key=lambda t: (turn(self.tasks[t]), t), reverse=True):  # type: ignore[arg-type]
+                key = t // self.links.cells, self.links.device[t % self.links.cells]
+                turns.setdefault(key, []).append(t)
         return turns
 
-    def _back(self, i: int) -> Phase:
-        """The part of micro-batch i's backward that other segments wait for."""
-        return "input" if i in self.policy.split else "backward"
 
-    def _followers(self, task: Compute) -> list[Compute]:
-        """Tasks that wait for this one, once each for every reason."""
-        phase, s, i = task
-        pipeline = self.pipeline
-        following = pipeline.following(s, i, self.microbatches)
-        tasks: list[Compute] = []
-        if phase == "forward":
-            tasks += [("forward", s, j) for j in islice(following, 1)]
-            tasks += [("forward", v, i) for v in self._all_readers[s]]
-            tasks += [(self._back(i), s, i)] if s in pipeline.trained else []
-        elif phase == "weight":
-            tasks += [("weight", s, j) for j in islice((j for j in following if j in self.policy.split), 1)]
-        else:
-            tasks += [(self._back(j), s, j) for j in islice(following, 1)]
-            tasks += [(phase, u, i) for u in pipeline.feeders[s] if u in pipeline.trained]
-            tasks += [("weight", s, i)] if phase == "input" else []
-        return tasks
+class _InFlight:
+    """How many micro-batches devices have begun, and whether a forward more is allowed."""
 
-    def _dependencies(self) -> dict[Compute, int]:
-        """How many tasks each waits for."""
-        self._all_readers = self.pipeline.readers()
-        tasks: list[Compute] = []
-        for s in range(len(self.pipeline)):
-            for i in range(self.microbatches):
-                tasks.append(("forward", s, i))
-                if s in self.pipeline.trained:
-                    tasks.append((self._back(i), s, i))
-                    tasks += [("weight", s, i)] if i in self.policy.split else []
-        missing = dict.fromkeys(tasks, 0)
-        for task in tasks:
-            for follower in self._followers(task):
-                missing[follower] += 1
-        return missing
+    def __init__(self, links: TaskLinks, policy: Policy) -> None:
+        self.links, self.policy = links, policy
+        devices, segments = len(links.names), links.segments
+        self.open = [[0] * devices for _ in range(segments)]  # forwards without (input) backward
+        self.kept = [[0] * devices for _ in range(segments)]  # forwards without weight backward
+        self.open_on, self.kept_on = [0] * devices, [0] * devices  # of any segment
+        self.most_open_on = [policy.on_device[name] for name in links.names] if policy.on_device else None
+        self.most_kept_on = (
+            [policy.kept_on_device[name] for name in links.names] if policy.kept_on_device else None
+        )
+        self.left = [[0] * links.microbatches for _ in range(devices)]  # backwards to come
+        for cell, trained in enumerate(links.trained):
+            self.left[links.device[cell]][cell % links.microbatches] += trained
 
-    def _backwards_left(self) -> Counter[tuple[str, int]]:
-        left: Counter[tuple[str, int]] = Counter()
-        for s in self.pipeline.trained:
-            left.update((self.pipeline.on(s, i), i) for i in range(self.microbatches))
-        return left
+    def allow(self, cell: int) -> bool:
+        """Whether a forward may begin."""
+        policy, device = self.policy, self.links.device[cell]
+        s, i = divmod(cell, self.links.microbatches)
+        if policy.in_flight is not None and self.open[s][device] >= policy.in_flight[s]:
+            return False
+        if policy.kept is not None and self.kept[s][device] >= policy.kept:
+            return False
+        if self.most_open_on is not None and self.open_on[device] >= self.most_open_on[device]:
+            return False
+        if self.most_kept_on is not None and self.kept_on[device] >= self.most_kept_on[device]:
+            return False
+        return not any(self.left[device][: policy.waits_for(i) + 1])
+
+    def forward_begins(self, cell: int) -> None:
+        self._count(cell, 1, True, True)
+
+    def backward_ends(self, cell: int, gives_input: bool, gives_weight: bool) -> None:
+        self._count(cell, -1, gives_input, gives_weight)
+        if gives_weight:
+            self.left[self.links.device[cell]][cell % self.links.microbatches] -= 1
+
+    def _count(self, cell: int, change: int, of_open: bool, of_kept: bool) -> None:
+        s, device = cell // self.links.microbatches, self.links.device[cell]
+        if of_open:
+            self.open[s][device] += change
+            self.open_on[device] += change
+        if of_kept:
+            self.kept[s][device] += change
+            self.kept_on[device] += change

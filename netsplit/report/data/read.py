@@ -5,10 +5,12 @@ What is missing stays None: a run that failed, was only planned, or is older tha
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, NetSplitError
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-from netsplit.tracking.tags import PUBLISHED
+from netsplit.tracking.tags import DECISION, PUBLISHED
 
 __all__ = ["read_report"]
 
@@ -139,8 +141,20 @@ def _method(
         seconds=duration_s(run),
         epochs=epochs,
         published=_finite(tags.get(plain_key(PUBLISHED + row.method))),
+        decisions=_decisions(run.data.tags),
         over_capacity=run.data.tags.get("over_capacity", ""),
     )
+
+
+def _decisions(tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    """About a plan while it trained, one after another; what is none is left out."""
+    decisions = []
+    for key in sorted(tags, key=lambda key: (len(key), key)):
+        if key.startswith(DECISION):
+            with suppress(ValueError):
+                read = json.loads(tags[key])
+                decisions += [read] if isinstance(read, dict) else []
+    return decisions
 
 
 def _row(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from netsplit.tracking.table import ComparisonRow
 from netsplit.tracking.tags import COMMAND
@@ -62,6 +63,7 @@ class MethodResult:
     seconds: float | None = None  # from begin to end
     epochs: Sequence[EpochFigures] = ()
     published: float | None = None  # samples per second that others report
+    decisions: Sequence[Mapping[str, Any]] = ()  # about its plan while it trained, as they were recorded
     over_capacity: str = ""  # devices whose capacity its plan exceeds
 
     @property

@@ -30,11 +30,14 @@ from torch import Tensor
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json
+from netsplit.interrupts import interrupts_held
 from netsplit.runtime.checkpoint.checksums import CHECKSUMS, checksums_of, require_unharmed
 from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
+from netsplit.runtime.checkpoint.tensor_parts import piece_at
 
 if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+    from torch.distributed.checkpoint.metadata import MetadataIndex
     from torch.distributed.checkpoint.planner import SavePlan
     from torch.distributed.checkpoint.storage import WriteResult
 
@@ -94,6 +97,7 @@ class CheckpointPart:
             return Refusal(reason_of(error))
 
 
+@interrupts_held()  # but for where devices are waited for, that nothing half-written is left
 def write_checkpoint(
     folder: Path,
     extra: Mapping[str, Any],
@@ -235,9 +239,12 @@ class Saved:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self.entries = dict(read_metadata(folder).state_dict_metadata)
+            self.entries: dict[str, Any] = dict(read_metadata(folder).state_dict_metadata)
         except Exception as error:  # a pickle that is not whole raises almost anything
             raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
+        self._index()
+
+    def _index(self) -> None:
         self._below: dict[str, dict[str, str]] = {}
         for place in self.entries:
             start, _, last = place.rpartition(".")
@@ -261,13 +268,15 @@ class Saved:
             return None
         return str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size)
 
-    def blank(self, place: str, device: torch.device | None = None) -> Any:
-        """What a value can be read into; `device` is for tensors that are no single number."""
+    def blank(
+        self, place: str, device: torch.device | None = None, shape: tuple[int, ...] | None = None
+    ) -> Any:
+        """What a value can be read into; `device` and the `shape` of a part are for tensors alone."""
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
         entry = self.entries[place]
         if isinstance(entry, TensorStorageMetadata):
-            return torch.empty(entry.size, dtype=entry.properties.dtype, device=device)
+            return torch.empty(shape or entry.size, dtype=entry.properties.dtype, device=device)
         return None
 
     def read(self, flat: dict[str, Any]) -> dict[str, Any]:
@@ -301,7 +310,11 @@ def _save_planner() -> DefaultSavePlanner:
     """A value that is a list or a mapping is one value; of equal keys the first device's is written."""
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-    return DefaultSavePlanner(False, False, dedup_save_to_lowest_rank=True)
+    class PlannerOfParts(DefaultSavePlanner):
+        def lookup_object(self, index: MetadataIndex) -> Any:
+            return piece_at(self.state_dict, index, super().lookup_object)
+
+    return PlannerOfParts(False, False, dedup_save_to_lowest_rank=True)
 
 
 def _check_shared(temporary: Path, folder: Path, results: Iterable[list[WriteResult]]) -> set[str]:

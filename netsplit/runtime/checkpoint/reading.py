@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from netsplit.runtime.checkpoint.tensor_parts import TensorParts, piece_at
+
 if TYPE_CHECKING:  # they take a second to load, in every worker, and many never read
     import io
 
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
     from torch.distributed.checkpoint.planner import ReadItem
 
 __all__ = ["plain_values", "read_metadata", "reader_of"]
@@ -82,5 +84,16 @@ def plain_values() -> DefaultLoadPlanner:
     class PlainValues(DefaultLoadPlanner):
         def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
             self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+        def set_up_planner(
+            self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+        ) -> None:
+            parts = {key: value for key, value in state_dict.items() if isinstance(value, TensorParts)}
+            super().set_up_planner(state_dict, metadata, is_coordinator)
+            self.state_dict.update(parts)  # torch keeps tensors alone
+
+        def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+            tensor: torch.Tensor = piece_at(self.state_dict, index, super().lookup_tensor)
+            return tensor
 
     return PlainValues(flatten_state_dict=False, flatten_sharded_tensors=False)

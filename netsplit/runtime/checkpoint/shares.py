@@ -39,6 +39,7 @@ from netsplit.runtime.checkpoint.files import (
     read_extra,
     reason_of,
 )
+from netsplit.runtime.checkpoint.tensor_parts import TensorParts, put_tensor
 from netsplit.runtime.share import Share
 
 __all__ = ["Holder", "draws_state", "load_draws", "load_own", "load_plain"]
@@ -74,28 +75,30 @@ class Holder:
             if name in self.copies and not tensor.requires_grad:
                 state[f"replica.{self.device}.{name}"] = tensor.detach()
                 continue
-            for key in (name, *self.aliases.get(name, ())):
-                state[f"model.{key}"] = tensor.detach()
+            region = self.share.regions.get(name)
+            for key in (self.share.whole(name), *self.aliases.get(name, ())):
+                put_tensor(state, f"model.{key}", tensor.detach(), region)
         state |= _optimizer_state(self.share) | _scheduler_state(self.share)
         return state | self._averages() | ({} if self.share.idle else _scaler_state(self.share))
 
     def load(self, folder: Path) -> list[str] | Refusal:
         """Take this device's tensors from a checkpoint; hyperparameters that it changed, in words."""
         try:
-            saved = Saved(folder)
-            _check_scheduler(self.share.scheduler, saved)
-            saved.read(
-                {
-                    self._key(name, saved): tensor.detach()
-                    for name, tensor in self.share.tensors.items()
-                    if name not in self.skip
-                }
-            )
-            _load_scale(self.share, saved)
-            changed = _load_optimizer(self.share, saved)
-            return changed + _load_scheduler(self.share.scheduler, saved) + self._load_averages(saved)
+            return self.take(Saved(folder))
         except (OSError, NetSplitError) as error:
             return Refusal(reason_of(error))
+
+    def take(self, saved: Saved) -> list[str]:
+        """As `load`, of what is open already; raises what that answers as a refusal."""
+        _check_scheduler(self.share.scheduler, saved)
+        own: State = {}
+        for name, tensor in self.share.tensors.items():
+            if name not in self.skip:
+                put_tensor(own, self._key(name, saved), tensor.detach(), self.share.regions.get(name))
+        saved.read(own)
+        _load_scale(self.share, saved)
+        changed = _load_optimizer(self.share, saved)
+        return changed + _load_scheduler(self.share.scheduler, saved) + self._load_averages(saved)
 
     def _averages(self) -> State:
         averages = self.share.averages
@@ -103,7 +106,8 @@ class Holder:
             return {}
         state: State = {"averages.count": averages.count}
         for name, tensor in averages.values.items():
-            state |= {f"average.{key}": tensor for key in (name, *self.aliases.get(name, ()))}
+            for key in (self.share.whole(name), *self.aliases.get(name, ())):
+                put_tensor(state, f"average.{key}", tensor, self.share.regions.get(name))
         return state
 
     def _load_averages(self, saved: Saved) -> list[str]:
@@ -113,13 +117,15 @@ class Holder:
         if not there:
             averages.count = 0
             return ["it has no averages of parameters, which begin anew"]
-        values = {f"average.{name}": tensor for name, tensor in averages.values.items()}
-        averages.count = saved.read({"averages.count": None, **values})["averages.count"]
+        values: State = {"averages.count": None}
+        for name, tensor in averages.values.items():
+            put_tensor(values, f"average.{self.share.whole(name)}", tensor, self.share.regions.get(name))
+        averages.count = saved.read(values)["averages.count"]
         return []
 
     def _key(self, name: str, saved: Saved) -> str:
         own = f"replica.{self.device}.{name}"
-        return own if name in self.copies and own in saved.entries else f"model.{name}"
+        return own if name in self.copies and own in saved.entries else f"model.{self.share.whole(name)}"
 
 
 def draws_state(counter: DrawCounter) -> State:
@@ -237,9 +243,15 @@ def _optimizer_state(share: Share) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for group in share.optimizer.param_groups:
         for parameter in group["params"]:
-            name = names[id(parameter)]
+            region, name = share.regions.get(names[id(parameter)]), share.whole(names[id(parameter)])
             for key, value in share.optimizer.state.get(parameter, {}).items():
-                state[f"{_state(name)}.{key}"] = value.detach() if isinstance(value, Tensor) else value
+                place = f"{_state(name)}.{key}"
+                if isinstance(value, Tensor):
+                    put_tensor(
+                        state, place, value.detach(), region if value.shape == parameter.shape else None
+                    )
+                else:
+                    state[place] = value
             for key, value in group.items():
                 if key not in _LISTS:
                     state[f"{_hyper(name)}.{key}"] = value
@@ -256,13 +268,21 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
         return []
     names = {id(tensor): name for name, tensor in reversed(share.tensors.items())}
     groups = share.optimizer.param_groups
-    whole = share.groups or [[names[id(p)] for p in group["params"]] for group in groups]
+    whole = share.groups or [[share.whole(names[id(p)]) for p in group["params"]] for group in groups]
     firsts = [next((name for name in each if saved.below(_hyper(name))), "") for each in whole]
     wanted: dict[str, Any] = {}
+    moments: dict[str, dict[str, Any]] = {}
     for first, group in zip(firsts, groups, strict=True):
         wanted |= _hyperparameters(saved, first, group)
         for parameter in group["params"]:
-            wanted |= _moments(saved, names[id(parameter)], parameter, group, share.moments is not None)
+            name = names[id(parameter)]
+            moments[name] = _moments(share, saved, name, group)
+            for place, value in moments[name].items():
+                if isinstance(value, Tensor):
+                    region = share.regions.get(name)
+                    put_tensor(wanted, place, value, region if value.shape == parameter.shape else None)
+                else:
+                    wanted[place] = value
     values = saved.read(wanted)
     changed: dict[str, None] = {}
     share.optimizer.state.clear()
@@ -274,9 +294,12 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
                     changed[f"{key} {group[key]} becomes {values[place]}"] = None
                 group[key] = values[place]
         for parameter in group["params"]:
-            places = saved.below(_state(names[id(parameter)]))
+            name = names[id(parameter)]
+            places = saved.below(_state(share.whole(name)))
             if places:
-                share.optimizer.state[parameter] = {key: values[place] for key, place in places.items()}
+                share.optimizer.state[parameter] = {
+                    key: _own_moment(moments[name][place], values[place]) for key, place in places.items()
+                }
     if share.moments is not None:
         share.moments.settle()
     return list(changed)
@@ -334,19 +357,28 @@ def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[
     return {place: saved.blank(place) for key, place in places.items() if key in own}
 
 
-def _moments(
-    saved: Saved, name: str, parameter: Tensor, group: Mapping[str, Any], on_host: bool = False
-) -> dict[str, Any]:
+def _moments(share: Share, saved: Saved, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     """What is read for one parameter, to its own device; but single numbers, such as Adam's step counter,
-    stay on the CPU unless the step runs on the device. With `on_host` they alone go to the device."""
+    stay on the CPU unless the step runs on the device. Of offloaded moments they alone go to the device."""
     on_device = group.get("capturable") or group.get("fused")
+    parameter, region = share.tensors[name], share.regions.get(name)
     wanted = {}
-    for place in saved.below(_state(name)).values():
+    for place in saved.below(_state(share.whole(name))).values():
         kind = saved.kind(place)
         scalar = kind is not None and kind[1] == ()
-        here = bool(on_device) if scalar else not on_host
-        wanted[place] = saved.blank(place, parameter.device if here else None)
+        here = bool(on_device) if scalar else share.moments is None
+        shape = (
+            parameter.shape if region is not None and kind is not None and kind[1] == region.shape else None
+        )
+        wanted[place] = saved.blank(place, parameter.device if here else None, shape)
     return wanted
+
+
+def _own_moment(blank: Any, value: Any) -> Any:
+    """What was read for one parameter: single numbers, read once for all parts, are each part's own."""
+    if isinstance(value, TensorParts):
+        return blank
+    return value.clone() if isinstance(value, Tensor) and value is not blank else value
 
 
 def _hyper(name: str) -> str:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.operator_schemas import normalize_function
 
+from netsplit.graph.ir import COUNTED
+from netsplit.graph.module import NODE
 from netsplit.program.instructions import Program
 from netsplit.runtime.feeds import microbatch_sizes
 
@@ -36,6 +38,10 @@ class CountedTargets:
     def watch(self, module: fx.GraphModule) -> None:
         """Have every such loss of a segment tell the weights of its targets."""
         for node in list(module.graph.nodes):
+            if COUNTED in node.meta.get(NODE, ""):
+                with module.graph.inserting_after(node):
+                    module.graph.call_function(self._counted, (node.name, node))
+                continue
             schema = getattr(node.target, "_schema", None)
             if schema is None or schema.name not in _LOSSES:
                 continue
@@ -60,6 +66,9 @@ class CountedTargets:
                 number = counts.sum()
             else:
                 number = weights[targets.clamp(0, len(weights) - 1)].mul(counts).sum()
+        self.numbers[name, self.microbatch] = number
+
+    def _counted(self, name: str, number: Tensor) -> None:
         self.numbers[name, self.microbatch] = number
 
     def told(self) -> dict[tuple[str, int], float]:

@@ -24,6 +24,7 @@ import cloudpickle
 
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
+from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose, standing
 from netsplit.runtime.workers.handshake import (
@@ -37,7 +38,6 @@ from netsplit.runtime.workers.handshake import (
     tune,
 )
 from netsplit.runtime.workers.heartbeat import Heartbeat, read_place
-from netsplit.runtime.workers.interrupts import interrupts_held, let_interrupt
 from netsplit.runtime.workers.launch import Launcher, external_command
 from netsplit.runtime.workers.messages import (
     FAILED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,15 +12,20 @@ from hypothesis import strategies as st
 from torch import nn
 
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
+from netsplit.experiment.session import Session
 from netsplit.experiment.whole import foreseen
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.experiment.whole.sizes import between
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import MOMENTUM
+from netsplit.partition.methods.single import Single
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.program.schedules import GPipe
+from tests.builders import costs_of
+from tests.workers import cpu_workers
 
 seconds = st.floats(0, 1, allow_nan=False)
 
@@ -80,3 +86,25 @@ def test_three_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.Mo
     here = step.planner(GPipe(decided.schedule.microbatches))
     assert replace(here.graph) == planner.graph
     assert here.costs == planner.costs
+
+
+def test_the_whole_batch_takes_as_long_as_it_does_where_the_usual_size_is_the_smallest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Costs at 16 samples are not those at 4, though 4 are measured first."""
+
+    def linear(session: Session, graph: Graph, *_: object) -> Costs:
+        return costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
+
+    monkeypatch.setattr(Session, "_costs", linear)
+    spec = replace(cpu_workers(1), latency_s=0.0, bandwidth=1e12)
+    batch = torch.randn(16, 6), torch.randint(3, (16,))
+    taken: list[Costs] = []
+    for counts in ([1], [1, 4], [1, 2], [1, 4, 16]):
+        with Session(spec, tmp_path) as session:
+            open_ = AutoSchedule(microbatches=counts, time_limit_s=0.3)
+            made = session.decided(Net(), nn.CrossEntropyLoss(), batch, open_, Single(), MOMENTUM)
+        assert made.schedule.microbatches == 1
+        taken.append(made.costs)
+    seconds = [sum(each.total_s(name, "cpu") for name in made.graph.nodes) for each in taken]
+    assert seconds == pytest.approx([48e-3 * len(made.graph)] * 4)

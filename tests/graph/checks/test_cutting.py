@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,11 @@ def told(
 
 def contrastive(z: Tensor, _: Tensor) -> Tensor:
     return F.cross_entropy(F.normalize(z) @ F.normalize(z).T / 0.1, torch.arange(len(z)))
+
+
+def hardest(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of the five samples with the largest losses, or of all where there are fewer."""
+    return F.cross_entropy(outputs, targets, reduction="none").topk(min(5, len(targets))).values.mean()
 
 
 class Dropping(nn.Module):
@@ -66,9 +72,43 @@ def test_a_micro_batch_without_targets_is_refused() -> None:
         told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) < 2, -100, Y))
 
 
+def test_a_micro_batch_without_targets_is_refused_wherever_it_is() -> None:
+    with pytest.raises(CaptureError, match="nan on micro-batch 3, of 2 samples, where it is"):
+        told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) // 2 == 2, -100, Y))
+
+
+def test_a_batch_too_large_to_look_at_whole_is_looked_at_by_its_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("netsplit.graph.checks.cutting._MOST_BYTES", 100)
+    told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 3, -100, Y))
+    assert "no mean" not in caplog.text
+    told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 7, -100, Y))
+    assert "no mean over samples alone" in caplog.text
+
+
+def test_a_small_part_that_is_no_mean_shows_in_double_precision(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)).double()
+    whole = Batch.of(X.double(), Y)
+    for small, said in ((0.0, False), (5e-4, True)):
+        loss = lambda z, y, small=small: F.cross_entropy(z, y) + small * contrastive(z, y)  # noqa: E731
+        check_cutting(model, loss, whole, capture(model, loss, whole.rows(0, 2).own()), None)
+        assert ("no mean over samples alone" in caplog.text) == said
+    one, other = re.findall(r"\d\.\d+(?= on 4| as the mean)", caplog.text)
+    assert one != other
+
+
 @pytest.mark.parametrize(
     ("loss", "targets"),
-    [(nn.CrossEntropyLoss(), torch.where(torch.arange(8) < 1, -100, Y)), (contrastive, Y)],
+    [
+        (nn.CrossEntropyLoss(), torch.where(torch.arange(8) < 1, -100, Y)),
+        (contrastive, Y),
+        (nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 7, -100, Y)),
+        (nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 3, -100, Y)),
+        (hardest, Y),
+    ],
+    ids=["first", "contrastive", "last", "inner", "hardest"],
 )
 def test_another_mean_is_said(
     loss: Callable[..., Any], targets: Tensor, caplog: pytest.LogCaptureFixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -171,4 +172,45 @@ def test_a_global_that_a_loss_function_reads_is_named() -> None:
     _, notice = noticed(weighted)
     globals()["FACTOR"] = 3.0
     with pytest.raises(NetSplitError, match="the global 'FACTOR' in weighted"):
+        notice.look()
+
+
+class Attributed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.namesake = nn.Linear(4, 3)
+        self.register_buffer("buffer_namesake", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.namesake(x) + self.get_buffer("buffer_namesake")
+
+
+@pytest.mark.parametrize("name", ["namesake", "buffer_namesake"])
+def test_a_global_of_the_same_name_as_an_attribute_is_no_matter_of_the_model(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = Notice(Attributed(), nn.CrossEntropyLoss())
+    notice.look()
+    monkeypatch.setitem(globals(), name, 7.0)
+    notice.look()
+
+
+def weighted_in_a_comprehension(output: Tensor, target: Tensor) -> Tensor:
+    return sum(FACTOR * nn.functional.cross_entropy(output, target) for _ in range(2))  # type: ignore[return-value]
+
+
+def weighted_by_text(output: Tensor, target: Tensor) -> Tensor:
+    return vars(sys.modules[__name__])["FACTOR"] * nn.functional.cross_entropy(output, target)
+
+
+def weighted_by_module(output: Tensor, target: Tensor) -> Tensor:
+    here = sys.modules[__name__]
+    return here.FACTOR * nn.functional.cross_entropy(output, target)
+
+
+@pytest.mark.parametrize("loss", [weighted_in_a_comprehension, weighted_by_text, weighted_by_module])
+def test_a_global_that_is_looked_up_in_another_way_is_named(loss: Callable[..., Tensor]) -> None:
+    _, notice = noticed(loss)
+    globals()["FACTOR"] = 3.0
+    with pytest.raises(NetSplitError, match="'FACTOR'"):
         notice.look()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph import capture
-from netsplit.graph.checks.replicated import check_replicas
+from netsplit.graph.checks.replicated import check_replicas, replicated_statistics, require_replicable
 from netsplit.graph.ir import Graph
 from netsplit.partition.methods.auto.auto import replicable
 
@@ -81,6 +81,137 @@ def test_a_spectral_norm_is_not_replicated() -> None:
     assert not replicable(graph)
     with pytest.raises(NetSplitError, match="of which every replica"):
         check_replicas(graph, graph.nodes)
+
+
+class Counts(nn.Module):
+    """A gate that warms up by the number of forwards; what is counted is read as the subclasses do."""
+
+    n: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.n += 1
+        return self.layer(x) * (self.n / 10).clamp(max=1.0)
+
+
+class CountsAnew(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        self.n = self.n + 1
+        return self.layer(x) * self.n
+
+
+class CountsForLater(Counts):
+    """Nothing reads it in training; but one device counts to another number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.n += 1
+        return self.layer(x)
+
+
+class ReadsItsNorm(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x)) * (1 + self.norm.running_var.clone())
+
+
+class ReadsItsNormBefore(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x) - self.norm.running_mean.detach().clone())
+
+
+class ReadsTheCountOfItsNorm(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x)) / (1 + self.norm.num_batches_tracked)
+
+
+class NormalisesAsInEvaluation(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        mean, var = self.norm.running_mean.clone(), self.norm.running_var.clone()
+        return self.norm(y) + nn.functional.batch_norm(y, mean, var)
+
+
+class ScalesByItsStatistics(Counts):
+    """The running variance is the same node's weight, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = self.norm.running_mean, self.norm.running_var
+        return nn.functional.batch_norm(self.layer(x), mean, var, weight=var, training=True)
+
+
+class Averages(Counts):
+    """As `momentum=None`: the count decides how much a batch weighs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, momentum=None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x))
+
+
+READERS = {
+    Counts: "n",
+    CountsAnew: "n",
+    CountsForLater: "n",
+    ReadsItsNorm: "norm.running_var",
+    ReadsItsNormBefore: "norm.running_mean",
+    ReadsTheCountOfItsNorm: "norm.num_batches_tracked",
+    NormalisesAsInEvaluation: "norm.running_",
+    ScalesByItsStatistics: "norm.running_var",
+    Averages: "norm.",
+}
+
+
+@pytest.mark.parametrize("model", READERS, ids=lambda model: model.__name__)
+def test_what_the_forward_reads_is_replicated_as_little_as_a_count_of_its_own(
+    model: type[nn.Module],
+) -> None:
+    graph = graph_of_model(model())
+    with pytest.raises(NetSplitError, match=f"writes '{READERS[model]}"):
+        check_replicas(graph, graph.nodes)
+    with pytest.raises(NetSplitError, match="of which every replica"):
+        require_replicable(graph, graph.nodes)
+    last = [name for name in graph.nodes if "cross_entropy" in name]
+    assert last
+    check_replicas(graph, last)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [nn.BatchNorm1d(3), nn.SyncBatchNorm(3), nn.BatchNorm1d(3, affine=False)],
+    ids=lambda norm: str(norm),
+)
+def test_a_normalisation_that_reads_no_statistics_may_have_replicas(norm: nn.Module) -> None:
+    graph = graph_of_model(nn.Sequential(nn.Linear(4, 3), norm, nn.Linear(3, 3)))
+    require_replicable(graph, graph.nodes)
+    assert "1.running_mean" in replicated_statistics(graph, graph.nodes)
+    assert replicated_statistics(graph, []) == []
+
+
+def test_sparse_gradients_are_not_summed_over_replicas() -> None:
+    def words(sparse: bool) -> nn.Module:
+        return nn.Sequential(nn.Embedding(9, 3, sparse=sparse), nn.Flatten(), nn.LazyLinear(3))
+
+    example = (torch.randint(9, (6, 2)), torch.randint(3, (6,)))
+    for sparse in (False, True):
+        model = words(sparse)
+        model(example[0])
+        graph = capture(model, nn.CrossEntropyLoss(), example)
+        if sparse:
+            with pytest.raises(NetSplitError, match=r"gradient of '0\.weight' is sparse"):
+                require_replicable(graph, graph.nodes)
+        else:
+            require_replicable(graph, graph.nodes)
+
+
+def test_a_norm_that_is_used_twice_may_have_replicas() -> None:
+    norm = nn.BatchNorm1d(4)
+    graph = graph_of_model(nn.Sequential(nn.Linear(4, 4), norm, nn.Linear(4, 4), norm, nn.Linear(4, 3)))
+    require_replicable(graph, graph.nodes)
 
 
 def test_nothing_is_said_of_what_writes_nothing(caplog: pytest.LogCaptureFixture) -> None:

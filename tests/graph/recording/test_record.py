@@ -5,18 +5,21 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.graph import Graph, Node, capture, capture_inference, dumps
 from tests.nets import CASES
 
+_KEYS = (torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 8))
 QUICK = settings(deadline=None, max_examples=15)
 
 
@@ -164,7 +167,7 @@ def _saves(function: Callable[[Tensor], Tensor]) -> tuple[Node, Graph]:
         (torch.tanh, ["output"], 0),
         (lambda x: x + 1.0, [], 0),
         (lambda x: x * x, ["input"], 0),
-        (lambda x: F.dropout(x, 0.5, True), [], 2 * 4 * 1),  # the mask, a byte an element
+        (lambda x: F.dropout(x, 0.5, True), [], 2 * 4 * 4),  # what it is multiplied with; a mask is a GPU's
         (lambda x: F.layer_norm(x, (4,)), ["input"], 2 * 2 * 4),  # mean and inverse deviation, float32
     ],
     ids=["sin", "tanh", "add", "square", "dropout", "layer_norm"],
@@ -176,6 +179,81 @@ def test_saved_tensors_are_those_that_autograd_keeps(
     known = {"input": node.inputs[0], "output": node.outputs[0]}
     assert set(node.saved) == {known[name] for name in names}
     assert node.saved_bytes == other
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        partial(F.dropout, p=0.1),
+        partial(F.dropout2d, p=0.1),
+        partial(F.alpha_dropout, p=0.1, training=True),
+        partial(F.scaled_dot_product_attention, *_KEYS),
+        partial(F.scaled_dot_product_attention, *_KEYS, dropout_p=0.1),
+        partial(F.gelu, approximate="tanh"),
+        partial(F.group_norm, num_groups=2),
+        partial(F.batch_norm, running_mean=None, running_var=None, training=True),
+        partial(F.log_softmax, dim=-1),
+        partial(F.interpolate, scale_factor=2.0, mode="bilinear"),
+    ],
+)
+def test_what_is_saved_is_what_autograd_keeps_of_real_values(function: Callable[[Tensor], Tensor]) -> None:
+    """Bytes beside the input and the output."""
+    saved: list[Tensor] = []
+    x = torch.randn(2, 4, 6, 8, requires_grad=True)
+    with saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+        output = function(x)
+    known = {tensor.untyped_storage()._cdata for tensor in (x, output, *_KEYS)}
+    kept = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in saved}
+
+    class Saves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, given: Tensor) -> Tensor:
+            return function(given * self.scale)
+
+    graph = capture(Saves(), lambda output, _: output.exp().sum(), (x.detach(), torch.zeros(2)))
+    (node,) = [node for node in graph if "mul" in node.inputs]
+    assert node.saved_bytes == sum(nbytes for key, nbytes in kept.items() if key not in known)
+
+
+@pytest.mark.parametrize("steps", [7, 3000])
+def test_an_lstm_keeps_the_workspace_of_its_library(steps: int) -> None:
+    """In float32 on a CPU, where torch says of tensors without data that it is empty."""
+    layer = nn.LSTM(8, 100)
+    x = torch.randn(steps, 2, 8)
+    saved: list[Tensor] = []
+    with saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+        layer(x)
+    (workspace,) = [tensor.nbytes for tensor in saved if tensor.dtype is torch.uint8]
+    graph = capture(layer, lambda output, _: output[0].sum(), (x, torch.zeros(steps, 2)))
+    states = 4 * 2 * 100 * 4  # in and out, of either kind
+    kept = only(graph, "lstm").saved_bytes
+    assert workspace <= kept * 1.001
+    assert kept <= workspace * 1.001 + states
+
+
+class Refreshed(nn.Module):
+    """What a dropout that draws nothing returns is written into, which is its input too."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(4, 4), nn.Dropout(rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x) * 2.0
+        return self.dropout(h).add_(1.0) + h.cos()
+
+
+def test_a_dropout_that_draws_nothing_shares_its_inputs_memory() -> None:
+    """As it does for real: elsewhere the write would be missed."""
+    graph = captured(Refreshed(0.0))
+    (unit,) = graph.units
+    assert [graph.nodes[name].kind for name in unit] == ["mul", "add_"]
+    graph = capture_inference(Refreshed(0.5), torch.randn(2, 4))
+    (unit,) = graph.units
+    assert [graph.nodes[name].kind for name in unit] == ["mul", "add_"]
 
 
 def test_nothing_is_saved_where_autograd_is_off() -> None:

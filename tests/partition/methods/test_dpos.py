@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ortools.sat.python import cp_model
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
@@ -129,6 +130,43 @@ def test_the_theorems_bound_holds_on_equal_devices_with_room(problem, devices, p
     least = max(longest.max(), seconds.sum() / devices)
     made = Dpos().partition(problem).report.objective
     assert made <= 2 * least + sent.max() + 1e-9
+
+
+def least_makespan(seconds: list[int], before: list[list[int]], devices: int) -> int:
+    """Of tasks on equal devices, without messages: the optimum, by CP-SAT."""
+    model = cp_model.CpModel()
+    starts = [model.new_int_var(0, sum(seconds), "") for _ in seconds]
+    tasks = [model.new_fixed_size_interval_var(s, d, "") for s, d in zip(starts, seconds, strict=True)]
+    model.add_cumulative(tasks, [1] * len(tasks), devices)
+    end = model.new_int_var(0, sum(seconds), "")
+    for v, feeds in enumerate(before):
+        model.add(end >= starts[v] + seconds[v])
+        for u in feeds:
+            model.add(starts[v] >= starts[u] + seconds[u])
+    model.minimize(end)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    assert solver.solve(model) == cp_model.OPTIMAL
+    return int(solver.objective_value)
+
+
+@settings(examples, max_examples=tried(30))
+@given(problems(colocate=False), st.integers(1, 4), st.sampled_from([0.0, 0.05]), st.data())
+def test_the_theorem_holds_with_the_optimum_itself(problem, devices, pace, data):
+    """w <= 2 w_opt + C_max. Its premises: equal devices, and room for everything on each of them."""
+    names = list(problem.graph.nodes)
+    seconds = data.draw(st.lists(st.integers(1, 9), min_size=len(names), max_size=len(names)))
+    cluster = cluster_of([0] * devices, seconds_per_byte=pace, kinds=["cpu"] * devices)
+    costs = forward_only({"cpu": {v: float(s) for v, s in zip(names, seconds, strict=True)}})
+    problem = with_capacities(replace(problem, cluster=cluster, costs=costs), [10**9] * devices)
+    instance = Instance.of(problem)
+    before = [instance.predecessors[v].tolist() for v in range(instance.n)]
+    sent = np.zeros(instance.n)
+    for v in range(instance.n):
+        for k in instance.reads[v]:
+            sent[v] = max(sent[v], sent[instance.producer[k]] + pace * instance.nbytes[k])
+    made = Dpos().partition(problem).report.objective
+    assert made <= 2 * least_makespan(seconds, before, devices) + sent.max() + 1e-9
 
 
 def test_the_work_grows_as_the_graph_does():

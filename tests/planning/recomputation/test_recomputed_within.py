@@ -18,7 +18,7 @@ from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.decide import decide
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.knapsack import Frontier, SegmentOptions
-from netsplit.planning.recomputation.recomputed_within import recomputed_within
+from netsplit.planning.recomputation.recomputed_within import nearest_recomputed, recomputed_within
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.verify import verify
 from netsplit.planning.workload import Workload
@@ -92,6 +92,25 @@ def test_what_is_answered_fits_and_is_not_slower_than_everything(
     assert "recomputed" not in verify(tight, answer, capacity=False).summary()
     assert recomputed_within(tight, placement) == answer
     assert recomputed_within(tight, answer) == answer
+
+
+def test_where_the_time_is_up_what_is_answered_fits_after_few_simulations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = captured_for(CASES["chain"], GPipe(4))
+    problem = problem_of(graph, SCHEDULES["gpipe"], 0)
+    placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
+    most, least, _ = ends(problem, placement)
+    tight = within(problem, (most + least) // 2)
+    compiled: list[Placement] = []
+    own = Simulated.whole_microbatches
+    monkeypatch.setattr(
+        Simulated, "whole_microbatches", lambda self, each: compiled.append(each) or own(self, each)
+    )
+    answer, peaks = nearest_recomputed(tight, placement, until=0.0)
+    assert answer.recomputed
+    assert max(peaks.values()) <= tight.cluster.devices[0].capacity_bytes
+    assert len(compiled) <= 3  # as it is, one knapsack's answer, and everything where that did not fit
 
 
 def test_nothing_is_recomputed_where_everything_fits() -> None:

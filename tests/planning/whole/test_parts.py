@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import combinations, pairwise
 from typing import Any
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule, microbatch_counts
-from netsplit.planning.whole.stages import stages_of_line
-from netsplit.planning.whole.structures import device_counts, groupings
+from netsplit.planning.whole.lines.stages import stages_of_line
+from netsplit.planning.whole.lines.structures import device_counts, groupings
 from netsplit.program.schedules import SCHEDULES
 
 
@@ -48,11 +49,26 @@ def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
         ({"microbatches": 0}, "schedule.microbatches is 0"),
         ({"microbatches": []}, "schedule.microbatches is []"),
         ({"microbatches": [2, True]}, "schedule.microbatches is"),
-        ({"schedules": []}, "schedule.schedules is empty"),
+        ({"microbatches": 2.5}, "schedule.microbatches is 2.5"),
+        ({"microbatches": "4"}, "schedule.microbatches is '4'"),
+        ({"microbatches": True}, "schedule.microbatches is True"),
+        ({"microbatches": [[2]]}, "schedule.microbatches is [[2]]"),
+        ({"microbatches": {"m": 2}}, "schedule.microbatches is {'m': 2}"),
+        ({"schedules": []}, "schedule.schedules is []"),
+        ({"schedules": "1f1b"}, "schedule.schedules is '1f1b'"),
+        ({"schedules": 2}, "schedule.schedules is 2"),
+        ({"schedules": [["1f1b"]]}, "schedule.schedules has ['1f1b']"),
+        ({"schedules": [2]}, "schedule.schedules has 2"),
         ({"schedules": ["gpip"]}, "'gpip'"),
         ({"replicas": "no"}, "schedule.replicas is 'no'"),
         ({"recompute": 1}, "schedule.recompute is 1"),
         ({"time_limit_s": 0}, "schedule.time_limit_s is 0"),
+        ({"time_limit_s": -1.0}, "schedule.time_limit_s is -1.0"),
+        ({"time_limit_s": "5"}, "schedule.time_limit_s is '5'"),
+        ({"time_limit_s": None}, "schedule.time_limit_s is None"),
+        ({"time_limit_s": [5]}, "schedule.time_limit_s is [5]"),
+        ({"time_limit_s": math.nan}, "schedule.time_limit_s is nan"),
+        ({"time_limit_s": math.inf}, "schedule.time_limit_s is inf"),
     ],
 )
 def test_what_cannot_be_left_open_is_said(options: dict[str, Any], said: str) -> None:

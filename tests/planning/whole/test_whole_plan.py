@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
-from netsplit.errors import InfeasibleError
+from netsplit.cluster.local import parse_bytes
+from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.graph.batches.batch import Batch
@@ -80,6 +82,27 @@ def test_one_device_is_enough_where_links_are_slow_and_all_where_they_are_fast()
     assert fast.samples_per_s > planned(cluster(1), samples=65536).samples_per_s
 
 
+def test_hardly_any_time_is_enough_for_data_parallelism_with_every_number_of_micro_batches() -> None:
+    counts = (4, 8, 16, 32)
+    plain = [_data_parallel(cluster(4, bandwidth="100GB"), m) for m in counts]
+    fitting = min((each for each in plain if peak(each) <= peak(plain[2])), key=lambda each: each.iteration_s)
+    assert fitting is plain[2]
+    small = cluster(4, peak(fitting), bandwidth="100GB")
+    short = planned(small, microbatches=list(counts), recompute=False, time_limit_s=1e-6)
+    assert short.iteration_s <= fitting.iteration_s * (1 + 1e-9)
+
+
+def test_hardly_any_time_is_enough_to_see_that_one_device_is_faster_over_slow_links() -> None:
+    short = planned(cluster(4, bandwidth="1MB"), microbatches=[2, 4, 8], time_limit_s=1e-6)
+    assert short.frontier[0].kind == "single"
+    assert short.schedule.microbatches == 2
+
+
+def _data_parallel(devices: ClusterDescription, m: int) -> WholePlan:
+    given = (model(), nn.CrossEntropyLoss(), batch(), devices)
+    return netsplit.plan(*given, partitioner="ddp", schedule=GPipe(m))
+
+
 def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
     four: dict[str, Any] = {"microbatches": 4, "schedules": ["gpipe"]}
     free = planned(cluster(1), **four)
@@ -89,7 +112,7 @@ def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
     assert again.schedule.recompute
     assert peak(again) <= small
     assert again.iteration_s > free.iteration_s
-    with pytest.raises(InfeasibleError, match=r"lacks .* on 'd0'"):
+    with pytest.raises(InfeasibleError, match=r"on device 'd0' .* are missing there"):
         planned(cluster(1, small), **four, recompute=False)
     split = planned(cluster(2, small), **four, recompute=False, replicas=False)
     assert split.frontier[0].kind in ("pipeline", "operators")
@@ -105,6 +128,80 @@ def test_where_nothing_fits_one_sentence_says_what_the_nearest_plan_lacks() -> N
     assert "micro-batches" in said
     assert "bytes" in said
     assert "\n" not in said
+
+
+class Wide(nn.Module):
+    """Its first operator alone has more parameters than a small device holds: no line can be cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 20_000), nn.Linear(20_000, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("capacities", [("30MB", "30MB"), ("30MB", "60MB")], ids=["alike", "unlike"])
+@pytest.mark.parametrize("method", ["auto", "balanced"])
+def test_where_no_device_holds_an_operator_what_would_be_enough_is_said_and_is(
+    method: str, capacities: tuple[str, str]
+) -> None:
+    with torch.device("meta"):
+        wide = Wide()
+
+    def plan_on(*sizes: int | str) -> WholePlan:
+        devices = [DescribedDevice(f"d{q}", capacity=c, model="TITAN RTX") for q, c in enumerate(sizes)]
+        open_ = netsplit.AutoSchedule(microbatches=[1, 4], time_limit_s=0.5)
+        there = described_cluster("drawn", devices, LinkCost("12GB", 1e-5))
+        given = (wide, nn.CrossEntropyLoss(), batch(64), there)
+        return netsplit.plan(*given, schedule=open_, partitioner=method)
+
+    with pytest.raises(InfeasibleError) as caught:
+        plan_on(*capacities)
+    said = str(caught.value)
+    assert "time_limit_s" not in said
+    assert "are missing there" in said
+    assert "\n" not in said
+    enough = re.search(r"that plan fits with .*?\((\d+) bytes\)( more)? on each device", said)
+    assert enough is not None
+    least = [int(enough[1]) + (parse_bytes(each) if enough[2] else 0) for each in capacities]
+    assert plan_on(*least).peak_bytes
+
+
+class Gated(nn.Module):
+    """Its forwards are counted, and the count read."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deep = Deep()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.deep(x) * (self.count / 10).clamp(max=1.0)
+
+
+def test_no_operator_that_reads_a_count_of_its_own_has_replicas() -> None:
+    with torch.device("meta"):
+        given = (Gated(), nn.CrossEntropyLoss(), batch(65536), cluster(2, bandwidth="100GB"))
+    assert planned(given[3], samples=65536).placement.replicas
+    open_ = netsplit.AutoSchedule(microbatches=2, time_limit_s=2.0)
+    whole = netsplit.plan(*given, schedule=open_)
+    assert not whole.placement.replicated
+    assert any("'count' once for every micro-batch" in line for line in whole.notes)
+    for schedule in (open_, GPipe(4)):
+        with pytest.raises(NetSplitError, match="'count', of which every replica"):
+            netsplit.plan(*given, schedule=schedule, partitioner="ddp")
+
+
+def test_a_method_with_replicas_is_told_from_one_without_time() -> None:
+    with pytest.raises(InfeasibleError, match=r"ddp gives stages replicas, and schedule\.replicas is false"):
+        netsplit.plan(
+            model(), nn.CrossEntropyLoss(), batch(), cluster(2), partitioner="ddp",
+            schedule=netsplit.AutoSchedule(replicas=False, time_limit_s=1),
+        )  # fmt: skip
 
 
 def test_replicas_are_had_only_where_they_are_open_and_no_buffer_forbids_them() -> None:

@@ -95,7 +95,8 @@ def metered_iteration(runtime: LocalRuntime, inputs: tuple[Tensor, ...], targets
         own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
         base = runtime.shares[name].all_tensors() + [t for feed in own for t in feed.values()]
         meters[name] = MemoryMeter(CPU, base, runtime.shares[name].host)
-        executor.begin(own)
+        with meters[name]:
+            executor.begin(own)
     del own, base, feeds
     at = dict.fromkeys(program.devices, 0)
     for name in program.order:
@@ -160,6 +161,25 @@ def test_backward_is_seen() -> None:
         made.backward(torch.ones_like(made))
     assert ahead == 16 * KIB
     assert meter.peak_bytes >= 8 * 4 * KIB  # weight, product, its gradient, weight's gradient
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_sum_of_gradients_counts_as_made_in_place_where_nobody_holds_its_first_term(shared: bool) -> None:
+    """As autograd makes it while nobody watches."""
+    weight = kib(8).requires_grad_()
+    read = weight * 2
+    hold: list[Tensor] = []
+    total = torch.stack([read.exp(), read.sin(), read.cos()])
+    if shared:
+        total.grad_fn.next_functions[-1][0].register_hook(lambda grads, _: hold.extend(grads))  # type: ignore[union-attr]
+    seed = torch.ones_like(total)
+    with MemoryMeter(CPU, [weight, read, total, seed]) as meter:
+        before = meter.peak_bytes
+        total.backward(seed)
+    held = meter.peak_bytes - before
+    assert torch.equal(weight.grad, 2 * (read.exp() + read.cos() - read.sin()))  # type: ignore[arg-type]
+    assert len(hold) == shared
+    assert held == (4 if shared else 3) * 8 * KIB  # sum, or sum and first term; the next term; its factor
 
 
 def test_what_autograd_saved_counts_until_backward() -> None:

@@ -118,7 +118,7 @@ def save(runtime: LocalRuntime, case: Case, folder: Path, **extra: Any) -> None:
 
 def unplaced(runtime: LocalRuntime, case: Case) -> State:
     graph = runtime.program.graph
-    placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}
+    placed = {name for k, init in graph.wholes.items() for name in (k, *init.aliases)}
     return {f"model.{k}": t for k, t in case.fresh().state_dict().items() if k not in placed}
 
 

@@ -24,7 +24,7 @@ import netsplit
 from netsplit.errors import WorkerError
 from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.batch import Batch
-from netsplit.runtime.workers.interrupts import interrupts_held, let_interrupt
+from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from netsplit.training.captures import checked_capture

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 
 from netsplit.graph.ir import CALL, INITIALIZER, Graph
-from netsplit.graph.storage import storage_of
+from netsplit.graph.storage import gives_sparse_gradients, storage_of
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
@@ -147,13 +147,14 @@ def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
 
 
 def replicable(graph: Graph) -> bool:
-    """Whether replicas train what one device trains, running statistics too: no node writes a buffer.
+    """Whether replicas train what one device trains, running statistics too: no node writes a buffer, and no
+    gradient is sparse.
 
     What writes has a name that says so, is a normalisation, or a call of Python, of which nothing is known;
     it writes the buffer itself or through a view.
     """
     for node in graph:
-        if node.op.startswith(CALL):
+        if node.op.startswith(CALL) or gives_sparse_gradients(node):
             return False
         *path, last = node.op.split(".")
         name = (path or [last])[-1]

@@ -12,9 +12,12 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
+
 from netsplit.partition.base import ONE_BATCH, Latency, Problem
 from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s
 from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.search import Search
 from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
 from netsplit.partition.methods.auto.intervals import intervals
@@ -28,19 +31,21 @@ from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["LARGE", "large_answer"]
+__all__ = ["LARGE", "large_answer", "most_instructions"]
 
 log = logging.getLogger(__name__)
 
 LARGE = 4000  # nodes
 GROUPS = 1200
-FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the time: when methods, the search of groups, and all have ended
+AFTER_S = 6e-5  # an instruction, for compiling, simulating and verifying the plan
+MOST_AFTER = 0.4  # of the time, at most, for that
+FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the rest: when methods, the search of groups, and all have ended
 GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
 HEAT = 0.003  # of the last search, which begins where another has ended
 FAST_METHODS: tuple[Partitioner, ...] = (
-    Single(), Balanced(), Layerwise(), MTopo(), Heft(), Dpos(), MEtf(), RoundRobin(),
+    Single(), Layerwise(), RoundRobin(), Heft(), Balanced(), MTopo(), Dpos(), MEtf(),
 )  # fmt: skip
-"""In about the order of the time that they take, which grows little faster than the graph; no replicas."""
+"""In about the order of what they bring for their time, which grows like the graph; no replicas."""
 
 TRIED = 3  # answers of the search of groups, on the whole graph
 
@@ -61,8 +66,11 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
     search = Search(problem, starts, deadline, FAST_METHODS, "auto", turns=turns or ONE_BATCH)
     search.compile()
     began, limit_s = search.started, search.deadline - search.started
+    search.portfolio(began + FAST * (1 - MOST_AFTER) * limit_s, patience=1.0)
+    if search.best is not None:
+        after_s = AFTER_S * most_instructions(search.instance, search.best.where, search.turns.microbatches)
+        limit_s -= min(after_s, MOST_AFTER * limit_s)
     search.deadline = began + END * limit_s
-    search.portfolio(began + FAST * limit_s, patience=1.0)
     now = time.perf_counter()
     _search_groups(search, starts, now + GROUPED * (began + COARSELY * limit_s - now))
     _refine(search)
@@ -82,6 +90,17 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
         return choice
     bound_s = max(critical_path_s(search.instance), least_load_s(search.instance))
     return replace(choice, bound_s=bound_s, bound_for=Latency.bound_key)
+
+
+def most_instructions(instance: Instance, where: Ints, microbatches: int) -> int:
+    """Of a program in which no two nodes share a segment: what computes, and both ends of each transfer."""
+    counts = np.diff(instance.consumers.starts)
+    made = np.repeat(np.arange(len(counts)), counts)
+    read = np.unique(made * len(instance.devices) + where[instance.consumers.items])
+    u, device = np.divmod(read, len(instance.devices))
+    crossing = u[device != where[instance.producer[u]]]
+    ends = 2 * (len(crossing) + int(instance.requires_backward[crossing].sum()))
+    return microbatches * (2 * instance.n + ends)
 
 
 def _search_groups(search: Search, starts: int, until: float) -> None:
@@ -105,10 +124,10 @@ def _search_groups(search: Search, starts: int, until: float) -> None:
 
 
 def _refine(search: Search) -> None:
-    """Anneals the best placement of the whole graph until the time is up."""
+    """Anneals the best placement of the whole graph until the time is up, if it can try every node."""
     start = search.unreplicated
     left_s = search.deadline - time.perf_counter()
-    if start is None or left_s <= 0:
+    if start is None or left_s <= search.instance.n * search.move_time_s(start.where):
         return
     clock = threading.Timer(left_s, search.stop)
     clock.daemon = True

@@ -12,9 +12,13 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.auto import auto
 from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
 from netsplit.partition.methods.auto.intervals import intervals, repeated
+from netsplit.partition.methods.auto.large import most_instructions
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.round_robin import RoundRobin
+from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
+from netsplit.program.instructions import Recv, Send
 
 
 def test_what_is_repeated_is_found_with_its_period() -> None:
@@ -54,3 +58,20 @@ def test_a_large_problem_s_answer_is_verified_and_no_worse_than_its_methods(
     for method in (Balanced(), Heft()):
         assert plan.objective_s <= decide(problem, method).objective_s * (1 + 1e-9)
     assert plan.placement.report.notes["groups"]["count"] > 1
+
+
+@pytest.mark.parametrize("objective", ["latency", "simulated"])
+@pytest.mark.parametrize("method", [Balanced(), RoundRobin()])
+def test_a_program_has_no_more_instructions_than_were_counted(objective: str, method: Partitioner) -> None:
+    """Its transfers are those counted; what computes is less where nodes share segments."""
+    problem = drawn_problem("layered", "uniform", 150, 4, objective, None)  # type: ignore[arg-type]
+    plan = decide(problem, method)
+    assert plan.program is not None
+    instructions = [ins for each in plan.program.instructions.values() for ins in each]
+    instance = Instance.of(problem)
+    where = instance.encode(plan.placement.device_of)
+    microbatches = plan.program.microbatches
+    counted = most_instructions(instance, where, microbatches)
+    moved = sum(isinstance(ins, Send | Recv) for ins in instructions)
+    assert counted == moved + 2 * microbatches * instance.n
+    assert len(instructions) <= counted + len(instance.devices)  # a step each

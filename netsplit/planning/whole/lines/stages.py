@@ -10,19 +10,22 @@ A run that does not fit may fit with its activations computed again, for another
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
-from netsplit.partition.base import Problem, Stage
-from netsplit.partition.common.instance import Floats, Ints
+from netsplit.partition.base import Placement, Problem, SolverReport, Stage
+from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.layers import Bools
+from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.turns import turns_for
-from netsplit.planning.whole.line import NodeLine
+from netsplit.planning.whole.lines.line import NodeLine, Runs
 
-__all__ = ["Group", "LineStages", "StageCosts", "stages_of_line"]
+__all__ = ["Group", "LineStages", "StageCosts", "placed", "stages_of_line"]
 
 UNLIKE = 1.05  # times the seconds of another replica, from which it takes fewer micro-batches
 Group = tuple[int, ...]
@@ -74,13 +77,13 @@ class StageCosts:
     def period_s(self, groups: Sequence[Group], g: int) -> Floats:
         """Seconds a micro-batch of every run as stage g; inf where it does not fit."""
         line, group = self.line, groups[g]
-        work = self._spread(line.seconds, group) + self._summed_s(group)
+        work = self._spread("seconds", group) + self._summed_s(group)
         moved = self._moved_s(groups, g)
         kept = self._fits(groups, g, keep=True)
         seconds = work + moved if self.added else np.maximum(work, moved)
         period = np.where(kept, seconds, np.inf)
         if self.recompute:
-            again = self._spread(line.forward_s, group)
+            again = self._spread("forward_s", group)
             fits = self._fits(groups, g, keep=False)
             period = np.where(~kept & fits, seconds + again, period)
         return np.asarray(np.where(_runs(len(line.places)), period, np.inf))
@@ -100,14 +103,19 @@ class StageCosts:
             sums_s = max(sums_s, float(self._summed_s(group)[begin, end]) * m)
         return way_s + max(loads_s[group] - each_s[group] for group in loads_s) + sums_s
 
-    def _spread(self, until: Floats, group: Group) -> Floats:
+    def _spread(self, what: Runs, group: Group) -> Floats:
         """Seconds of a micro-batch where the group takes them as fast as its devices are."""
-        each = [_difference(until[:, q]) for q in group]
+        devices = self.problem.cluster.devices
+        first: dict[str, int] = {}  # of each kind
+        for q in group:
+            first.setdefault(devices[q].kind, q)
+        count = Counter(devices[q].kind for q in group)
         with np.errstate(divide="ignore"):
-            together = 1.0 / sum(1.0 / np.maximum(seconds, 1e-15) for seconds in each)
+            rates = [count[kind] / np.maximum(self.line.between(what, q), 1e-15) for kind, q in first.items()]
+            together = 1.0 / sum(rates)
         # The last round of micro-batches may not fill all replicas.
         m, r = self.microbatches, len(group)
-        return np.asarray(together * (ceil(m / r) * r / m if _alike(each) else 1.0))
+        return np.asarray(together * (ceil(m / r) * r / m if len(first) == 1 else 1.0))
 
     def _summed_s(self, group: Group) -> Floats:
         """A micro-batch's part of the sum of gradients over a ring."""
@@ -115,7 +123,7 @@ class StageCosts:
         if r < 2:
             return np.zeros((len(line.places),) * 2)
         latency_s, per_byte = self._link(group, group)
-        rounds_s = latency_s + _difference(line.trained_bytes) / r * per_byte
+        rounds_s = latency_s + line.between("trained_bytes") / r * per_byte
         return np.asarray(2 * (r - 1) * rounds_s / self.microbatches)
 
     def _moved_s(self, groups: Sequence[Group], g: int) -> Floats:
@@ -144,11 +152,11 @@ class StageCosts:
         line, r = self.line, len(groups[g])
         behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
-        saved = _difference(line.saved_bytes)
+        saved = line.between("saved_bytes")
         alive = flight * saved if keep else saved + flight * line.sent_bytes[:, None]
         capacity = min(self.problem.cluster.devices[q].capacity_bytes for q in groups[g])
         capacity //= list(groups).count(groups[g])
-        return np.asarray(_difference(line.state_bytes) + alive <= capacity)
+        return np.asarray(line.between("state_bytes") + alive <= capacity)
 
 
 def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | None:
@@ -171,15 +179,23 @@ def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | N
     return LineStages(tuple(reversed(runs)), tuple(groups), _least_work_s(costs, groups))
 
 
+def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int) -> Placement:
+    """Stages as a placement, whose nodes run stage by stage."""
+    stages = cut.stages(line, [device.name for device in problem.cluster.devices], microbatches)
+    where = {name: stage.devices[0] for stage in stages for name in stage.nodes}
+    number = {name: float(s) for s, stage in enumerate(stages) for name in stage.nodes}
+    position = problem.graph.position
+    key = {name: number[name] * len(position) + place for name, place in position.items()}
+    priority = topological_priority(problem.graph, key)
+    report = SolverReport("heuristic", 0.0)
+    cuts = _cuts_of(stages, priority)
+    return Placement(_words(cut), where, priority, report, _replicated(stages), cuts)
+
+
 def _least_work_s(costs: StageCosts, groups: Sequence[Group]) -> float:
     """Of all computing over all devices: no cut has a shorter slowest stage."""
     every = [costs.line.seconds[-1, q] for group in dict.fromkeys(groups) for q in group]
     return float(1.0 / sum(1.0 / max(seconds, 1e-15) for seconds in every))
-
-
-def _difference(until: Floats | Ints) -> Floats:
-    """[C, C] what lies between two cuts."""
-    return np.asarray(until[None, :] - until[:, None], float)
 
 
 def _runs(count: int) -> Bools:
@@ -188,5 +204,32 @@ def _runs(count: int) -> Bools:
     return np.asarray(places[:, None] < places[None, :])
 
 
-def _alike(each: Sequence[Floats]) -> bool:
-    return all(np.array_equal(each[0], other) for other in each[1:])
+def _replicated(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """None where no stage has replicas, as for other placements."""
+    return stages if any(len(stage.devices) > 1 for stage in stages) else ()
+
+
+def _cuts_of(stages: tuple[Stage, ...], priority: Mapping[str, int]) -> tuple[str, ...]:
+    """Where a stage follows another on its device: the node it begins with."""
+    return tuple(
+        min(stage.nodes, key=priority.__getitem__)
+        for before, stage in pairwise(stages)
+        if before.devices == stage.devices
+    )
+
+
+def _words(cut: LineStages) -> str:
+    """As "4 stages x 2 replicas"."""
+    sizes = [len(group) for group in cut.groups]
+    if cut.folded:
+        back = cut.groups[: len(sizes) // 2] == cut.groups[: len(sizes) // 2 - 1 : -1]
+        return f"{len(sizes)} stages {'in a V' if back else 'in two rounds'}"
+    if sizes == [1]:
+        return "one device"
+    if len(sizes) == 1:
+        return f"{sizes[0]} replicas"
+    if max(sizes) == 1:
+        return f"{len(sizes)} stages"
+    if min(sizes) == max(sizes):
+        return f"{len(sizes)} stages x {sizes[0]} replicas"
+    return f"{len(sizes)} stages of {', '.join(map(str, sizes))} replicas"

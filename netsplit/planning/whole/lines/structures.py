@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from netsplit.partition.base import Problem
-from netsplit.planning.whole.stages import Group
+from netsplit.planning.whole.lines.stages import Group
 
 __all__ = ["groupings", "orders_of_devices"]
 
@@ -39,15 +39,12 @@ def device_counts(devices: int) -> list[int]:
 
 
 def groupings(order: Sequence[int], replicas: bool) -> Iterator[tuple[Group, ...]]:
-    """Runs of the devices in order as stages: one each, all in one, and all numbers in between; two each.
+    """Runs of the devices in order as stages: all in one, one each, and all numbers in between; two each.
 
     Where the devices do not divide into the stages, the first stages, or the last, have one more.
     """
     n = len(order)
     single = tuple((q,) for q in order)
-    if n > 1:  # over the devices and back, and twice over them
-        yield (*single, *reversed(single))
-        yield (*single, *single)
     for p in range(1, n + 1) if n <= EVERY else _divisors(n):
         if p < n and not replicas:
             continue
@@ -56,6 +53,9 @@ def groupings(order: Sequence[int], replicas: bool) -> Iterator[tuple[Group, ...
         for each in dict.fromkeys((tuple(sizes), tuple(reversed(sizes)))):
             ends = np.cumsum(each)
             yield tuple(tuple(order[end - size : end]) for end, size in zip(ends, each, strict=True))
+    if n > 1:  # over the devices and back, and twice over them
+        yield (*single, *reversed(single))
+        yield (*single, *single)
 
 
 def _divisors(n: int) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.profile.memory import lifetimes_model, node_state_bytes
 
-__all__ = ["NodeLine"]
+__all__ = ["NodeLine", "Runs"]
 
 MOST_CUTS = 160
+Runs = Literal["forward_s", "seconds", "state_bytes", "trained_bytes", "saved_bytes"]
+"""What runs from one cut to another are asked for."""
 Number = TypeVar("Number", Floats, Ints)
 
 
@@ -68,6 +70,18 @@ class NodeLine:
         """[C, D]"""
         return self.forward_s + self.backward_s
 
+    @cached_property
+    def _tables(self) -> dict[tuple[Runs, int], Floats]:
+        return {}
+
+    def between(self, what: Runs, q: int = 0) -> Floats:
+        """[C, C] what lies between two cuts, on device q where devices differ; made once."""
+        if (what, q) not in self._tables:
+            until = getattr(self, what)
+            until = until if until.ndim == 1 else until[:, q]
+            self._tables[what, q] = np.asarray(until[None, :] - until[:, None], float)
+        return self._tables[what, q]
+
     def nodes(self, begin: int, end: int) -> tuple[str, ...]:
         """Of the run between two cuts."""
         run = self.atoms[int(self.places[begin]) : int(self.places[end])]
@@ -99,14 +113,18 @@ def _saved(problem: Problem, atom_of: Mapping[str, int], count: int) -> Ints:
 
 
 def _crossing(instance: Instance, atom_of: Ints, count: int) -> tuple[Ints, Ints]:
-    """[A + 1] bytes that are made before a place and read after it, and those whose gradients come back."""
+    """[A + 1] bytes that are made on one side of a place and read on the other, and those whose gradients
+    come back.
+
+    What is read before it is made goes back to an atom whose first node is earlier, as with tied weights.
+    """
     sent, returned = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
     for u, v in enumerate(instance.producer):
-        made = int(atom_of[v])
-        last = int(atom_of[instance.consumers[u]].max())
-        if last > made:  # open at places made + 1 .. last
+        places = atom_of[[v, *instance.consumers[u]]]
+        first, last = int(places.min()), int(places.max())
+        if last > first:  # open at places first + 1 .. last
             for total, counts in ((sent, True), (returned, bool(instance.requires_backward[u]))):
-                total[made + 1] += instance.nbytes[u] * counts
+                total[first + 1] += instance.nbytes[u] * counts
                 total[last + 1] -= instance.nbytes[u] * counts
     return np.cumsum(sent)[: count + 1], np.cumsum(returned)[: count + 1]
 

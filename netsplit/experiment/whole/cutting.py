@@ -1,0 +1,172 @@
+"""Which numbers of micro-batches train what the batch trains; others are left out before anything is decided.
+
+the first rows of the batch ──loss, at once and cut──► add up? ── no ──► one micro-batch is left
+                                                                         what was asked for is remarked on
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.experiment.planner import Planner
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.cutting import CutApart, CuttingError, loss_apart
+from netsplit.graph.checks.plain import has_values
+from netsplit.graph.ir import Graph
+from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.planning.whole.whole_plan import WholePlan
+
+__all__ = ["RightCuts"]
+
+log = logging.getLogger(__name__)
+
+FEW = 2  # samples of the micro-batches that are looked at first
+DRAWN_BYTES = 2**29  # of a model without values, above which none are drawn for it
+
+
+@dataclass
+class RightCuts:
+    """What is known of cutting one batch for one model, and what is to be said of it.
+
+    Args:
+        whole: one whole batch.
+        named: the numbers of micro-batches are the user's own, and taken where that is no fault.
+    """
+
+    model: nn.Module
+    loss: Loss | None
+    whole: Batch
+    named: bool
+    remarks: list[str] = field(default_factory=list)
+    accepted: bool = False  # that micro-batches are apart, as they were asked for
+    _looked: bool = False
+
+    def right(self, graph: Graph, counts: Sequence[int]) -> list[int]:
+        """Of these numbers of micro-batches those to look at.
+
+        Args:
+            graph: of the model at any size, which says in what modes it runs.
+
+        Raises:
+            CuttingError: there is none.
+        """
+        model, loss, batch = self._valued()
+        left, seen = list(counts), set[int]()
+        for microbatches in sorted(counts, reverse=True):  # the smallest micro-batches first
+            own = -(-self.whole.samples // microbatches)
+            size = min(own, batch.samples // 2)
+            for each in sorted({min(FEW, size), size} - {0} - seen) if microbatches > 1 else ():
+                seen.add(each)
+                apart = loss_apart(model, loss, batch, graph, each)
+                if apart is None:
+                    self._looked = True
+                elif apart.kind in ("sum", "other"):
+                    self._looked = True
+                    return self.without(left, microbatches, apart)
+                elif apart.kind == "no number" and each == own:
+                    left = self.without(left, microbatches, apart)
+            if self._looked:
+                break
+        return left
+
+    def without(self, counts: Sequence[int], microbatches: int, apart: CutApart) -> list[int]:
+        """Those that are left when so many micro-batches have been seen to be apart.
+
+        Raises:
+            CuttingError: none is left.
+        """
+        if apart.kind == "other" and self.named:
+            self.accepted = True
+            self.remarks.append(
+                f"{apart.words}; micro-batches train by their own, as in PyTorch that adds up gradients of "
+                "smaller batches (schedule.microbatches=1 keeps the batch whole)"
+            )
+            return list(counts)
+        alone = apart.kind == "no number"
+        left = [m for m in counts if (m != microbatches if alone else m == 1)]
+        if not left:
+            raise CuttingError(apart)
+        what = f"{microbatches} micro-batches are left out" if alone else "the batch is kept whole"
+        more = " (schedule.microbatches takes others all the same)" if apart.kind == "other" else ""
+        self.remarks.append(f"{what}{more}: {apart.words}")
+        return left
+
+    def decided(
+        self,
+        decide: Callable[[Sequence[int]], WholePlan],
+        planner: Callable[[WholePlan, bool], Planner],
+        counts: Sequence[int],
+    ) -> Planner:
+        """Decide; and anew where only micro-batches of the very size that is decided are seen to be apart.
+
+        Args:
+            decide: a plan with one of these numbers of micro-batches.
+            planner: of a plan; refuses micro-batches that are apart, where that is asked for.
+
+        Raises:
+            CuttingError: no number of micro-batches is left.
+        """
+        plan = decide(counts)
+        while True:
+            microbatches = plan.schedule.microbatches
+            try:
+                return planner(plan, not self.accepted)
+            except CuttingError as error:
+                log.info("not with %d micro-batches: %s", microbatches, error.apart.words)
+                counts = self.without(counts, microbatches, error.apart)
+            if microbatches in counts:
+                plan = replace(plan, notes=(*self.remarks, *plan.notes))
+            else:
+                plan = decide(counts)
+
+    def told(self, microbatches: int) -> tuple[str, ...]:
+        """What is to be said of a plan with so many."""
+        if microbatches > 1 and not self._looked:
+            return (*self.remarks, f"{_UNKNOWN} {type(self.model).__name__} was not looked at")
+        return tuple(self.remarks)
+
+    def _valued(self) -> tuple[nn.Module, Loss | None, Batch]:
+        """Model, loss and batch; on the meta device a small one's values, and a few samples, are drawn."""
+        model, loss, batch = self.model, self.loss, self.whole
+        if has_values(model, loss, batch):
+            return model, loss, batch
+        generator = torch.Generator().manual_seed(4)
+        if any(tensor.is_meta for tensor in batch.tensors):
+            few = batch.rows(0, 2 * FEW)
+            batch = replace(few, tensors=tuple(_sample(each, generator) for each in few.tensors))
+        if sum(each.nbytes for each in named_tensors(model, loss).values()) <= DRAWN_BYTES:
+            model, loss = copy.deepcopy((model, loss))
+            for module in (model, loss):
+                if isinstance(module, nn.Module):
+                    _draw(module, generator)
+        return model, loss, batch
+
+
+_UNKNOWN = "whether the losses of micro-batches add up to that of their batch in"
+
+
+def _sample(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Numbers like those of data; of whole ones those that any embedding, and any loss of classes, takes."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+    return torch.randint(2, tensor.shape, generator=generator).to(tensor.dtype)
+
+
+def _draw(module: nn.Module, generator: torch.Generator) -> None:
+    """Values by which outputs differ from sample to sample and stay finite."""
+    module.to_empty(device="cpu")
+    for tensor in named_tensors(module).values():
+        if not tensor.is_floating_point():
+            tensor.detach().zero_()
+        elif tensor.requires_grad and tensor.dim() > 1:
+            spread = (tensor.shape[0] / max(tensor.numel(), 1)) ** 0.5
+            tensor.detach().normal_(0.0, spread, generator=generator)
+        else:
+            tensor.detach().uniform_(0.5, 1.5, generator=generator)

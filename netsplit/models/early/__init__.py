@@ -1,0 +1,1 @@
+"""The first convolutional networks that others are compared with: a few convolutions, then large layers."""

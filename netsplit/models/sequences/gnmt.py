@@ -1,0 +1,86 @@
+"""GNMT: a translation, by layers of LSTM that read the source, and others that attend to it.
+
+    source -> embedding -> LSTM both ways -> LSTM -> ... -> LSTM ────┐ read
+    target -> embedding -> LSTM ────────────────────────────► attention
+                             └─► with what it attends to -> LSTM -> ... -> LSTM -> scores
+
+Wu et al., "Google's Neural Machine Translation System", 2016. Attention is by a network of one hidden layer,
+and goes by what the decoder's first layer makes at the same step (the paper: at the step before), so that
+each layer runs over all steps at once, as in common implementations. From the third layer on each adds what
+it was given.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.models._sizes import check_even, check_fraction, check_least
+
+__all__ = ["GNMT", "gnmt"]
+
+
+class AdditiveAttention(nn.Module):
+    """Of queries (n, t, width) to memory (n, s, width): (n, t, width). Bahdanau et al., ICLR 2015."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def forward(self, queries: Tensor, memory: Tensor) -> Tensor:
+        hidden = torch.tanh(self.query(queries).unsqueeze(2) + self.key(memory).unsqueeze(1))
+        return torch.matmul(self.score(hidden).squeeze(3).softmax(2), memory)
+
+
+class GNMT(nn.Module):
+    """Source (n, s) and target (n, t) tokens, int64 -> scores (n, vocabulary, t) of the next of the target.
+
+    Without a target the source stands for it: the model writes what it reads.
+    """
+
+    def __init__(self, *, vocabulary: int, width: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.source = nn.Embedding(vocabulary, width)
+        self.target = nn.Embedding(vocabulary, width)
+        self.dropout = nn.Dropout(dropout)
+        self.both_ways = nn.LSTM(width, width // 2, batch_first=True, bidirectional=True)
+        self.encoder = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(layers - 1))
+        self.attending = nn.LSTM(width, width, batch_first=True)
+        self.attention = AdditiveAttention(width)
+        self.decoder = nn.ModuleList(nn.LSTM(2 * width, width, batch_first=True) for _ in range(layers - 1))
+        self.scores = nn.Linear(width, vocabulary)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.04, 0.04)
+
+    def forward(self, source: Tensor, target: Tensor | None = None) -> Tensor:
+        x = self.both_ways(self.dropout(self.source(source)))[0]
+        for i, layer in enumerate(self.encoder):
+            made = layer(self.dropout(x))[0]
+            x = x + made if i else made
+        y = self.attending(self.dropout(self.target(source if target is None else target)))[0]
+        attended = self.attention(y, x)
+        for i, layer in enumerate(self.decoder):
+            made = layer(self.dropout(torch.cat([y, attended], 2)))[0]
+            y = y + made if i else made
+        return self.scores(y).transpose(1, 2)
+
+
+def gnmt(vocabulary: int = 32000, width: int = 1024, layers: int = 8, dropout: float = 0.2) -> nn.Module:
+    """GNMT.
+
+    Args:
+        vocabulary: number of different tokens, of both languages together.
+        width: features of a token and of every layer's state; even, as the first layer's two ways share it.
+        layers: of LSTM, in the encoder and in the decoder each; 2 or more.
+        dropout: probability before every layer.
+
+    Raises:
+        ConfigError: a size that cannot be.
+    """
+    check_least(1, vocabulary=vocabulary)
+    check_least(2, layers=layers)
+    check_even(width=width)
+    check_fraction(dropout=dropout)
+    return GNMT(vocabulary=vocabulary, width=width, layers=layers, dropout=dropout)

@@ -1,0 +1,246 @@
+"""`os_dpos`: FastT's operator splitting, placement and sequencing.
+
+    data-parallel graph, or the graph ──► dpos ──► the longest operator of the critical path, cut along every
+           ▲                                        dimension into every number of parts ──► dpos of each
+           └────────── the best, where it ends sooner; else this is the answer ◄───────────────┘
+
+Source: Yi et al., "Fast Training of Deep Learning Models over Multiple GPUs" (FastT), Middleware 2020,
+section 5.2, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from netsplit import rewrite
+from netsplit.errors import InfeasibleError, RewriteError
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.instance import Floats, Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.engines.insertion import PartialSchedule, StepTasks
+from netsplit.partition.methods.dpos import Order, longest_ranked_path, order_key, sequenced
+from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.rewrite.records import Rewrite, Split
+
+__all__ = ["OsDpos", "longest_operators", "placed_ranks"]
+
+SHORTER = 1e-9  # relative: less is the rounding of sums
+
+Start = Literal["data_parallel", "whole"]
+
+
+@dataclass(frozen=True)
+class OsDpos(Partitioner):
+    """Operators of the critical path in parts, as long as each of them makes the step end sooner.
+
+    Of the critical path under the placement so far, the operator with most seconds (forward and backward,
+    where it is) is cut along every dimension that the rules of `netsplit.rewrite` allow, into two parts up
+    to as many as there are devices, of sizes that differ by one at most. DPOS schedules each, and the one
+    that ends first is kept where it ends before what there was; then the path is taken anew. The first
+    operator without gain is the last; one that no rule can cut is passed over. Ties go to the first
+    dimension and to the fewest parts.
+
+    It begins with data parallelism where a replica with its part of the batch fits on each device: every
+    operator in as many parts along the samples as there are devices (`netsplit.rewrite.along_samples`),
+    each of which may be placed anywhere. Operators that must not be cut so, such as a BatchNorm, stay
+    whole in it, so where DPOS ends the graph as it is sooner, that is the beginning. Seconds of parts are
+    predicted where those of wholes were, and estimated from them where these were measured.
+
+    Its answer is what DPOS foresees, which lets no message wait for another. As FastT goes back to the
+    strategy before where a step turns out to take longer, what is foreseen to take least of answer,
+    beginning and whole graph is answered, where the problem has an `evaluate` that foresees it.
+
+    Args:
+        start: "whole" begins with the graph as it is.
+        order: as `dpos` has it.
+        time_limit_s: when it answers what it has; a problem's own limit comes first.
+    """
+
+    name = "os_dpos"
+    optimises = "one step's time, greedily: dpos, with operators of its critical path in parts"
+
+    start: Start = "data_parallel"
+    order: Order = "priority"
+    time_limit_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        self.require("start", self.start in get_args(Start), "data_parallel or whole")
+        self.require("order", self.order in get_args(Order), "priority or fifo")
+        self.require("time_limit_s", self.time_limit_s > 0, "more than 0")
+
+    def choose(self, problem: Problem) -> Choice:
+        deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
+        whole, refusal = _whole(problem)
+        beginnings = [whole, _data_parallel(problem) if self.start == "data_parallel" else None]
+        fitting = [each for each in beginnings if each is not None]
+        if not fitting:
+            raise refusal or infeasible(problem, self.name)
+        begun = min(fitting, key=lambda each: each.finish_s)
+        best, ended_by = _split_while_it_gains(begun, deadline)
+        answer, scored = _least(problem, [best, begun, *fitting])
+        made = answer.made
+        notes = {
+            **made.notes(),
+            "start": "whole" if begun is whole else "data_parallel",
+            "answered": "whole" if answer is whole else "data_parallel" if answer is begun else "splits",
+            "ended_by": ended_by,
+            "splits": [each.to_dict() for each in answer.rewrites[len(begun.rewrites) :]],
+            "begun_s": begun.finish_s,
+            "whole_s": None if whole is None else whole.finish_s,
+            **scored,
+        }
+        return Choice(
+            made.device_of(),
+            order_key(made, self.order),
+            objective_s=made.makespan,
+            notes=notes,
+            rewrites=answer.rewrites,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sequenced:
+    """A graph after some rewrites, as DPOS places and times it."""
+
+    given: Problem  # of the graph before them
+    problem: Problem
+    tasks: StepTasks
+    made: PartialSchedule
+
+    @classmethod
+    def of(cls, given: Problem, problem: Problem) -> Sequenced:
+        tasks = StepTasks.of(Instance.of(problem))
+        return cls(given, problem, tasks, sequenced(problem, tasks, OsDpos.name)[0])
+
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """From the given graph on."""
+        return self.problem.graph.rewrites
+
+    @property
+    def finish_s(self) -> float:
+        return self.made.makespan
+
+    @classmethod
+    def rewritten(cls, given: Problem, graph: Graph) -> Sequenced | None:
+        """Of a graph that was made of the given one; None where no placement of it fits."""
+        costs = rewrite.rewritten_costs(given.costs, given.graph, graph)
+        problem = replace(
+            given, graph=graph, costs=costs, evaluate=None, improved=None, known=None, time_limit_s=None
+        )
+        try:
+            return cls.of(given, problem)
+        except InfeasibleError:
+            return None
+
+    def cut(self, split: Split) -> Sequenced | None:
+        """With one more split; None where it cannot be done, or does not fit."""
+        try:
+            return self.rewritten(self.given, rewrite.also(self.problem.graph, split))
+        except RewriteError:
+            return None
+
+    def placement(self) -> Placement:
+        """As it would be answered."""
+        priority = topological_priority(self.problem.graph, self.made.start_of())
+        report = SolverReport("heuristic", 0.0)
+        return Placement(
+            OsDpos.name, self.made.device_of(), priority, report, rewrites=self.problem.graph.rewrites
+        )
+
+    @cached_property
+    def where(self) -> list[int]:
+        """[n] device of each node."""
+        return [self.made.where[a] for a in self.made.instance.atom_of.tolist()]
+
+
+def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
+    """Of the graph as it is; or why it does not fit."""
+    try:
+        return Sequenced.of(problem, problem), None
+    except InfeasibleError as refusal:
+        return None, refusal
+
+
+def _data_parallel(problem: Problem) -> Sequenced | None:
+    """With every operator in parts along the samples; None where a replica with its part of the batch does
+    not fit on each device."""
+    devices, memory = problem.cluster.devices, problem.memory_model
+    replica = sum(memory.state_bytes.values()) + sum(memory.variable_bytes.values()) / len(devices)
+    if len(devices) < 2 or replica > min(each.capacity_bytes for each in devices):
+        return None
+    splits = rewrite.along_samples(problem.graph, len(devices))
+    try:
+        graph = rewrite.applied(problem.graph, (*problem.graph.rewrites, *splits))
+    except RewriteError:
+        return None
+    return Sequenced.rewritten(problem, graph)
+
+
+def _split_while_it_gains(begun: Sequenced, deadline: float) -> tuple[Sequenced, str]:
+    """Lines 4 to 14 of Algorithm 2; and why it ended."""
+    best, tell = begun, begun.given.improved
+    while True:
+        cut, ended = _best_cut(best, deadline)
+        if cut is None or cut.finish_s >= best.finish_s * (1 - SHORTER):
+            return best, ended
+        best = cut
+        if tell is not None:
+            tell(best.finish_s, f"{len(best.rewrites)} operators in parts")
+
+
+def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
+    """Of the longest operator of the path that can be cut; and why there is no better one."""
+    best: Sequenced | None = None
+    for v in longest_operators(now):
+        options = list(_options(now, now.made.instance.names[v]))
+        for split in options:
+            if time.perf_counter() > deadline:
+                return best, "time"
+            cut = now.cut(split)
+            if cut is not None and (best is None or cut.finish_s < best.finish_s):
+                best = cut
+        if options:
+            return best, "no gain"
+    return None, "nothing left to split"
+
+
+def _options(now: Sequenced, name: str) -> Iterator[Split]:
+    """Every dimension of a node, and every number of parts up to that of the devices."""
+    for axis, size in rewrite.split_axes(now.problem.graph, name).items():
+        for parts in range(2, min(len(now.given.cluster.devices), size) + 1):
+            yield Split(name, axis, tuple(size // parts + (i < size % parts) for i in range(parts)))
+
+
+def placed_ranks(tasks: StepTasks, instance: Instance, where: list[int]) -> Floats:
+    """[2n] upward ranks with the seconds that tasks and messages take where they are."""
+    on = np.array([*where, *where], np.int64)
+    seconds = tasks.seconds[np.arange(2 * tasks.n), on]
+    p, q = on[tasks.source], on[tasks.target]
+    edge_s = tasks.messages * instance.latency_s[p, q] + tasks.nbytes * instance.seconds_per_byte[p, q]
+    return tasks.upward_ranks(seconds, np.where(p == q, 0.0, edge_s))
+
+
+def longest_operators(now: Sequenced) -> list[int]:
+    """Nodes of the critical path under the placement, by falling seconds; ties in the path's order."""
+    instance = now.made.instance
+    path = longest_ranked_path(now.tasks, placed_ranks(now.tasks, instance, now.where))
+    seconds = instance.forward_s + instance.backward_s
+    return sorted(path, key=lambda v: -seconds[v, now.where[v]])
+
+
+def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
+    """The one that is foreseen to take least, where the problem has what foresees; else the first."""
+    evaluate = problem.evaluate
+    if evaluate is None:
+        return made[0], {}
+    seconds = [evaluate(each.placement()).iteration_s for each in made]
+    return made[seconds.index(min(seconds))], {"foreseen_s": seconds}

@@ -1,0 +1,129 @@
+"""Operators that a placement has cut in parts: along which dimension, which part of it, and where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Placement
+from netsplit.planning.explanation.notation import counted, listed, percent, short
+from netsplit.rewrite.records import Split
+
+__all__ = [
+    "PlacedPart",
+    "PlacedSplit",
+    "parts_lines",
+    "parts_summary",
+    "placed_splits",
+    "restated",
+    "split_and_joined",
+]
+
+
+@dataclass(frozen=True)
+class PlacedPart:
+    """A part of an operator: its size, and the devices of its nodes (several where it was cut again)."""
+
+    size: int
+    fraction: float  # of the dimension
+    nodes: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlacedSplit:
+    """An operator in parts."""
+
+    operator: str
+    axis: int | str  # `Split.axis`
+    blocks: int
+    parts: tuple[PlacedPart, ...]
+
+    @property
+    def along(self) -> str:
+        """In words."""
+        axis = f"dimension {self.axis}" if isinstance(self.axis, int) else str(self.axis)
+        return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
+
+    @property
+    def told(self) -> str:
+        """``50 % on cpu:0, 50 % on cpu:1``."""
+        return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
+
+
+def placed_splits(placement: Placement) -> tuple[PlacedSplit, ...]:
+    """Of every `Split` of a placement, in the order in which they are done."""
+    splits = [each for each in placement.rewrites if isinstance(each, Split)]
+    cut = {each.node for each in splits}  # a node of that name puts parts together
+    names = [name for name in placement.device_of if name not in cut]
+    return tuple(
+        PlacedSplit(each.node, each.axis, each.blocks, tuple(_parts(each, placement, names)))
+        for each in splits
+    )
+
+
+def _parts(split: Split, placement: Placement, names: Sequence[str]) -> Iterator[PlacedPart]:
+    for index, size in enumerate(split.sizes):
+        part = re.compile(rf"{re.escape(split.node)}:{index}( \d+)?(:\d+( \d+)?)*")
+        nodes = tuple(name for name in names if part.fullmatch(name))
+        devices = tuple(dict.fromkeys(placement.device_of[name] for name in nodes))
+        yield PlacedPart(size, size / sum(split.sizes), nodes, devices)
+
+
+def parts_summary(placement: Placement, most: int = 4) -> str:
+    """One line, of the first few."""
+    splits = placed_splits(placement)
+    told = "; ".join(f"{short(each.operator)} ({each.along}: {each.told})" for each in splits[:most])
+    rest = f"; and {len(splits) - most} more" if len(splits) > most else ""
+    return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
+
+
+def parts_lines(splits: tuple[PlacedSplit, ...]) -> Iterator[str]:
+    """One text for each; `wrapped` makes lines of it."""
+    for each in splits:
+        yield f"{each.operator} in {len(each.parts)} parts along {each.along}: {each.told}"
+
+
+def split_and_joined(before: Placement, after: Placement) -> tuple[tuple[PlacedSplit, ...], tuple[str, ...]]:
+    """Operators that only the second has in parts, or in others, and those that only the first has."""
+    old = {each.node: each for each in before.rewrites if isinstance(each, Split)}
+    new = {each.node: each for each in after.rewrites if isinstance(each, Split)}
+    split = tuple(each for each in placed_splits(after) if old.get(each.operator) != new[each.operator])
+    return split, tuple(name for name in old if name not in new)
+
+
+def restated(placement: Placement, graph: Graph) -> Placement:
+    """Of a graph with other rewrites: parts where their operator was, an operator where its parts are put
+    together, and the pieces of a tensor where they are read."""
+    known = {name: _known(name, placement) for name in graph.nodes}
+    for name in reversed(graph.nodes):
+        if not known[name]:
+            readers = (
+                reader for k in graph.nodes[name].outputs if k for reader in graph.variables[k].consumers
+            )
+            known[name] = next((known[reader] for reader in readers if known[reader]), "")
+    for name, feeders in graph.predecessors.items():
+        known[name] = known[name] or next((known[u] for u in feeders if known[u]), "")
+    ranked = sorted(graph.nodes, key=lambda v: (placement.priority[known[v]], graph.position[v]))
+    stages = tuple(
+        replace(stage, nodes=tuple(v for v in graph.nodes if known[v] in stage.nodes))
+        for stage in placement.stages
+    )
+    return replace(
+        placement,
+        device_of={v: placement.device_of[known[v]] for v in graph.nodes},
+        priority={v: rank for rank, v in enumerate(ranked)},
+        stages=stages,
+        cuts=tuple(v for v in placement.cuts if v in graph.nodes),
+        recomputed=frozenset(v for v in graph.nodes if known[v] in placement.recomputed),
+        rewrites=graph.rewrites,
+    )
+
+
+def _known(name: str, placement: Placement) -> str:
+    """The node itself, or the operator that it is a part of; "" where neither is placed."""
+    while name and name not in placement.device_of:
+        name = name.rpartition(":")[0]
+    return name

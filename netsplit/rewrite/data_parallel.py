@@ -1,0 +1,132 @@
+"""Data parallelism of one batch, as splits: every operator that can be is cut along its samples.
+
+    x ─► [a] ─► [b] ─► loss   becomes   x ─┬─► [a:0] ─► [b:0] ─┬─► sum ─► loss
+                                           └─► [a:1] ─► [b:1] ─┘
+
+Pieces are handed on from part to part, so that a run of operators that can all be cut becomes independent
+copies of it on a part of the batch each, which read the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from netsplit.errors import RewriteError
+from netsplit.graph.arguments import references
+from netsplit.graph.ir import Graph, once_of
+from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.records import Split
+from netsplit.rewrite.split import split_in, ways_to_cut
+from netsplit.rewrite.ways import Cat, Place, SplitCall, Way
+
+__all__ = ["along_samples"]
+
+
+@dataclass(frozen=True)
+class _SampleRows:
+    """Where the samples lie in a tensor: its dimension `dim` is [samples, rows], flattened."""
+
+    dim: int
+    rows: int
+
+
+@once_of
+def along_samples(graph: Graph, parts: int) -> tuple[Split, ...]:
+    """Splits of all operators that can be cut along the samples, into so many parts that differ by a sample.
+
+    What cannot be cut so stays whole: a BatchNorm, whose parts would have statistics of their own, and what
+    draws random numbers; so does all, where there are fewer samples than parts.
+
+    Args:
+        graph: as it was captured; the samples are the first dimension of what it is given.
+        parts: two or more.
+    """
+    samples = graph.batch_size
+    if samples < parts:
+        return ()
+    sizes = tuple(samples // parts + (i < samples % parts) for i in range(parts))
+    whole: set[str] = set()  # nodes whose parts do not run on what the others make
+    while True:
+        splits, refused = _splits(graph, sizes, whole)
+        if not refused:
+            return splits
+        whole.add(refused)
+
+
+def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
+    """Of all nodes but these; and the first that could not be cut after all, "" for none."""
+    samples = graph.batch_size
+    plain, draft = Draft(graph), Draft(graph)
+    lies = {k: _SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
+    splits: list[Split] = []
+    for node in graph:
+        call = SplitCall(node, plain.layouts, graph.initializers)
+        ways = {} if node.name in whole else ways_to_cut(call, graph)
+        fitting = ((axis, _rows(call, way, lies, samples)) for axis, way in ways.items())
+        axis, rows = next(((axis, rows) for axis, rows in fitting if rows), (0, 0))
+        if not rows:
+            lies |= _kept(graph, call, lies)
+            continue
+        splits.append(Split(node.name, axis, tuple(rows * size for size in sizes)))
+        try:
+            split_in(draft, node.name, axis, splits[-1].sizes, 1)
+        except RewriteError:
+            return (), node.name
+        lies |= _joined(call, ways[axis], rows)
+    return tuple(splits), ""
+
+
+def _begins(graph: Graph, k: str, samples: int) -> bool:
+    shape = graph.variables[k].shape
+    return bool(shape) and shape[0] == samples
+
+
+def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: int) -> int:
+    """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0."""
+    rows, rest = divmod(way.size, samples)
+    if rest or not rows or way.in_one:
+        return 0
+    seen = False
+    for place in call.tensors:
+        name = _variable(call, place)
+        own = lies.get(name)
+        where = way.cut.get(place)
+        if own is None and where is None:
+            continue
+        if own is None or where is None or (where.dim, where.blocks) != (own.dim, 1):
+            return 0
+        if where.times * rows != own.rows:
+            return 0
+        seen = True
+    return rows if seen else 0
+
+
+def _joined(call: SplitCall, way: Way, rows: int) -> dict[str, _SampleRows]:
+    """Where the samples lie in what the parts make."""
+    return {
+        k: _SampleRows(how.where.dim, how.where.times * rows)
+        for k, how in zip(call.node.outputs, way.joined, strict=True)
+        if k and isinstance(how, Cat) and how.where.blocks == 1
+    }
+
+
+def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, _SampleRows]) -> dict[str, _SampleRows]:
+    """Of an operator that stays whole: where they lay before, in what has as much there."""
+    made: dict[str, _SampleRows] = {}
+    for k in filter(None, call.node.outputs):
+        shape = graph.variables[k].shape
+        for name in call.node.inputs:
+            own = lies.get(name)
+            if own is None or own.dim >= len(shape):
+                continue
+            if shape[own.dim] == graph.variables[name].shape[own.dim]:
+                made[k] = own
+                break
+    return made
+
+
+def _variable(call: SplitCall, place: Place) -> str:
+    """The name of the variable there; "" of an initializer."""
+    ((tag, name),) = references(call.template(place))
+    return name if tag == "var" else ""

@@ -1,0 +1,413 @@
+"""A graph while it is rewritten: nodes come and go, and new ones are run at once on tensors without data.
+
+    Draft.of(graph) ── emit, pieces, join, remove ──► finish() ──► a plain Graph, analysed
+
+Pieces of a tensor are views, beside what makes it: the whole does not travel. What was put together of the
+very pieces that are asked for is not cut again: they are handed on.
+
+    a0 ─┐                 ┌─► b0              a0 ─► b0
+        cat ─► k ─► split ┤          becomes
+    a1 ─┘                 └─► b1              a1 ─► b1
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from netsplit.errors import RewriteError
+from netsplit.graph.analyse import Facts, analyse
+from netsplit.graph.arguments import Reference, read_by
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, Variable
+from netsplit.graph.operators import written_references
+from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
+
+__all__ = ["CAT", "READ", "SPLIT", "VIEWS", "Draft", "dim_of", "in_no_mode"]
+
+CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.alias.default"
+_MOVES = frozenset([CAT, SPLIT, READ])
+
+VIEWS = "rewrite.views"
+"""Under this a graph with parameters in parts has, derived, the one whose operators read views of wholes."""
+
+Run = tuple[str, int, int]  # of a tensor along one dimension: variable, start, length
+
+
+class Draft:
+    """What a graph becomes. `order` has the names of the nodes.
+
+    `decisions` says of every tensor that was to be cut whether its pieces were there already. At a smaller
+    size others may happen to be alike: where decisions are given to `follow`, the same are taken.
+    """
+
+    def __init__(self, graph: Graph, follow: Sequence[bool] | None = None) -> None:
+        self._made_of_parts = graph.nodes
+        self.graph = graph = graph.derived.get(VIEWS, graph)
+        self.decisions: list[bool] = []
+        self._follow = None if follow is None else iter(follow)
+        self.nodes = dict(graph.nodes)
+        self.order = list(graph.nodes)
+        self.layouts = layouts_of(graph)
+        self.runs = StandInRuns(graph)
+        self.maker = {k: node.name for node in graph for k in node.outputs if k}
+        self.new: set[str] = set()
+        self._changed: set[str] = set()  # variables whose layout, or memory, is another than before
+        self._made = {_key(node): node.name for node in graph if node.op in _MOVES}
+        self._written = self._all_written()
+
+    def _all_written(self) -> frozenset[str]:
+        """Roots of the memory that some node writes."""
+        roots = set()
+        for node in self.nodes.values():
+            for tag, k in written_references(self.graph, node):
+                roots.add(self.layouts[k].root if tag == "var" else INITIALIZER + k)
+        return frozenset(roots)
+
+    def is_written(self, reference: Reference) -> bool:
+        tag, k = reference
+        return (self.layouts[k].root if tag == "var" else INITIALIZER + k) in self._written
+
+    def shape(self, reference: Reference) -> tuple[int, ...]:
+        tag, k = reference
+        return self.layouts[k].shape if tag == "var" else self.graph.initializers[k].shape
+
+    def node(self, name: str) -> Node:
+        """Raises `RewriteError` where there is none of this name."""
+        if name in self._made_of_parts and name not in self.nodes:
+            raise RewriteError(
+                f"'{name}' hands on a part of a parameter, which is cut where it is read: give an operator "
+                "that reads it."
+            )
+        if name not in self.nodes:
+            raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
+        return self.nodes[name]
+
+    def emit(self, node: Node, before: str | None = None, after: str | None = None) -> NodeRun:
+        """Add a node before another, or after one ("": first of all), and run it.
+
+        Raises:
+            RewriteError: it cannot be run on what it reads.
+        """
+        read = list(dict.fromkeys(read_by(node)))
+        node = replace(
+            node,
+            inputs=tuple(k for tag, k in read if tag == "var"),
+            initializers=tuple(k for tag, k in read if tag == "init"),
+        )
+        try:
+            run = self.runs.run(node, self.layouts)
+        except Exception as error:
+            raise RewriteError(
+                f"'{node.name}' ({node.kind}) does not run on what it would read: {_first_line(error)}."
+            ) from error
+        self.nodes[node.name] = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
+        place = (
+            self.order.index(before) if before is not None else self.order.index(after) + 1 if after else 0
+        )
+        self.order.insert(place, node.name)
+        self.new.add(node.name)
+        for k, layout in run.outputs.items():
+            if k in self.layouts and self.layouts[k] != layout:
+                self._changed.add(k)
+            self.layouts[k] = layout
+            self.maker[k] = node.name
+        if node.op in _MOVES:
+            self._made.setdefault(_key(node), node.name)
+        return run
+
+    def fresh(self, name: str) -> str:
+        """A name that no node has yet, nor a variable of what was replaced."""
+        made, count = name, 1
+        while made in self.nodes or made in self.layouts or f"{made}.0" in self.layouts:
+            count += 1
+            made = f"{name} {count}"
+        return made
+
+    def forget(self, name: str) -> None:
+        """Hand out no more what a node makes, which is about to be replaced."""
+        self._made = {key: each for key, each in self._made.items() if each != name}
+
+    def rename(self, name: str, other: str) -> None:
+        """Give a node another name, which makes its own free; its outputs keep theirs."""
+        self.nodes[other] = replace(self.nodes.pop(name), name=other)
+        self.order[self.order.index(name)] = other
+
+    def remove(self, name: str) -> None:
+        """What it made is to be made by others."""
+        node = self.nodes.pop(name)
+        self.order.remove(name)
+        self.new.discard(name)
+        self._made = {key: each for key, each in self._made.items() if each != name}
+        for k in node.outputs:
+            if self.maker.get(k) == name:
+                del self.maker[k]
+
+    def read(self, initializer: str, like: Node) -> str:
+        """The variable that an initializer is, for readers on any device: an alias of it, on its home.
+
+        Raises:
+            RewriteError: it is written.
+        """
+        if INITIALIZER + initializer in self._written:
+            raise RewriteError(
+                f"'{initializer}', which '{like.name}' ({like.kind}) uses, is written in every step, so that "
+                "it cannot be read on other devices: leave that operator whole, on one device."
+            )
+        node = _move(f"{initializer}:read", READ, ({"init": initializer},), like)
+        return self._once(node, after="")[0]
+
+    def is_weight(self, k: str) -> bool:
+        """Whether a variable is a piece of a parameter, which its readers do not read elsewhere yet."""
+        node = self.nodes.get(self.maker.get(k, ""))
+        if node is None or node.op == READ:
+            return False
+        while node is not None and node.op in (READ, SPLIT) and in_no_mode(node):
+            ((tag, source),) = node.args[0].items()
+            if tag == "init":
+                return True
+            node = self.nodes.get(self.maker.get(source, ""))
+        return False
+
+    def read_view(self, k: str, like: Node) -> str:
+        """As `read`, of a variable that is a piece of a parameter."""
+        return self._once(_move(f"{k}:read", READ, ({"var": k},), like), self.maker[k])[0]
+
+    def pieces(
+        self, reference: Reference, dim: int, sizes: Sequence[int], blocks: int, like: Node
+    ) -> list[str]:
+        """The variables that a dimension falls into: each of its `blocks` equal blocks is cut by `sizes`."""
+        handed = self._handed_on(reference, dim, sizes, blocks)
+        if self._decided(handed is not None, like):
+            assert handed is not None
+            return [
+                names[0] if len(names) == 1 else self._together(names, dim, f"{reference[1]}.{i}", like)
+                for i, names in enumerate(handed)
+            ]
+        tag, k = reference
+        if blocks > 1 and tag == "init" and self.is_written(reference):
+            raise RewriteError(
+                f"'{like.name}' ({like.kind}) writes '{k}', of which parts of {blocks} blocks would be "
+                "copies: give blocks=1."
+            )
+        args = ({tag: k}, list(sizes) * blocks, dim)
+        after = self.maker.get(k, "") if tag == "var" else ""
+        parts = self._once(_move(f"{k}:split{dim}", SPLIT, args, like, len(sizes) * blocks), after)
+        if blocks == 1:
+            return parts
+        split = self.maker[parts[0]]
+        return [
+            self._together([parts[b * len(sizes) + i] for b in range(blocks)], dim, f"{split}.{i}", like)
+            for i in range(len(sizes))
+        ]
+
+    def joined(
+        self, parts: Sequence[str], dim: int, sizes: Sequence[int], blocks: int, like: Node
+    ) -> list[str]:
+        """The variables that are put together, in order, to undo `pieces`."""
+        if blocks == 1:
+            return list(parts)
+        cut = [
+            self.pieces(("var", k), dim, [size] * blocks, 1, like)
+            for k, size in zip(parts, sizes, strict=True)
+        ]
+        return [each[b] for b in range(blocks) for each in cut]
+
+    def _together(self, parts: Sequence[str], dim: int, name: str, like: Node) -> str:
+        makers = [self.maker[k] for k in parts if k in self.maker]
+        after = max(makers, key=self.order.index, default="")
+        node = _move(f"{name}:cat", CAT, ([{"var": k} for k in parts], dim), like)
+        return self._once(node, after)[0]
+
+    def _decided(self, possible: bool, like: Node) -> bool:
+        """Whether what is possible is done; raises `RewriteError` where it has to be and cannot."""
+        chosen = possible if self._follow is None else next(self._follow)
+        if chosen and not possible:
+            raise RewriteError(
+                f"'{like.name}' ({like.kind}) is cut otherwise at {self.graph.batch_size} samples than at "
+                "more: use a number of samples that batch_size divides, or parts of equal sizes."
+            )
+        self.decisions.append(chosen)
+        return chosen
+
+    def _once(self, node: Node, after: str) -> list[str]:
+        """The outputs of such a node, which may be there already."""
+        writing = any(self.is_written(each) for each in read_by(node))
+        same = None if writing else self._made.get(_key(node))
+        if not self._decided(same is not None, node):
+            same = None
+        if same is not None and self.order.index(same) <= (self.order.index(after) + 1 if after else 0):
+            return list(self.nodes[same].outputs)
+        if same is not None:  # it comes too late, and can come here as well
+            self.order.remove(same)
+            self.order.insert(self.order.index(after) + 1 if after else 0, same)
+            return list(self.nodes[same].outputs)
+        name = self.fresh(node.name)
+        node = _named(node, name)
+        self.emit(node, after=after)
+        return list(node.outputs)
+
+    def _handed_on(
+        self, reference: Reference, dim: int, sizes: Sequence[int], blocks: int
+    ) -> list[list[str]] | None:
+        """Of every piece, the variables that make it up and are there; None: the tensor has to be cut."""
+        tag, k = reference
+        if tag == "init" or self._resolved(k, dim) == [(k, 0, self.layouts[k].shape[dim])]:
+            return None
+        runs = self._resolved(k, dim)
+        block, made = sum(sizes), []
+        for i, size in enumerate(sizes):
+            start = sum(sizes[:i])
+            own = [run for b in range(blocks) for run in _within(runs, b * block + start, size)]
+            own = _merged_runs(own)
+            if any((start, size) != (0, self.layouts[name].shape[dim]) for name, start, size in own):
+                return None
+            made.append([name for name, _, _ in own])
+        return made
+
+    def _resolved(self, k: str, dim: int) -> list[Run]:
+        """What a variable consists of along a dimension: looks through what puts together or cuts there."""
+        whole = self.layouts[k]
+        node = self.nodes.get(self.maker.get(k, ""))
+        alone = [(k, 0, whole.shape[dim])]
+        if node is None or node.no_grad or node.autocast or node.checkpoint or whole.root in self._written:
+            return alone
+        if node.op == CAT and dim_of(node, len(whole.shape)) == dim:
+            parts = [each["var"] for each in node.args[0] if "var" in each]
+            plain = len(parts) == len(node.args[0]) and all(self._is_like(p, whole) for p in parts)
+            return [run for p in parts for run in self._resolved(p, dim)] if plain else alone
+        if node.op == SPLIT and "var" in node.args[0] and dim_of(node, len(whole.shape), 2) == dim:
+            source, sizes = node.args[0]["var"], node.args[1]
+            i = node.outputs.index(k)
+            return _within(self._resolved(source, dim), sum(sizes[:i]), sizes[i])
+        return alone
+
+    def _is_like(self, part: str, whole: MemoryLayout) -> bool:
+        own = self.layouts[part]
+        return (
+            own.dtype == whole.dtype and len(own.shape) == len(whole.shape) and own.root not in self._written
+        )
+
+    def finish(self, rewrites: tuple[Any, ...] = ()) -> Graph:
+        """The graph, with all that a recording of it would show.
+
+        Args:
+            rewrites: that were done, from the captured graph on (`Graph.rewrites`).
+
+        Raises:
+            RewriteError: a later operator cannot read what the parts make.
+        """
+        self._drop_unused()
+        self._run_changed()
+        nodes = {name: self.nodes[name] for name in self.order}
+        read = {k for node in nodes.values() for k in node.initializers}
+        graph = replace(
+            self.graph,
+            nodes=nodes,
+            variables=self._variables(nodes),
+            initializers={k: init for k, init in self.graph.initializers.items() if k in read},
+            rewrites=rewrites,
+        )
+        facts = Facts(
+            {k: self.layouts[k].root for k in graph.variables},
+            {k: INITIALIZER + k for k in graph.initializers},
+            frozenset(k for k in graph.variables if self.layouts[k].carries),
+            {node.name: tuple(written_references(graph, node)) for node in graph},
+        )
+        graph = analyse(graph, facts)
+        keep_layouts(graph, self.layouts)
+        return graph
+
+    def _variables(self, nodes: dict[str, Node]) -> dict[str, Variable]:
+        names = [*self.graph.input_variables, *(k for node in nodes.values() for k in node.outputs if k)]
+        readers: dict[str, list[str]] = {k: [] for k in names}
+        for node in nodes.values():
+            for k in node.inputs:
+                readers[k].append(node.name)
+        layouts = self.layouts
+        return {
+            k: Variable(k, layouts[k].dtype, layouts[k].shape, self.maker.get(k), tuple(readers[k]))
+            for k in names
+        }
+
+    def _drop_unused(self) -> None:
+        """Movements that nobody needs any more."""
+        wanted = set(self.graph.output_variables)
+        for name in reversed(self.order.copy()):
+            node = self.nodes[name]
+            if node.op in _MOVES and wanted.isdisjoint(node.outputs):
+                self.remove(name)
+            else:
+                wanted.update(node.inputs)
+
+    def _run_changed(self) -> None:
+        """Again, what reads tensors that lie otherwise in memory, and so on."""
+        for name in self.order:
+            node = self.nodes[name]
+            if name in self.new or node.op.startswith(CALL) or self._changed.isdisjoint(node.inputs):
+                continue
+            try:
+                run = self.runs.run(node, self.layouts)
+            except Exception as error:
+                raise RewriteError(
+                    f"'{name}' ({node.kind}) cannot read what parts were put together to, which lies in "
+                    f"memory in another way ({_first_line(error)}): leave what feeds it whole."
+                ) from error
+            self.nodes[name] = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
+            for k, layout in run.outputs.items():
+                if layout != self.layouts[k]:
+                    self._changed.add(k)
+                    self.layouts[k] = layout
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _move(name: str, op: str, args: tuple[Any, ...], like: Node, count: int = 0) -> Node:
+    """A node that moves tensors for another one; of `count` outputs, or of one."""
+    node = Node(name, op, (), ("",) * max(count, 1), args=args, module=like.module, source=like.source)
+    return _named(node, name)
+
+
+def _named(node: Node, name: str) -> Node:
+    several = node.op == SPLIT
+    outputs = tuple(f"{name}.{i}" for i in range(len(node.outputs))) if several else (name,)
+    return replace(node, name=name, outputs=outputs)
+
+
+def _key(node: Node) -> str:
+    return json.dumps([node.op, node.args, node.kwargs]) if in_no_mode(node) else f"{node.name} alone"
+
+
+def in_no_mode(node: Node) -> bool:
+    """Whether it runs in no mode of the model's own."""
+    return not (node.no_grad or node.autocast or node.default_dtype or node.checkpoint)
+
+
+def dim_of(node: Node, rank: int, place: int = 1) -> int:
+    """Along which a node puts together or cuts: its argument at `place`."""
+    dim = node.args[place] if len(node.args) > place else node.kwargs.get("dim", 0)
+    return int(dim) % rank
+
+
+def _within(runs: Iterable[Run], start: int, length: int) -> list[Run]:
+    """The part of a sequence of runs that begins at `start`."""
+    cut, position, end = [], 0, start + length
+    for name, begin, size in runs:
+        low, high = max(start, position), min(end, position + size)
+        if low < high:
+            cut.append((name, begin + low - position, high - low))
+        position += size
+    return cut
+
+
+def _merged_runs(runs: Iterable[Run]) -> list[Run]:
+    merged: list[Run] = []
+    for name, start, size in runs:
+        if merged and merged[-1][0] == name and sum(merged[-1][1:]) == start:
+            merged[-1] = (name, merged[-1][1], merged[-1][2] + size)
+        else:
+            merged.append((name, start, size))
+    return merged

@@ -1,0 +1,81 @@
+"""Rewrites done to a graph: to the captured one, and again to the same step at another number of samples.
+
+    graph ── applied(graph, rewrites) ──► the graph rewritten; `Graph.rewrites` says how
+
+Sizes along the samples grow and shrink with those of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from netsplit.errors import RewriteError
+from netsplit.graph.ir import Graph, once_of
+from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.parts import parameters_in_parts
+from netsplit.rewrite.read import read_in
+from netsplit.rewrite.records import ReadWeights, Rewrite, Split
+from netsplit.rewrite.split import chosen_way, split_in, split_sizes
+from netsplit.rewrite.ways import SplitCall
+
+__all__ = ["also", "applied"]
+
+
+_DECISIONS = "rewrite.decisions"
+
+
+def applied(graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None) -> Graph:
+    """The graph after these rewrites, of which it may have had the first ones, or all; without any, as it is.
+
+    The same call gives the same object.
+
+    Args:
+        like: the same step at another size after the same rewrites: the graph gets the same nodes.
+
+    Raises:
+        RewriteError: one cannot be done, or the graph has had others; or it cannot get the same nodes.
+    """
+    if not rewrites:
+        return graph
+    done = graph.rewrites
+    if tuple(rewrites[: len(done)]) != done:
+        raise RewriteError(
+            f"the graph has been rewritten by {len(done)} other steps already: give it as it was captured."
+        )
+    left = tuple(rewrites[len(done) :])
+    follow = None if like is None or done else like.derived.get(_DECISIONS)
+    return _applied(graph, left, follow) if left else graph
+
+
+@once_of
+def _applied(graph: Graph, rewrites: tuple[Rewrite, ...], follow: tuple[bool, ...] | None) -> Graph:
+    draft = Draft(graph, follow)
+    for each in rewrites:
+        _do(draft, each)
+    made = parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
+    if not graph.rewrites:
+        made.derived[_DECISIONS] = tuple(draft.decisions)
+    return made
+
+
+def also(graph: Graph, rewrite: Rewrite) -> Graph:
+    """The graph after one rewrite more, for those who try many: it is not kept. Raises as `applied`."""
+    draft = Draft(graph)
+    _do(draft, rewrite)
+    return parameters_in_parts(draft.finish((*graph.rewrites, rewrite)))
+
+
+def _do(draft: Draft, rewrite: Rewrite) -> None:
+    if isinstance(rewrite, ReadWeights):
+        read_in(draft, rewrite.node)
+    else:
+        _split(draft, rewrite)
+
+
+def _split(draft: Draft, split: Split) -> None:
+    graph = draft.graph
+    call = SplitCall(draft.node(split.node), draft.layouts, graph.initializers)
+    axis, way = chosen_way(call, split.axis, graph)
+    sizes = split.sizes_of(way.size // max(split.blocks, 1), graph.batch_size)
+    sizes = split_sizes(call, axis, way.size, sizes, split.blocks)
+    split_in(draft, split.node, axis, sizes, split.blocks)

@@ -1,0 +1,37 @@
+"""What makes every element of its output of the elements in the same place, with broadcasting."""
+
+from __future__ import annotations
+
+import torch
+
+from netsplit.graph.operators import resolve
+from netsplit.rewrite.ways import Rule, SplitCall, Ways, broadcast, even
+
+__all__ = ["RULES", "elementwise", "is_elementwise"]
+
+_ALSO = (
+    "aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default",
+    "aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default", "aten.to.other", "aten.type_as.default",
+    "aten.contiguous.default", "aten.detach.default", "aten.alias.default", "aten.hardswish.default",
+    "aten.multiply.Tensor", "aten.subtract.Tensor", "aten.divide.Tensor", "aten.multiply.Scalar",
+    "aten.subtract.Scalar", "aten.divide.Scalar", "aten.clip.default", "aten.log_sigmoid.default",
+    "aten.softplus.default", "aten.lift_fresh_copy.default", "aten.selu.default", "aten.celu.default",
+)  # fmt: skip
+"""Those that torch does not tag; dropout, where it drops nothing."""
+
+
+def is_elementwise(op: str) -> bool:
+    """By torch's own tag."""
+    return op.count(".") == 2 and torch.Tag.pointwise in resolve(op).tags
+
+
+def elementwise(call: SplitCall) -> Ways:
+    """Along every dimension."""
+    ways: Ways = {}
+    for axis in range(len(call.output)):
+        dims = {place: broadcast(call, place, axis) for place in call.tensors}
+        ways[axis] = even(call, axis, {place: d for place, d in dims.items() if d is not None})
+    return ways
+
+
+RULES: dict[str, Rule] = dict.fromkeys(_ALSO, elementwise)

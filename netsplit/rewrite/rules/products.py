@@ -1,0 +1,88 @@
+"""Matrix products: by rows, by columns, by batch, and by what is summed over, which leaves partial sums."""
+
+from __future__ import annotations
+
+from netsplit.rewrite.ways import Cat, PartialSum, Place, Rule, SplitCall, Way, Ways, Where, broadcast, even
+
+__all__ = ["RULES"]
+
+
+def _linear(call: SplitCall) -> Ways:
+    """y[..., o] = sum over i of x[..., i] w[o, i], + b[o]"""
+    inner = call.rank("input") - 1
+    if call.rank("weight") == 1:
+        return {}
+    ways: Ways = {d: even(call, d, {"input": d}) for d in range(inner)}
+    bias: dict[Place, Where] = {"bias": Where(0)} if call.has("bias") else {}
+    ways[inner] = Way(call.output[inner], {"weight": Where(0), **bias}, (Cat(Where(inner)),))
+    ways[f"input.{inner}"] = Way(
+        call.shape("input")[inner],
+        {"input": Where(inner), "weight": Where(1)},
+        (PartialSum(),),
+        once=frozenset({"bias"}),
+    )
+    return ways
+
+
+def _product(first: str, second: str, batched: bool) -> Rule:
+    """[b,] m k times [b,] k n."""
+
+    def rule(call: SplitCall) -> Ways:
+        b = int(batched)
+        ways: Ways = {
+            b: even(call, b, {first: b}),
+            b + 1: even(call, b + 1, {second: b + 1}),
+            f"{first}.{b + 1}": Way(
+                call.shape(first)[b + 1], {first: Where(b + 1), second: Where(b)}, (PartialSum(),)
+            ),
+        }
+        if batched:
+            ways[0] = even(call, 0, {first: 0, second: 0})
+        return ways
+
+    return rule
+
+
+def _with_addend(first: str, second: str, batched: bool) -> Rule:
+    """A product to which a tensor is added, that broadcasts."""
+    product = _product(first, second, batched)
+
+    def rule(call: SplitCall) -> Ways:
+        ways: Ways = {}
+        for axis, way in product(call).items():
+            if isinstance(axis, str) or isinstance(way, str):
+                ways[axis] = "every part would add the addend: split the product and the sum one by one"
+                continue
+            own = broadcast(call, "self", axis)
+            ways[axis] = Way(
+                way.size, {**way.cut, **({"self": Where(own)} if own is not None else {})}, way.joined
+            )
+        return ways
+
+    return rule
+
+
+def _matmul(call: SplitCall) -> Ways:
+    """As numpy has it: the last two dimensions are those of matrices, those before broadcast."""
+    left, right = call.rank("self"), call.rank("other")
+    if min(left, right) < 2:
+        return {}
+    rank = len(call.output)
+    row, column = rank - 2, rank - 1
+    ways: Ways = {row: even(call, row, {"self": left - 2}), column: even(call, column, {"other": right - 1})}
+    for axis in range(row):
+        dims = {place: broadcast(call, place, axis) for place in ("self", "other")}
+        ways[axis] = even(call, axis, {place: d for place, d in dims.items() if d is not None})
+    inner: dict[Place, Where] = {"self": Where(left - 1), "other": Where(right - 2)}
+    ways[f"self.{left - 1}"] = Way(call.shape("self")[-1], inner, (PartialSum(),))
+    return ways
+
+
+RULES: dict[str, Rule] = {
+    "aten.linear.default": _linear,
+    "aten.mm.default": _product("self", "mat2", False),
+    "aten.bmm.default": _product("self", "mat2", True),
+    "aten.addmm.default": _with_addend("mat1", "mat2", False),
+    "aten.baddbmm.default": _with_addend("batch1", "batch2", True),
+    "aten.matmul.default": _matmul,
+}

@@ -1,0 +1,116 @@
+"""Costs of a rewritten graph from those of the graph before; what is new is predicted or estimated.
+
+Where seconds were predicted, new nodes are predicted by the same rates, calls and all. Where they were
+measured, a part takes as much of the seconds of its operator as it has of the work
+(`profile.roofline.flops`), and what moves, cuts or adds takes its bytes at the rate at which the device adds
+gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from netsplit.graph.deferral.deferrable import deferrable_nodes
+from netsplit.graph.ir import Graph, Node, once_of
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.predict import Works, work_seconds, works_of
+from netsplit.profile.roofline.flops import Pass, Work, node_work
+
+__all__ = ["rewritten_costs"]
+
+_MOST_PASSES = 3.0
+"""Over a parameter's bytes, of adding a gradient to one that is there: two are read, one is written."""
+
+
+def rewritten_costs(costs: Costs, before: Graph, after: Graph) -> Costs:
+    """Costs with every node of `after`; kinds of devices without costs of `before` stay without."""
+    if after is before:
+        return costs
+    return replace(
+        costs,
+        devices={
+            kind: _extended(each, before, after) if before.nodes.keys() <= each.nodes.keys() else each
+            for kind, each in costs.devices.items()
+        },
+    )
+
+
+def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
+    nodes, transients, new = {}, {}, {}
+    for node in after:
+        origin = _origin(before, node)
+        if origin is not None and (origin is node or (origin.name, origin.op) == (node.name, node.op)):
+            nodes[node.name] = costs.nodes[node.name]
+            if node.name in costs.transients:
+                transients[node.name] = costs.transients[node.name]
+        else:
+            new[node.name] = origin
+    works = works_of(after, new)
+    whole = works_of(before, {origin.name for origin in new.values() if origin is not None})
+    nodes |= _estimated(costs, before, after, new, works, whole)
+    if costs.rates is not None:
+        nodes |= work_seconds(after, works, costs.rates)
+    for name, origin in new.items():
+        own = None if origin is None else costs.transients.get(origin.name)
+        if origin is not None and own is not None:
+            part = _fraction(works[name][1].forward, whole[origin.name][1].forward)
+            transients[name] = NodeBytes(ceil(part * own.forward), ceil(part * own.backward))
+    return replace(costs, nodes=nodes, transients=transients)
+
+
+def _estimated(
+    costs: DeviceCosts,
+    before: Graph,
+    after: Graph,
+    new: dict[str, Node | None],
+    works: Works,
+    whole: Works,
+) -> dict[str, NodeSeconds]:
+    rate, seconds, deferrable = _seconds_per_byte(costs, before), {}, deferrable_nodes(after)
+    for name, origin in new.items():
+        if origin is None:
+            seconds[name] = _moved(works[name][1], rate)
+            continue
+        part = _fraction(works[name][1].forward, whole[origin.name][1].forward)
+        own = costs.nodes[origin.name]
+        # A weight that comes as a variable has its gradient at once: nothing of it is put off.
+        weight_s = part * own.weight_s if name in deferrable else 0.0
+        seconds[name] = NodeSeconds(part * own.forward_s, part * own.backward_s, weight_s)
+    return seconds
+
+
+def _origin(before: Graph, node: Node) -> Node | None:
+    """The node of the graph before that this one is, or is a part of; None: it moves tensors for others."""
+    name = node.name
+    while name:
+        own = before.nodes.get(name)
+        if own is not None:
+            same = own.op == node.op or "reshape" in node.op
+            return own if same else None
+        name = name.rpartition(":")[0]
+    return None
+
+
+def _fraction(part: Pass, whole: Pass) -> float:
+    if whole.flops > 0:
+        return min(part.flops / whole.flops, 1.0)
+    return min(part.nbytes / whole.nbytes, 1.0) if whole.nbytes > 0 else 1.0
+
+
+def _moved(work: Work, rate: float) -> NodeSeconds:
+    backward = work.input.nbytes + work.weight.nbytes + work.sums.nbytes
+    return NodeSeconds(rate * work.forward.nbytes, rate * backward if work.has_backward else 0.0)
+
+
+def _seconds_per_byte(costs: DeviceCosts, graph: Graph) -> float:
+    """Of moving; where nothing says it, as all nodes take together for theirs."""
+    if costs.accumulate_s_per_byte > 0:
+        return costs.accumulate_s_per_byte / _MOST_PASSES
+    nbytes = _forward_bytes(graph)
+    return sum(costs.nodes[name].forward_s for name in graph.nodes) / nbytes if nbytes else 0.0
+
+
+@once_of
+def _forward_bytes(graph: Graph) -> float:
+    return sum(node_work(graph, node).forward.nbytes for node in graph)

@@ -1,0 +1,1 @@
+"""A placed model moved to another placement, between two iterations."""

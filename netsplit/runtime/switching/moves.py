@@ -1,0 +1,215 @@
+"""What moves between the workers when a model changes its placement, and the move itself.
+
+    every worker ─► Inventory ─► controller: moves_of ─► every worker: sends, receives, a new Share
+                    names, kinds      who sends what        parameters, moments, averages of its own
+
+Tensors go from worker to worker, over the connections that training uses; single numbers (step counters,
+hyperparameters, a scheduler's state) go by the controller, as every device may need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from netsplit.errors import WorkerError
+from netsplit.program.instructions import Program
+from netsplit.runtime.checkpoint.files import State
+from netsplit.runtime.checkpoint.shares import Holder
+from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
+from netsplit.runtime.switching.carried import CarriedState
+from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout
+from netsplit.runtime.transport.process import ProcessTransport
+from netsplit.runtime.worker_calls import add
+from netsplit.runtime.workers.worker import Worker
+
+__all__ = ["Inventory", "StateMove", "TensorLayout", "inventory", "move", "moves_of"]
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """How a tensor lies in memory; `stride` is that of its dense memory."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorLayout:
+        dense = tensor if _is_dense(tensor) else tensor.contiguous()
+        return cls(tensor.dtype, tuple(tensor.shape), dense.stride())
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    def empty(self, device: torch.device) -> Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one worker holds: its tensors of one dimension or more, and everything else as it is."""
+
+    tensors: dict[str, TensorLayout]
+    values: State
+    waiting: bool  # gradients wait for a step
+
+
+@dataclass(frozen=True)
+class StateMove:
+    """One tensor on its way between two devices, by the key that a checkpoint has for it."""
+
+    key: str
+    source: str
+    target: str
+    layout: TensorLayout
+
+
+def inventory(worker: Worker, homes: Mapping[str, str]) -> Inventory:
+    """What is here; `homes`: initializer -> the first device that holds it."""
+    state = _state(worker, homes)
+    share: Share = worker.memory["share"]
+    tensors = {key: value for key, value in state.items() if _is_moved(value)}
+    return Inventory(
+        {key: TensorLayout.of(tensor) for key, tensor in tensors.items()},
+        {
+            key: value.cpu() if isinstance(value, Tensor) else value
+            for key, value in state.items()
+            if key not in tensors
+        },
+        any(parameter.grad is not None for parameter in share.parameters.values()),
+    )
+
+
+def moves_of(program: Program, inventories: Mapping[str, Inventory]) -> list[StateMove]:
+    """What each device lacks of what it holds under a program, and which device sends it.
+
+    Args:
+        inventories: device name -> what is there.
+    """
+    holders: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
+    for name, own in inventories.items():
+        for key in own.tensors:
+            if key not in holders:
+                below.setdefault(key.rpartition(".")[0], []).append(key)
+            holders.setdefault(key, []).append(name)
+    moves: list[StateMove] = []
+    for target in program.devices:
+        for k in program.held[target]:
+            states = below.get(f"optimizer.state.{k}", ())
+            for key in (f"model.{k}", f"average.{k}", *states):
+                there = holders.get(key, [])
+                if there and target not in there:
+                    moves.append(StateMove(key, there[0], target, inventories[there[0]].tensors[key]))
+    return moves
+
+
+def move(
+    worker: Worker,
+    program: Program,
+    old_homes: Mapping[str, str],
+    moves: Sequence[StateMove],
+    values: State,
+    optimizer: OptimizerFactory | None,
+    rule: UpdateRule,
+    leading: bool,
+) -> None:
+    """Send and receive, and hold from now on what this device holds under the program.
+
+    Raises:
+        WorkerError: another device did not send or take in time, or is gone.
+    """
+    name, memory = worker.device.name, worker.memory
+    state = {**_state(worker, old_homes), **values}
+    state |= _exchanged(worker, memory["transport"], state, moves)
+    held = program.held[name]
+    tensors = {k: _own(state, k, name) for k in held}
+    trainable = [k for k in held if program.graph.initializers[k].requires_grad]
+    share = Share.of(
+        tensors, worker.torch_device, optimizer, trainable, rule, leading, tensors.keys(), memory["offload"],
+        program.graph.regions,
+    )  # fmt: skip
+    copies = frozenset(k for k in held if program.initializer_device[k] != name)
+    Holder(_by_parts(share), name, copies=copies).take(CarriedState(state))
+    memory["share"], memory["programs"] = share, {}
+    add(worker, 0, program, {})
+
+
+def _state(worker: Worker, homes: Mapping[str, str]) -> State:
+    name = worker.device.name
+    copies = frozenset(k for k, home in homes.items() if home != name)
+    share: Share = worker.memory["share"]
+    state = Holder(_by_parts(share), name, copies=copies).state()
+    for k, region in share.regions.items():  # an optimiser's groups are of wholes
+        start = f"optimizer.param_groups.{k}."
+        own = {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
+        state |= {f"optimizer.param_groups.{region.whole}.{key}": value for key, value in own.items()}
+    return state
+
+
+def _by_parts(share: Share) -> Share:
+    """As if every part were a tensor of its own: both plans have the same ones."""
+    return replace(share, regions={})
+
+
+def _own(state: State, k: str, name: str) -> Tensor:
+    tensor: Tensor = state[key if (key := f"model.{k}") in state else f"replica.{name}.{k}"]
+    return tensor
+
+
+def _exchanged(
+    worker: Worker, transport: ProcessTransport, state: State, moves: Sequence[StateMove]
+) -> State:
+    """What arrives here, while what is wanted elsewhere leaves."""
+    name = worker.device.name
+    transport.connect(sorted({(each.source, each.target) for each in moves}))
+    buffers: State = {}
+    coming: list[tuple[StateMove, Handle]] = []
+    going: list[tuple[StateMove, Handle]] = []
+    try:
+        for tag, each in enumerate(moves):
+            if each.target == name:
+                buffer = buffers[each.key] = each.layout.empty(worker.torch_device)
+                coming.append((each, transport.receive(_flat(buffer), each.source, tag)))
+            elif each.source == name:
+                tensor = state[each.key].detach().to(worker.torch_device)
+                going.append((each, transport.send(_flat(tensor), each.target, tag, watched=False)))
+        for each, handle in coming:
+            arrived = handle.wait(worker.timeout_s)
+            if arrived.data_ptr() != buffers[each.key].data_ptr():
+                _flat(buffers[each.key]).copy_(arrived)
+        for _, handle in going:
+            handle.wait(worker.timeout_s)
+    except TransportTimeout as error:
+        raise WorkerError(
+            f"device {name} waited {worker.timeout_s:g} s for its part of the switch to another plan"
+        ) from error
+    except TransportLost as error:
+        raise WorkerError(f"device {name} lost another device in the switch to another plan") from error
+    return buffers
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Its memory as a vector, in the order in which it lies there."""
+    dense = tensor if _is_dense(tensor) else tensor.contiguous()
+    return torch.as_strided(dense, (dense.numel(),), (1,), dense.storage_offset())
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill their memory, each once, in whatever order of the dimensions."""
+    step = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _is_moved(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0

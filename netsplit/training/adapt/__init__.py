@@ -1,0 +1,1 @@
+"""Training that changes its plan while it goes on: measured costs of every worker, and switches."""

@@ -1,0 +1,281 @@
+"""Looking for a shorter iteration while a training goes on.
+
+    ┌─► window measured ─► costs of the workers ─► changed? ─yes─► search ─► predicted shorter, and pays?
+    │                                                 │ no                      │ no            │ yes
+    │◄────────────────────────────────────────────────┴─────────────────────────┘             switch
+    └◄── kept ◄── shorter ── window measured again ── longer ──► rolled back ──► next look twice as late
+
+Source: FastT (Yi et al., Middleware 2020, section 4): costs bootstrapped and refined from the running
+iterations, a plan with a shorter predicted iteration activated, and rolled back where it measures longer.
+There a plan is activated by a checkpoint and a restart; here state moves between the workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.partition import Auto, Dpos
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import verified
+from netsplit.planning.fitting import fitted
+from netsplit.planning.plan import Plan
+from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Timeline
+from netsplit.training.adapt.decisions import Decision
+from netsplit.training.adapt.switchable import why_unswitchable
+from netsplit.training.adapt.worker_costs import WorkerCosts
+
+__all__ = ["Adapt", "Adaptation", "Change"]
+
+log = logging.getLogger(__name__)
+
+Change = Callable[[Plan], tuple[float, int]]
+"""Changes the plan between two iterations; seconds that it took, and bytes that moved."""
+
+_SETTLING = 2  # iterations after a switch, or at the beginning, that are not measured
+_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look
+_FRACTION = 0.1  # of what was trained since the last look, at most, for a search
+_LEAST_S = 0.1  # for a search, however short iterations are
+_BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """When a training looks for another plan.
+
+    `every`: iterations from one measured window to the next; `window`: iterations that are measured, of which
+    medians are taken; `search_s`: seconds that a search may take, in which nothing is trained, and no more
+    than a tenth of those trained since the last one, or 0.1; `gain`: what part of an iteration a plan must
+    be predicted to save; `horizon`: iterations that a change must pay within, where nobody knows how many are
+    left; None: as many as there were, and at least 100.
+    """
+
+    every: int = 20
+    window: int = 5
+    search_s: float = 2.0
+    gain: float = 0.05
+    horizon: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, least in (("window", 1), ("every", self.window + 1), ("horizon", 1)):
+            value = getattr(self, key)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ConfigError(f"adapt.{key} is {value!r}: give a whole number of at least {least}.")
+        if not self.search_s > 0:
+            raise ConfigError(f"adapt.search_s is {self.search_s!r}: give more than 0 seconds.")
+        if not 0 <= self.gain < 1:
+            raise ConfigError(f"adapt.gain is {self.gain!r}: give a part of an iteration, from 0 up to 1.")
+
+
+@dataclass(eq=False)
+class _PlanTrial:
+    """A plan that was just taken, and what there was before."""
+
+    before: Plan
+    number: int  # of the decision
+
+
+@dataclass(eq=False)
+class Adaptation:
+    """The costs of the workers, and the decisions, of one training.
+
+    Args:
+        settings: when it looks.
+        plan: that is trained by.
+        costs: of every worker, as known before anything was measured.
+        switch_s: seconds that a change is taken to take before there was one.
+        methods: that look for plans; of their answers the one that is predicted shortest counts.
+    """
+
+    settings: Adapt
+    plan: Plan
+    costs: WorkerCosts
+    switch_s: float
+    methods: tuple[Partitioner, ...] = ()
+    decisions: list[Decision] = field(default_factory=list)
+    left: int | None = None  # iterations of the training; None: nobody knows
+    trained: int = 0
+    _since: int = 0  # iterations since the last switch, or window
+    _wait: int = _SETTLING  # iterations until a window begins
+    _pause: int = 1  # windows from one look to the next, after plans that were rolled back
+    _windows: int = 0  # since the last look
+    _looked_at: int = 0  # iterations trained then
+    _window: list[Timeline] = field(default_factory=list)
+    _looked_s: float | None = None  # median iteration at the last look
+    _slowness: dict[str, float] = field(default_factory=dict)  # of workers, then
+    _refused: list[Placement] = field(default_factory=list)
+    _trial: _PlanTrial | None = None
+    _workers: object = None
+
+    @classmethod
+    def of(cls, settings: Adapt, plan: Plan, placed_s: float) -> Adaptation:
+        """Of a plan that was just put on its workers; `placed_s`: that this took."""
+        problem = plan.problem
+        return cls(settings, plan, WorkerCosts.of(problem.graph, problem.cluster, problem.costs), placed_s)
+
+    def __post_init__(self) -> None:
+        self.methods = self.methods or (Dpos(), Auto(self.settings.search_s))
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the next iteration is one of a window."""
+        return self._since >= self._wait
+
+    @property
+    def searched_s(self) -> float:
+        """Seconds so far in which plans were looked for."""
+        return sum(each.search_s for each in self.decisions)
+
+    def iteration(self, timeline: Timeline | None, workers: object, change: Change) -> None:
+        """After an iteration of a whole batch that stepped; measured, where it was in a window.
+
+        Args:
+            workers: others than the last time, where they were restarted.
+        """
+        if workers is not self._workers:
+            self._restarted()
+            self._workers = workers
+        self.trained += 1
+        self.left = None if self.left is None else max(self.left - 1, 0)
+        if timeline is None or not self.measuring:
+            self._since += 1
+            return
+        self._window.append(timeline)
+        if len(self._window) < self.settings.window:
+            return
+        window, self._window = self._window, []
+        self._since, self._wait = 0, self.settings.every - self.settings.window
+        self._windows += 1
+        self.costs.observe(self.plan.simulated[0], window)
+        measured_s = statistics.median(each.iteration_s for each in window)
+        if self._trial is not None:
+            self._judge(self._trial, measured_s, change)
+        elif self._windows >= self._pause and (why := self._reason(measured_s)) is not None:
+            self._look(why, measured_s, change)
+
+    def _restarted(self) -> None:
+        """New workers: what was measured of the old ones says nothing of them."""
+        self.costs = replace(
+            self.costs, costs=self.costs.first, seen={name: set() for name in self.costs.seen}
+        )
+        self._window, self._since, self._wait = [], 0, _SETTLING
+        self._trial, self._looked_s = None, None
+
+    @property
+    def horizon(self) -> int:
+        """Iterations that a change can pay within."""
+        if self.left is not None:
+            return self.left
+        return self.settings.horizon or max(self.trained, 100)
+
+    def _reason(self, measured_s: float) -> str | None:
+        """What changed since the last look; None: nothing did."""
+        if self._looked_s is None:
+            return "the first measured iterations"
+        for name, before in self._slowness.items():
+            now = self.costs.slowness(name)
+            if abs(now / before - 1) > _CHANGED:
+                return f"{name} takes {now / before:.2f} times as long as at the last look"
+        ratio = measured_s / self._looked_s
+        if abs(ratio - 1) > _CHANGED:
+            return f"an iteration takes {ratio:.2f} times as long as at the last look"
+        return None
+
+    def _look(self, why: str, measured_s: float, change: Change) -> None:
+        began = time.perf_counter()
+        spent_s = measured_s * (self.trained - self._looked_at)
+        limit_s = min(self.settings.search_s, max(_FRACTION * spent_s, _LEAST_S))
+        self._looked_at = self.trained
+        self._note(measured_s)
+        problem = self.plan.problem.moved_to(self.costs.cluster, self.costs.costs)
+        program = self.plan.simulated[0]
+        now_s = simulate(program, problem.cluster, problem.costs, peaks=False).iteration_s
+        other, reason = self._search(replace(problem, time_limit_s=limit_s))
+        search_s = time.perf_counter() - began
+        decision = Decision(self.trained, why, "stayed", now_s, None, measured_s, search_s=search_s)
+        if other is None:
+            self._decide(replace(decision, why=f"{why}; {reason}"))
+            return
+        then_s = other.simulated[1].iteration_s
+        decision = replace(decision, predicted_after_s=then_s, method=other.placement.method)
+        saved_s = measured_s * (1 - then_s / now_s) if now_s > 0 else 0.0
+        if then_s >= now_s * (1 - self.settings.gain):
+            self._decide(replace(decision, why=f"{why}; no plan is predicted to be shorter by enough"))
+        elif saved_s * self.horizon <= self.switch_s:
+            needs = f"what it saves in {self.horizon} iterations is less than the change takes"
+            self._decide(replace(decision, why=f"{why}; {needs}"))
+        else:
+            before = self.plan
+            seconds, nbytes = self._change(other, change)
+            self._decide(replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes))
+            self._trial = _PlanTrial(before, len(self.decisions) - 1)
+
+    def _search(self, problem: Problem) -> tuple[Plan | None, str]:
+        """The plan with the shortest predicted iteration that training can go on by; or why there is none."""
+        answers: list[Plan] = []
+        reason = "no method found another plan"
+        problem = replace(problem, known=self.plan.placement, improved=None)
+        for method in self.methods:
+            try:
+                placement = fitted(problem, method)
+                plan = verified(problem, placement, bound_limit_s=_BOUND_S)
+            except NetSplitError as error:
+                reason = str(error).rstrip(".")
+                continue
+            if any(_same(placement, each) for each in (*self._refused, self.plan.placement)):
+                reason = "what was found is the present plan, or one that was rolled back"
+            elif (refused := why_unswitchable(self.plan, plan)) is not None:
+                reason = refused
+            else:
+                answers.append(plan)
+        best = min(answers, key=lambda each: each.simulated[1].iteration_s, default=None)
+        return best, reason
+
+    def _judge(self, trial: _PlanTrial, measured_s: float, change: Change) -> None:
+        """Keep what is shorter; go back from what is not, where the way back pays."""
+        self._trial = None
+        decision = replace(self.decisions[trial.number], measured_after_s=measured_s)
+        longer_s = measured_s - decision.measured_before_s
+        if longer_s <= 0:
+            self._pause = 1
+            self._note(measured_s)
+            self.decisions[trial.number] = replace(decision, outcome="kept")
+        elif longer_s * self.horizon <= self.switch_s:
+            told = f"{decision.why}; it is longer, but too few iterations are left for the way back"
+            self.decisions[trial.number] = replace(decision, outcome="kept", why=told)
+        else:
+            self._refused.append(self.plan.placement)
+            self._pause *= 2
+            seconds, nbytes = self._change(trial.before, change)
+            self.decisions[trial.number] = replace(
+                decision,
+                outcome="rolled back",
+                switch_s=decision.switch_s + seconds,
+                nbytes=decision.nbytes + nbytes,
+            )
+        log.info("%s", self.decisions[trial.number])
+
+    def _change(self, plan: Plan, change: Change) -> tuple[float, int]:
+        seconds, nbytes = change(plan)
+        self.plan, self.switch_s = plan, seconds
+        self._since, self._wait, self._windows = 0, _SETTLING, 0
+        return seconds, nbytes
+
+    def _note(self, measured_s: float) -> None:
+        """What the next window is compared with."""
+        self._looked_s, self._windows = measured_s, 0
+        self._slowness = {name: self.costs.slowness(name) for name in self.costs.seen}
+
+    def _decide(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        log.info("%s", decision)
+
+
+def _same(a: Placement, b: Placement) -> bool:
+    return (a.device_of, a.replicas, a.recomputed) == (b.device_of, b.replicas, b.recomputed)

@@ -1,0 +1,72 @@
+"""What was decided about plans while a training went on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from netsplit.tables import Column, Table
+
+__all__ = ["Decision", "Outcome", "decision_table"]
+
+Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One look for a plan with a shorter iteration, and what came of it.
+
+    `measured_before_s` and `measured_after_s` are medians of a window's iterations; `predicted_*` are of the
+    plan that was there and of the one that was found, by the same costs of the workers.
+    """
+
+    iteration: int  # batches trained before it
+    why: str  # what was seen, and why nothing was changed where nothing was
+    outcome: Outcome
+    predicted_before_s: float
+    predicted_after_s: float | None = None
+    measured_before_s: float = 0.0
+    measured_after_s: float | None = None
+    method: str = ""  # that found the other plan
+    search_s: float = 0.0  # that looking for it took
+    switch_s: float = 0.0  # that the changes took, the way back counted
+    nbytes: int = 0  # that moved between workers
+
+    def __str__(self) -> str:
+        before = f"measured {1e3 * self.measured_before_s:.4g} ms"
+        if self.predicted_after_s is None or self.outcome == "stayed":
+            return f"iteration {self.iteration}: stayed, {before}: {self.why}"
+        after = "" if self.measured_after_s is None else f" and then {1e3 * self.measured_after_s:.4g}"
+        return (
+            f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}, predicted "
+            f"{1e3 * self.predicted_after_s:.4g} ms for {1e3 * self.predicted_before_s:.4g}, {before}{after}"
+            f", changed in {1e3 * self.switch_s:.0f} ms: {self.why}"
+        )
+
+
+_COLUMNS = (
+    Column("iteration", text=True),
+    Column("outcome", text=True),
+    Column("predicted ms", ",.2f", 1e3),
+    Column("then ms", ",.2f", 1e3),
+    Column("measured ms", ",.2f", 1e3),
+    Column("after ms", ",.2f", 1e3),
+    Column("search ms", ",.0f", 1e3),
+    Column("switch ms", ",.0f", 1e3),
+    Column("why", text=True),
+)
+
+
+def decision_table(decisions: Sequence[Decision]) -> Table:
+    """A line for each."""
+    return Table(
+        _COLUMNS,
+        [
+            (
+                str(each.iteration), each.outcome, each.predicted_before_s, each.predicted_after_s,
+                each.measured_before_s, each.measured_after_s, each.search_s, each.switch_s, each.why,
+            )
+            for each in decisions
+        ],
+    )  # fmt: skip

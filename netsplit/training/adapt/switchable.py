@@ -1,0 +1,76 @@
+"""Which plans a training may go on by: those that train the same."""
+
+from __future__ import annotations
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.checks.replicated import replicated_statistics, why_unreplicable
+from netsplit.graph.recording.whole import GradientHook, ModuleCall
+from netsplit.planning.plan import Plan
+
+__all__ = ["require_adaptable", "require_switchable", "why_unswitchable"]
+
+
+def require_switchable(plan: Plan, other: Plan) -> None:
+    """Refuse a plan that a training by `plan` cannot go on by.
+
+    Raises:
+        NetSplitError: it says what would be trained otherwise, or be lost.
+    """
+    reason = why_unswitchable(plan, other)
+    if reason is not None:
+        raise NetSplitError(f"the plan cannot be changed to this one: {reason}.")
+
+
+def require_adaptable(plan: Plan, backend: str | None) -> None:
+    """Refuse a training that no other plan could go on with.
+
+    Raises:
+        NetSplitError: it says why.
+    """
+    if backend is not None:
+        raise NetSplitError(
+            f"adapt does not go with compile_backend ({backend}), as every change of plan would compile "
+            "anew: leave one of them out."
+        )
+    reason = why_unswitchable(plan, plan)
+    if reason is not None:
+        raise NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
+
+
+def why_unswitchable(plan: Plan, other: Plan) -> str | None:
+    """None: it can go on by the other plan."""
+    graph, here, there = plan.problem.graph, plan.simulated[0], other.simulated[0]
+    if here.devices != there.devices:
+        return f"it is for the devices {', '.join(there.devices)}, and these are {', '.join(here.devices)}"
+    if set(graph.initializers) != set(other.problem.graph.initializers):
+        return "it is of another model"
+    if plan.placement.rewrites != other.placement.rewrites:
+        return "its operators are cut into other parts"
+    cut = plan.compiler.schedule.microbatches, graph.batch_size
+    if cut != (other.compiler.schedule.microbatches, other.problem.graph.batch_size):
+        return "it cuts a batch into other micro-batches, with which another training would go on"
+    if here.asynchronous or there.asynchronous:
+        return (
+            "under a schedule whose devices step within the batch, what is trained depends on where its "
+            "operators are"
+        )
+    for op in graph.calls.values():
+        if isinstance(op, ModuleCall | GradientHook):
+            return f"the model has Python code that stays whole, whose attributes would be lost ({_name(op)})"
+    if (reason := why_unreplicable(graph, other.placement.replicated)) is not None:
+        return reason
+    copied = replicated_statistics(graph, other.placement.replicated)
+    if copied and (plan.placement.replicas, set(plan.placement.replicated)) != (
+        other.placement.replicas,
+        set(other.placement.replicated),
+    ):
+        return f"'{copied[0]}' would become one of every replica"
+    if set(replicated_statistics(graph, plan.placement.replicated)) - set(copied):
+        return (
+            "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
+        )
+    return None
+
+
+def _name(op: object) -> str:
+    return str(getattr(op, "__name__", type(op).__name__))

@@ -1,0 +1,172 @@
+"""What operators cost on each worker, learnt from what its iterations took.
+
+    costs of a kind of device ─► of each worker ─► simulated: seconds of every segment ┐
+                                     ▲                                                 ├─ ratio of the two
+                                     └───── measured: the window's median of them ─────┘
+
+Source: FastT (Yi et al., Middleware 2020, section 4, "Cost Models"): the cost of an operator has its name and
+its device as the key, is 0 where it is missing, so that a placement there is explored, and is replaced by
+what is measured. What is timed here is a segment, several operators at once: they share its seconds as
+they did before. A worker computes beside others, so that the measured seconds are put beside those which
+the simulator gives the same segment, and not beside the sum of its operators.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.program.instructions import Program
+from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Event, EventKind, Timeline
+
+__all__ = ["SegmentTime", "WorkerCosts", "segment_medians"]
+
+SegmentTime = tuple[str, EventKind, str]  # device, what it did, the segment or the step
+_ZERO = NodeSeconds(0.0, 0.0)
+_COMPUTED: tuple[EventKind, ...] = ("forward", "backward", "weight")
+_LEARNT: frozenset[EventKind] = frozenset({*_COMPUTED, "step"})
+
+
+def segment_medians(timelines: Iterable[Timeline]) -> dict[SegmentTime, float]:
+    """Median seconds of what devices computed, over micro-batches and iterations.
+
+    The median leaves out what a few spans had to wait for a processor: up to half of them.
+    """
+    seconds: dict[SegmentTime, list[float]] = {}
+    for timeline in timelines:
+        for event in timeline.events:
+            if event.kind in _LEARNT:
+                seconds.setdefault(_of(event), []).append(event.seconds)
+    return {key: statistics.median(each) for key, each in seconds.items()}
+
+
+def _of(event: Event) -> SegmentTime:
+    return event.device, event.kind, event.name
+
+
+@dataclass
+class WorkerCosts:
+    """Costs of every worker by itself: each is a kind of device of its own.
+
+    Args:
+        graph: whose operators they are of.
+        cluster: the workers; each has its name as its kind.
+        costs: by worker, as they are known now.
+        first: as they were known before anything was measured.
+        seen: worker -> the operators that were timed there.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    costs: Costs
+    first: Costs
+    seen: dict[str, set[str]]
+
+    @classmethod
+    def of(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
+        """Of costs by kind of device; an operator without any costs nothing yet."""
+        devices = {}
+        for device in cluster.devices:
+            known = costs.of(device.kind)
+            nodes = {name: known.nodes.get(name, _ZERO) for name in graph.nodes}
+            devices[device.name] = replace(known, nodes=nodes)
+        own = replace(cluster, devices=tuple(replace(each, kind=each.name) for each in cluster.devices))
+        each = replace(costs, devices=devices)
+        return cls(graph, own, each, each, {name: set() for name in devices})
+
+    def observe(self, program: Program, timelines: Sequence[Timeline]) -> None:
+        """Replace the costs of what the program computed by what it took in these iterations."""
+        measured = segment_medians(timelines)
+        predicted = segment_medians([simulate(program, self.cluster, self.costs, peaks=False)])
+        nodes = {f"segment {each.index}": each.nodes for each in program.segments}
+        devices = dict(self.costs.devices)
+        for name in devices:
+            devices[name] = self._learnt(name, nodes, measured, predicted)
+        self.costs = replace(self.costs, devices=devices)
+
+    def slowness(self, name: str) -> float:
+        """How many times as long as first known a worker takes for the operators that were timed on it."""
+        first, now = self.first.devices[name].nodes, self.costs.devices[name].nodes
+        before = sum(first[node].total_s for node in self.seen[name])
+        return sum(now[node].total_s for node in self.seen[name]) / before if before > 0 else 1.0
+
+    def _learnt(
+        self,
+        name: str,
+        segments: Mapping[str, Sequence[str]],
+        measured: Mapping[SegmentTime, float],
+        predicted: Mapping[SegmentTime, float],
+    ) -> DeviceCosts:
+        known = self.costs.devices[name]
+        nodes = dict(known.nodes)
+        for segment, own in segments.items():
+            inside = [node for node in own if node in nodes]  # a transfer has no seconds
+            times = {
+                kind: (seconds, predicted.get((name, kind, segment), 0.0))
+                for kind in _COMPUTED
+                if (seconds := measured.get((name, kind, segment))) is not None
+            }
+            if times and inside:
+                self.seen[name].update(inside)
+                nodes |= _corrected(nodes, inside, times)
+        learnt = replace(known, nodes=nodes)
+        step: SegmentTime = (name, "step", "optimiser step")
+        if measured.get(step, 0.0) > 0 and predicted.get(step, 0.0) > 0:
+            ratio = measured[step] / predicted[step]
+            learnt = replace(learnt, step_s_per_byte=known.step_s_per_byte * ratio)
+        return self._extended(name, learnt)
+
+    def _extended(self, name: str, learnt: DeviceCosts) -> DeviceCosts:
+        """With operators that were never timed here as much slower as those that were."""
+        first, seen = self.first.devices[name], self.seen[name]
+        before = sum(first.nodes[node].total_s for node in seen)
+        now = sum(learnt.nodes[node].total_s for node in seen)
+        if before <= 0 or now <= 0:
+            return learnt
+        others = first.scaled(before / now).nodes
+        return replace(learnt, nodes=others | {node: learnt.nodes[node] for node in seen})
+
+
+def _corrected(
+    nodes: Mapping[str, NodeSeconds], own: Sequence[str], times: Mapping[EventKind, tuple[float, float]]
+) -> dict[str, NodeSeconds]:
+    """A segment's operators such that the simulator predicts what was measured.
+
+    Args:
+        times: of what was computed, measured and predicted seconds.
+    """
+    apart = "weight" in times  # the backward's two parts were timed one by one
+    before: dict[EventKind, list[float]] = {
+        "forward": [nodes[node].forward_s for node in own],
+        "backward": [nodes[node].backward_s - apart * nodes[node].weight_s for node in own],
+        "weight": [nodes[node].weight_s for node in own],
+    }
+    ratio = times["backward"][0] / times["backward"][1] if _is_known(times, before, "backward") else 1.0
+    now = {kind: _now(each, *times[kind]) if kind in times else each for kind, each in before.items()}
+    if not apart:
+        return {
+            node: NodeSeconds(now["forward"][n], now["backward"][n], ratio * before["weight"][n])
+            for n, node in enumerate(own)
+        }
+    return {
+        node: NodeSeconds(now["forward"][n], now["backward"][n] + now["weight"][n], now["weight"][n])
+        for n, node in enumerate(own)
+    }
+
+
+def _is_known(
+    times: Mapping[EventKind, tuple[float, float]], before: Mapping[EventKind, list[float]], kind: EventKind
+) -> bool:
+    return kind in times and times[kind][1] > 0 and sum(before[kind]) > 0
+
+
+def _now(before: Sequence[float], measured_s: float, predicted_s: float) -> list[float]:
+    """Shared as before; evenly, where nothing was known."""
+    if sum(before) <= 0 or predicted_s <= 0:
+        return [measured_s / len(before)] * len(before)
+    return [s * measured_s / predicted_s for s in before]

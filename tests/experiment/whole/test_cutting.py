@@ -1,0 +1,235 @@
+"""Batches whose micro-batches would train something else are not cut, unless that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import netsplit
+from netsplit.cluster.local import ClusterSpec
+from netsplit.errors import CaptureError, InfeasibleError
+from netsplit.experiment.session import Session
+from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.graph import capture
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.checks.cutting import CutApart, CuttingError
+from netsplit.graph.ir import Graph
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.profile.costs import Costs
+from netsplit.program.schedules import GPipe
+from tests.builders import costs_of
+from tests.nets import SGD
+from tests.workers import Pools, lent_to_sessions
+
+SAMPLES = 16
+X = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.arange(SAMPLES) % 5
+
+
+def summed(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="sum")
+
+
+def contrastive(outputs: Tensor, _: Tensor) -> Tensor:
+    unit = F.normalize(outputs)
+    return F.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(unit), device=unit.device))
+
+
+def net(device: str = "cpu") -> nn.Module:
+    torch.manual_seed(3)
+    with torch.device(device):
+        return nn.Sequential(
+            nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5)
+        ).double()
+
+
+def fast() -> ClusterSpec:
+    return replace(netsplit.cpu_cluster(2), latency_s=0.0, bandwidth=1e12)
+
+
+@pytest.fixture
+def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators take as long as they have samples, so that cutting pays."""
+
+    def linear(session: Session, graph: Graph, *_: object) -> Costs:
+        return costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
+
+    monkeypatch.setattr(Session, "_costs", linear)
+
+
+def trained(
+    pools: Pools, loss: Any, targets: Tensor = Y, **open_: Any
+) -> tuple[WholePlan, list[float], dict[str, Tensor]]:
+    schedule = netsplit.AutoSchedule(time_limit_s=1.0, **open_)
+    with lent_to_sessions(pools):
+        parallel = netsplit.parallelize(
+            net(), loss, (X, targets), cluster=fast(), schedule=schedule, optimizer=SGD, progress=False
+        )
+    with parallel:
+        assert parallel.whole_plan is not None
+        losses = [parallel.train_batch(X, targets) for _ in range(2)]
+        return parallel.whole_plan, losses, parallel.state_dict()
+
+
+def plainly(loss: Any, targets: Tensor = Y) -> tuple[list[float], dict[str, Tensor]]:
+    """Whole batches in plain PyTorch."""
+    model = net()
+    optimizer, losses = SGD(list(model.parameters())), []
+    for _ in range(2):
+        value = loss(model(X), targets)
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(value.item())
+    return losses, model.state_dict()
+
+
+@pytest.mark.usefixtures("by_size")
+@pytest.mark.parametrize(
+    ("loss", "said"), [(summed, "is a sum over the samples"), (contrastive, "is no mean")]
+)
+def test_what_is_no_mean_over_the_samples_is_trained_on_whole_batches(
+    loss: Any, said: str, pools: Pools
+) -> None:
+    assert trained(pools, nn.CrossEntropyLoss())[0].schedule.microbatches > 1
+    whole, losses, state = trained(pools, loss)
+    assert whole.schedule.microbatches == 1
+    assert any(said in note and "kept whole" in note for note in whole.notes)
+    wanted, plain = plainly(loss)
+    assert losses == pytest.approx(wanted, rel=1e-9)
+    torch.testing.assert_close(state, plain, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("by_size")
+def test_micro_batches_that_are_asked_for_are_taken_with_a_remark_but_no_sum_is(pools: Pools) -> None:
+    whole, *_ = trained(pools, contrastive, microbatches=4)
+    assert whole.schedule.microbatches == 4
+    assert any("is no mean over samples alone" in note for note in whole.to_dict()["notes"])
+    assert "is no mean over samples alone" in str(whole)
+    with pytest.raises(CaptureError, match="is a sum over the samples"):
+        trained(pools, summed, microbatches=4)
+    assert trained(pools, summed, microbatches=[1, 4])[0].schedule.microbatches == 1
+
+
+@pytest.mark.usefixtures("by_size")
+def test_what_is_seen_at_the_decided_size_alone_is_decided_anew(pools: Pools) -> None:
+    """The targets of samples 0 to 3 do not count: the first of four micro-batches has none that does."""
+    loss = nn.CrossEntropyLoss(ignore_index=0)
+    targets = torch.where(torch.arange(SAMPLES) < 4, 0, 1 + Y % 4)
+    assert trained(pools, nn.CrossEntropyLoss(), targets, microbatches=[1, 4])[0].schedule.microbatches == 4
+    whole, losses, state = trained(pools, loss, targets, microbatches=[1, 4])
+    assert whole.schedule.microbatches == 1
+    assert any(note.startswith("4 micro-batches are left out") for note in whole.notes)
+    wanted, plain = plainly(loss, targets)
+    assert losses == pytest.approx(wanted, rel=1e-9)
+    torch.testing.assert_close(state, plain, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(("loss", "kind"), [(summed, "is a sum"), (contrastive, "is no mean")])
+def test_a_plan_keeps_the_batch_whole_too(loss: Any, kind: str, device: str) -> None:
+    """Without values some are drawn."""
+    given = (net(device), loss, (X.to(device), Y.to(device)), fast())
+    before = {k: t.clone() for k, t in given[0].state_dict().items()}
+    open_ = netsplit.AutoSchedule(time_limit_s=0.5)
+    whole = netsplit.plan(*given, schedule=open_)
+    assert whole.schedule.microbatches == 1
+    assert any(kind in note for note in whole.notes)
+    assert not netsplit.plan(given[0], nn.CrossEntropyLoss(), *given[2:], schedule=open_).notes
+    named: Callable[[], Any] = lambda: netsplit.plan(*given, schedule=GPipe(4))  # noqa: E731
+    if loss is summed:
+        with pytest.raises(CaptureError, match="is a sum over the samples"):
+            named()
+    else:
+        assert any(kind in note for note in named().notes)
+    assert all(t.device.type == device for t in given[0].state_dict().values())
+    assert device == "meta" or all(torch.equal(t, before[k]) for k, t in given[0].state_dict().items())
+
+
+def spread(outputs: Tensor, targets: Tensor) -> Tensor:
+    """No number on one sample alone."""
+    return F.cross_entropy(outputs, targets) + 50 * outputs.var(0).mean()
+
+
+@pytest.mark.filterwarnings("ignore:var\\(\\)")
+def test_a_loss_that_is_no_number_on_the_smallest_micro_batches_is_looked_at_on_larger_ones() -> None:
+    open_ = netsplit.AutoSchedule(microbatches=[1, SAMPLES], time_limit_s=0.5)
+    whole = netsplit.plan(net(), spread, (X, Y), fast(), schedule=open_)
+    assert whole.schedule.microbatches == 1
+    assert any(f"{SAMPLES} micro-batches are left out" in note for note in whole.notes)
+    cutting = RightCuts(net(), spread, Batch.of(X, Y), named=False)
+    graph = capture(net(), spread, (X, Y))
+    assert cutting.right(graph, [1, 2, SAMPLES]) == [1]
+    assert any("is no mean" in remark for remark in cutting.remarks)
+
+
+def test_where_only_whole_batches_are_left_and_do_not_fit_the_reason_is_said() -> None:
+    spec = netsplit.cpu_cluster(2, capacity=10_000)
+    with pytest.raises(InfeasibleError, match="is a sum over the samples"):
+        netsplit.plan(net(), summed, (X, Y), spec, schedule=netsplit.AutoSchedule(time_limit_s=0.5))
+
+
+def test_a_model_too_large_to_draw_is_said_not_to_have_been_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("netsplit.experiment.whole.cutting.DRAWN_BYTES", 100)
+    model, batch = net("meta"), Batch.of(X.to("meta"), Y.to("meta"))
+    graph = capture(model, nn.CrossEntropyLoss(), batch)
+    cutting = RightCuts(model, nn.CrossEntropyLoss(), batch, named=False)
+    assert cutting.right(graph, [1, 4]) == [1, 4]
+    assert cutting.told(1) == ()
+    assert "was not looked at" in cutting.told(4)[0]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """As much of a whole plan as is asked for."""
+
+    microbatches: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def schedule(self) -> GPipe:
+        return GPipe(self.microbatches)
+
+
+APART = {kind: CutApart(kind, f"it is {kind}") for kind in ("sum", "other", "no number", "kept")}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "left"),
+    [
+        (False, "sum", [1]), (False, "other", [1]), (False, "kept", [1]), (False, "no number", [1, 2]),
+        (True, "sum", [1]), (True, "other", [1, 2, 4]), (True, "kept", [1]), (True, "no number", [1, 2]),
+    ],
+)  # fmt: skip
+def test_numbers_are_left_out_when_the_decided_one_is_refused(
+    named: bool, kind: str, left: list[int]
+) -> None:
+    asked: list[Sequence[int]] = []
+
+    def decide(counts: Sequence[int]) -> Any:
+        asked.append(list(counts))
+        return Decided(max(counts))
+
+    def planner(plan: Any, alike: bool) -> Any:
+        if plan.microbatches == 4 and (alike or kind != "other"):
+            raise CuttingError(APART[kind])
+        return SimpleNamespace(decided=plan)
+
+    cutting = RightCuts(net(), None, Batch.of(X, Y), named)
+    made = cutting.decided(decide, planner, [1, 2, 4]).decided
+    assert made.microbatches == max(left)
+    assert asked == ([[1, 2, 4]] if left == [1, 2, 4] else [[1, 2, 4], left])
+    assert any(f"it is {kind}" in remark for remark in cutting.told(1))
+    if left == [1, 2, 4]:
+        assert made.notes == tuple(cutting.remarks)
+    with pytest.raises(CuttingError):
+        RightCuts(net(), None, Batch.of(X, Y), named=False).without([4], 4, APART[kind])

@@ -1,0 +1,223 @@
+"""OS-DPOS: the splits of Algorithm 2, beside one read off the page; what it begins with and where it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.cluster.cluster import Link
+from netsplit.errors import ConfigError
+from netsplit.graph import Graph, capture
+from netsplit.partition import Choice, OsDpos, Problem
+from netsplit.partition.methods.dpos import Order
+from netsplit.planning.simulated import Simulated
+from netsplit.planning.verify import verify
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.program import GPipe, SingleBatch
+from netsplit.rewrite import Split, along_samples, applied
+from tests.builders import chain, cluster_of, costs_of
+from tests.examples import tried
+from tests.nets import CASES, SGD
+from tests.partition.methods import naive_fastt
+from tests.rewrite.models import STEPS, assert_same_step
+from tests.runtime.references import plain_loop
+from tests.workers import Pools, lent_to_sessions
+
+quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
+ROOMY = 10**9
+
+
+class Branches(nn.Module):
+    """Ways of different lengths from one layer to another."""
+
+    def __init__(self, lengths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.ways = nn.ModuleList(nn.Sequential(*(nn.Linear(6, 6) for _ in range(n))) for n in lengths)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.stack([torch.tanh(way(x)) for way in self.ways]).sum(0))
+
+
+@cache
+def branches(lengths: tuple[int, ...]) -> Graph:
+    return capture(Branches(lengths), nn.CrossEntropyLoss(), (torch.randn(4, 6), torch.randint(3, (4,))))
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Problem:
+    """Small models; seconds of nodes, and links, drawn; devices of two kinds with room for anything."""
+    lengths = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    graph = branches(tuple(lengths))
+    seconds = st.floats(0.01, 3.0)
+    kinds = draw(st.sampled_from([("cpu",), ("cpu", "gpu")]))
+    reached = graph.requires_backward
+    costs = Costs(
+        {
+            kind: DeviceCosts(
+                {
+                    v: NodeSeconds(draw(seconds), draw(seconds) if reached & {*node.outputs} else 0.0)
+                    for v, node in graph.nodes.items()
+                },
+                accumulate_s_per_byte=1e-6,
+            )
+            for kind in kinds
+        },
+        2,
+    )
+    devices = draw(st.integers(2, 3))
+    cluster = cluster_of([ROOMY] * devices, kinds=[draw(st.sampled_from(kinds)) for _ in range(devices)])
+    link = st.builds(Link, st.floats(0.0, 0.1), st.floats(0.0, 0.001))
+    return Problem(graph, costs, cluster.with_links({ends: draw(link) for ends in cluster.links}))
+
+
+@pytest.mark.parametrize("start", ["whole", "data_parallel"])
+@settings(quiet, max_examples=tried(8))
+@given(problem=models())
+def test_splits_and_finish_are_those_of_the_algorithm_read_off_the_page(start: str, problem: Problem) -> None:
+    whole = naive_fastt.dpos(problem)
+    begin: tuple[Split, ...] = ()
+    if start == "data_parallel":
+        begin = along_samples(problem.graph, len(problem.cluster.devices))
+        if naive_fastt.os_dpos_start(problem, begin).finish_s >= whole.finish_s:
+            begin = ()
+    splits, best = naive_fastt.os_dpos(problem, begin)
+    placement = OsDpos(start=start, time_limit_s=10**6).partition(problem)  # type: ignore[arg-type]
+    assert placement.rewrites == splits
+    assert placement.report.objective == pytest.approx(best.finish_s, rel=1e-9)
+    assert placement.report.objective <= whole.finish_s * (1 + 1e-9)
+    after = replace(best.problem, graph=applied(problem.graph, placement.rewrites))
+    verify(after, placement).require()
+
+
+def long_layer(seconds: float, devices: int = 2, pace: float = 0.0) -> Problem:
+    """One way of three layers, the second of which takes `seconds` each way."""
+    graph = branches((2,))
+    second = [v for v in graph.nodes if "linear" in v][1]
+    reached = graph.requires_backward
+    each = {
+        v: NodeSeconds(seconds, seconds)
+        if v == second
+        else NodeSeconds(0.1, 0.1 * bool(reached & {*n.outputs}))
+        for v, n in graph.nodes.items()
+    }
+    costs = Costs({"cpu": DeviceCosts(each, accumulate_s_per_byte=1e-9)}, 2)
+    return Problem(graph, costs, cluster_of([ROOMY] * devices, seconds_per_byte=pace))
+
+
+def test_the_longest_operator_of_the_critical_path_is_split_first() -> None:
+    """Into as many parts as there are devices, where what moves takes no time."""
+    problem = long_layer(9.0, devices=3)
+    placement = OsDpos(start="whole").partition(problem)
+    first = placement.rewrites[0]
+    assert isinstance(first, Split)
+    assert first.node == "linear_1"
+    assert len(first.sizes) == 3
+    assert placement.report.objective < 0.5 * placement.report.notes["whole_s"]
+
+
+def test_nothing_is_split_where_moving_takes_longer_than_computing() -> None:
+    placement = OsDpos().partition(long_layer(9.0, pace=10.0))
+    assert placement.rewrites == ()
+    assert placement.report.notes["ended_by"] == "no gain"
+    assert len(set(placement.device_of.values())) == 1
+
+
+def test_its_time_is_kept() -> None:
+    problem = replace(long_layer(9.0), time_limit_s=1e-9)
+    placement = OsDpos(start="whole").partition(problem)
+    assert placement.rewrites == ()
+    assert placement.report.notes["ended_by"] == "time"
+
+
+def test_every_better_split_is_told() -> None:
+    told: list[tuple[float, str]] = []
+    problem = replace(long_layer(9.0), improved=lambda seconds, source: told.append((seconds, source)))
+    placement = OsDpos(start="whole").partition(problem)
+    assert len(told) == len(placement.rewrites) > 0
+    assert [seconds for seconds, _ in told] == sorted((seconds for seconds, _ in told), reverse=True)
+
+
+def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:
+    """Messages wait for one another, which DPOS does not see: nothing of the kind is better than whole."""
+    problem = long_layer(1.0, devices=3, pace=0.002)
+    alone = OsDpos().partition(problem)
+    assert alone.rewrites
+    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, SingleBatch())
+    answered = OsDpos().partition(replace(problem, evaluate=evaluate))
+    seconds = answered.report.notes["foreseen_s"]
+    assert evaluate(answered).iteration_s == pytest.approx(min(seconds))
+
+
+def test_a_file_without_arguments_is_placed_as_by_dpos() -> None:
+    graph = chain([4, 4])
+    placement = OsDpos().partition(Problem(graph, costs_of(graph), cluster_of([1000, 1000])))
+    assert placement.rewrites == ()
+
+
+def test_wrong_parameters_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"os_dpos\.start"):
+        OsDpos(start="all")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"os_dpos\.time_limit_s"):
+        OsDpos(time_limit_s=0.0)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("parts", [2, 3])
+def test_data_parallelism_by_splits_is_the_same_step(name: str, parts: int) -> None:
+    step = STEPS[name]
+    graph = step.graph()
+    splits = along_samples(graph, parts)
+    assert splits
+    assert_same_step(step, applied(graph, splits))
+
+
+def test_data_parallelism_leaves_independent_copies() -> None:
+    """Between the batch and the sum of the loss no part reads what another part made."""
+    graph = branches((2, 1))
+    splits = along_samples(graph, 2)
+    assert {each.node for each in splits} == set(graph.nodes)
+    cut = applied(graph, splits)
+    for name, node in cut.nodes.items():
+        number = name[-1] if name[-2:] in (":0", ":1") else ""
+        feeders = {u[-1] for u in cut.predecessors[name] if u[-2:] in (":0", ":1")}
+        assert not number or feeders <= {number}, node
+
+
+@dataclass(frozen=True)
+class Unhindered(OsDpos):
+    """OS-DPOS where nothing that moves takes time, so that it splits."""
+
+    def choose(self, problem: Problem) -> Choice:
+        links = dict.fromkeys(problem.cluster.links, Link(0.0, 1e-15))
+        return super().choose(replace(problem, evaluate=None, cluster=problem.cluster.with_links(links)))
+
+
+@pytest.mark.parametrize("order", ["priority", "fifo"])
+def test_its_plan_trains_what_one_device_trains(order: Order, pools: Pools, unmeasured: None) -> None:
+    """In either order, on workers."""
+    case = CASES["attention"]
+    batches = [case.another(seed, 8) for seed in range(4)]
+    wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD)
+    with (
+        lent_to_sessions(pools),
+        netsplit.parallelize(
+            case.fresh(), case.loss, case.batch(), partitioner=Unhindered(order=order), schedule=GPipe(2),
+            optimizer=SGD, progress=False,
+        ) as trained,
+    ):  # fmt: skip
+        placement = trained.plan.placement
+        assert placement.rewrites
+        assert len(set(placement.device_of.values())) == 2
+        losses = [trained.train_batch(*batch) for batch in batches]
+        state = trained.state_dict()
+    assert losses == pytest.approx(wanted.losses, rel=1e-9)
+    for k, tensor in wanted.state.items():
+        torch.testing.assert_close(state[k], tensor, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,241 @@
+"""Where a search for a whole plan goes on: tied weights, plans that are refused, devices that are tight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from torch import nn
+
+from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.experiment.whole.devices import Devices
+from netsplit.experiment.whole.foreseen import Foreseen
+from netsplit.graph.batches.batch import Batch
+from netsplit.optim.optimizers import MOMENTUM
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.stage_time import StageTime
+from netsplit.planning.decide import verified
+from netsplit.planning.simulated import simulated_by
+from netsplit.planning.verify import verify
+from netsplit.planning.whole import kinds, whole_plan
+from netsplit.planning.whole import search as searching
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.gains import changed_clusters, gains_of
+from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
+from netsplit.planning.whole.lines.line import NodeLine
+from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
+from netsplit.planning.whole.search import WholeSearch
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.planning.workload import Workload
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule
+from tests.builders import costs_of, cpus
+from tests.nets import CASES, TOLERANCE
+from tests.planning.whole.test_whole_plan import batch, cluster, model, planned
+from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, local, plain
+
+FAST = "100GB"
+
+
+@cache
+def problem_of(case: str, microbatches: int, devices: int = 3, capacity: int = 2**40) -> Problem:
+    """Of the eight samples of a case, every one of which takes as long."""
+    own = CASES[case]
+    graph = captured_for(own, GPipe(microbatches))
+    each_s = 1e-3 * graph.batch_size
+    work = Workload("net", graph, costs_of(graph, each_s, 2 * each_s), cpus(devices, capacity))
+    return work.problem(objective="simulated", schedule=GPipe(microbatches), memory="lifetimes")
+
+
+def staged(problem: Problem, groups: tuple[tuple[int, ...], ...], microbatches: int) -> Placement:
+    line = NodeLine.of(problem)
+    cut = stages_of_line(StageCosts(problem, line, microbatches, recompute=False, added=False), groups)
+    assert cut is not None
+    return placed(problem, line, cut, microbatches)
+
+
+def comes_back(problem: Problem, placement: Placement) -> bool:
+    """Whether a stage reads what a later one makes."""
+    number = {name: s for s, stage in enumerate(placement.stages) for name in stage.nodes}
+    feeders = problem.graph.predecessors
+    return any(number[u] > number[v] for v in number for u in feeders[v])
+
+
+@pytest.mark.parametrize("schedule", [OneFOneB(4), GPipe(4)], ids=["1f1b", "gpipe"])
+@pytest.mark.parametrize("groups", [((0,), (1, 2)), ((0, 1), (2,))])
+def test_stages_with_replicas_that_tied_weights_come_back_to_train_as_plain_pytorch(
+    groups: tuple[tuple[int, ...], ...], schedule: Schedule
+) -> None:
+    problem = problem_under(problem_of("tied", 4), schedule)
+    placement = staged(problem, groups, 4)
+    assert comes_back(problem, placement)
+    assert placement.replicas
+    plan = verified(problem, placement)
+    case = CASES["tied"]
+    trained = local(simulated_by(problem).program(plan.placement), case, batches_of(case))
+    assert_same(trained, plain("tied", 2), TOLERANCE)
+
+
+def test_the_formula_of_a_pipeline_asks_for_stages_in_its_order() -> None:
+    problem = problem_of("tied", 4)
+    placement = staged(problem, ((0,), (1, 2)), 4)
+    other = Problem(problem.graph, problem.costs, problem.cluster, objective=StageTime())
+    assert any("of the later stage" in each for each in verify(other, placement, capacity=False).violations)
+    assert verify(problem, placement, capacity=False).ok
+
+
+def test_a_plan_that_verification_refuses_is_told_and_the_next_is_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[tuple[Schedule, object]] = []
+
+    def first_refused(problem: Problem, placement: Placement, *args: Any, **keys: Any) -> Any:
+        if len(refused) < 2:
+            refused.append((simulated_by(problem).schedule, identity(placement)))
+            raise NetSplitError("the placement is wrong: of a test.")
+        return verified(problem, placement, *args, **keys)
+
+    monkeypatch.setattr(whole_plan, "verified", first_refused)
+    assert all(problem_of("chain", m) for m in (2, 4))  # which takes long, the first time
+    whole = decided(lambda m: problem_of("chain", m), (2, 4))
+    assert len(refused) == 2
+    assert len({*refused, (whole.schedule, identity(whole.placement))}) == 3
+    assert caplog.text.count("is not taken: the placement is wrong: of a test.") == 2
+    rows = [row.samples_per_s for row in whole.frontier if row.samples_per_s]
+    assert whole.samples_per_s == pytest.approx(max(rows))
+    monkeypatch.setattr(whole_plan, "verified", always_refused)
+    with pytest.raises(NetSplitError, match="of a test"):
+        decided(lambda m: problem_of("chain", m), (2,))
+
+
+def always_refused(*args: Any, **keys: Any) -> Any:
+    raise NetSplitError("the placement is wrong: of a test.")
+
+
+def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **options: Any) -> WholePlan:
+    open_ = AutoSchedule(**({"time_limit_s": 1.5} | options))
+    return decide_whole(problems, counts, 8, open_, gains=False)
+
+
+@pytest.fixture
+def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a line nor a method that takes no long has anything."""
+    monkeypatch.setattr(searching, "METHODS_TRIED", ())
+    for room in (searching, kinds):
+        monkeypatch.setattr(room, "stages_of_line", lambda costs, groups: None)
+
+
+@pytest.mark.usefixtures("only_heeding")
+def test_methods_that_heed_capacities_are_asked_where_nothing_else_fits() -> None:
+    free = decided(lambda m: problem_of("chain", m, 2), (1, 4), replicas=False)
+    assert free.frontier[0].placement in ("auto", "netsplit")
+    one = simulated_by(problem_of("chain", 4, 1))
+    alone = Placement(
+        "hand", dict.fromkeys(one.graph.nodes, "cpu:0"), one.graph.position, free.placement.report
+    )
+    tight = int(0.9 * one(alone).peak_bytes["cpu:0"])
+    whole = decided(lambda m: problem_of("chain", m, 2, tight), (1, 4), recompute=False)
+    assert whole.frontier[0].placement in ("auto", "netsplit")
+    assert max(whole.peak_bytes.values()) <= tight
+
+
+@pytest.mark.usefixtures("only_heeding")
+def test_the_nearest_of_what_methods_found_is_told_where_nothing_fits() -> None:
+    with pytest.raises(InfeasibleError, match=r"the nearest, (auto|netsplit|a fill in order) under"):
+        decided(lambda m: problem_of("chain", m, 2, 1000), (1, 2), recompute=False, time_limit_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "said"),
+    [
+        (1, {}, {"no pipeline: it takes 2 devices", "no hybrid: it takes 3 devices"}),
+        (3, {"replicas": False}, {"no hybrid: schedule.replicas is false"}),
+        (3, {"microbatches": 1}, {"no hybrid: it takes 2 micro-batches"}),
+        (3, {"time_limit_s": 1e-6}, {"no pipeline: it was not tried, for want of time"}),
+        (3, {}, set()),
+    ],
+)
+def test_every_kind_has_a_row_or_a_sentence(count: int, options: dict[str, Any], said: set[str]) -> None:
+    whole = planned(cluster(count, bandwidth=FAST), samples=65536, **options)
+    shown = {row.kind for row in whole.frontier}
+    absent = {each.removeprefix("no ").partition(":")[0] for each in whole.absent}
+    assert shown | absent == set(KINDS)
+    assert not shown & absent
+    assert said <= set(whole.absent)
+    assert all(each in str(whole) for each in whole.absent)
+
+
+def test_a_buffer_that_is_written_says_why_there_are_no_replicas() -> None:
+    whole = decided(lambda m: problem_of("in_place", m), (1, 2))
+    assert any("no hybrid: the forward writes" in each for each in whole.absent)
+
+
+@cache
+def data_parallel(microbatches: int, devices: int) -> Problem:
+    samples = 3 * 65536
+    step = Foreseen(
+        model(), nn.CrossEntropyLoss(), Batch.of(*batch(samples)),
+        Devices.described(cluster(devices, bandwidth=FAST)), MOMENTUM,
+    )  # fmt: skip
+    return step.planner(GPipe(microbatches)).problem()
+
+
+def searched(run: Callable[[WholeSearch], None]) -> WholeSearch:
+    """For two devices, as far as `run` goes."""
+    judge = Judge(lambda m: data_parallel(m, 2), recompute=True)
+    now = time.perf_counter()
+    search = WholeSearch(
+        lambda m: data_parallel(m, 2), (1, 2, 4), AutoSchedule(), judge, None, now, now + 60, (3, 6)
+    )
+    run(search)
+    return search
+
+
+def test_one_more_device_is_one_more_replica_with_micro_batches_that_it_divides() -> None:
+    search = searched(lambda search: search.try_groups((2, 4), ((0, 1),)))
+    gains = gains_of(changed_clusters(search, time.perf_counter() + 60), search.judge, 8)
+    more = {gain.change: gain.gain for gain in gains}
+    assert more["one more device like the fastest"] > 0.4
+
+
+def test_what_is_found_with_more_of_a_resource_is_the_answer_without_it_where_it_is_better() -> None:
+    """A search that found one device alone is not what two are compared with."""
+    search = searched(lambda search: search.try_groups((1,), ((0,),)))
+    alone_s = search.judge.best_s
+    gains = gains_of(changed_clusters(search, time.perf_counter() + 60), search.judge, 8)
+    assert search.judge.best_s < 0.6 * alone_s
+    more = {gain.change: gain.gain for gain in gains}
+    assert 0.0 <= more["10 % more bandwidth on every link"] < 0.02
+    assert more["10 % more memory on every device"] == 0.0
+
+
+def test_where_the_only_plan_that_there_was_time_for_is_refused_there_is_time_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused: list[Placement] = []
+
+    def first_refused(problem: Problem, placement: Placement, *args: Any, **keys: Any) -> Any:
+        refused.append(placement)
+        return always_refused() if len(refused) == 1 else verified(problem, placement, *args, **keys)
+
+    monkeypatch.setattr(whole_plan, "verified", first_refused)
+    assert all(problem_of("chain", m) for m in (2, 4))
+    whole = decided(lambda m: problem_of("chain", m), (2, 4), time_limit_s=1e-6)
+    assert len(refused) == 2
+    assert whole.placement.device_of == refused[1].device_of
+
+
+@pytest.mark.parametrize("schedules", [(GPipe(4), OneFOneB(4)), (OneFOneB(4), GPipe(4))])
+def test_of_plans_that_take_as_long_the_one_that_holds_less_is_best(schedules: tuple[Schedule, ...]) -> None:
+    """Replicas of everything wait for nobody: the order of their micro-batches is a matter of bytes alone."""
+    problem = problem_of("chain", 4, 2)
+    judge = Judge(lambda _: problem, recompute=False)
+    placement = staged(problem, ((0, 1),), 4)
+    tried = {each.name: judge.judge("line", each, placement) for each in schedules}
+    assert tried["gpipe"] is not None
+    assert tried["1f1b"] is not None
+    assert tried["gpipe"].iteration_s == pytest.approx(tried["1f1b"].iteration_s, rel=1e-9)
+    assert max(tried["1f1b"].peak_bytes.values()) < max(tried["gpipe"].peak_bytes.values())
+    assert judge.winner is tried["1f1b"]

@@ -1,0 +1,81 @@
+"""What a step allocates, predicted for any parameters from what it takes of three small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn, optim
+
+from netsplit.cluster.cluster import Device
+from netsplit.optim.optimizers import for_model
+from netsplit.profile.costs import Costs, StepScratch
+from netsplit.profile.measure.memory_meter import MemoryMeter
+from netsplit.profile.measure.optimizer import state_tensors
+from netsplit.profile.measure.step_scratch import optimizer_scratch
+
+OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
+    "sgd": partial(optim.SGD, lr=0.1),
+    "decay": partial(optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adam": optim.Adam,
+    "adamw": optim.AdamW,
+    "foreach": partial(optim.AdamW, foreach=True),
+    "fused": partial(optim.AdamW, fused=True),
+    "rmsprop": optim.RMSprop,
+    "adagrad": optim.Adagrad,
+    "rprop": optim.Rprop,
+}
+BESIDE = 512  # bytes of numbers that are no parameter's
+
+
+def risen(make: Callable[..., optim.Optimizer], sizes: list[int]) -> int:
+    """Bytes that a third step allocates."""
+    parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
+    optimizer = make(parameters)
+    for _ in range(3):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        held = [t for p in parameters for t in (p.data, p.grad, *state_tensors(optimizer.state[p]))]
+        with MemoryMeter(torch.device("cpu"), [t for t in held if t is not None]) as meter:
+            meter.restart()
+            optimizer.step()
+    return meter.risen_bytes
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@settings(max_examples=15, deadline=None)
+@given(sizes=st.lists(st.integers(500, 5000), min_size=1, max_size=5))
+def test_no_step_takes_more_than_is_predicted_of_its_parameters(name: str, sizes: list[int]) -> None:
+    scratch = optimizer_scratch(OPTIMIZERS[name]).on_cpu
+    assert risen(OPTIMIZERS[name], sizes) <= scratch.nbytes(4 * size for size in sizes) + BESIDE
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_of_equal_parameters_a_step_takes_what_is_predicted(name: str, count: int) -> None:
+    """But for the copy of one that always counts; alone, none was stepped on before."""
+    scratch, one = optimizer_scratch(OPTIMIZERS[name]).on_cpu, 4 * 3000
+    took = risen(OPTIMIZERS[name], [3000] * count)
+    assert max(took, one) == pytest.approx(scratch.nbytes([one] * count), abs=BESIDE)
+
+
+def test_accelerators_step_on_all_parameters_at_once_unless_told_not_to() -> None:
+    scratch = optimizer_scratch(optim.AdamW)
+    assert (scratch.on_cpu.own, scratch.on_cpu.before, scratch.on_cpu.every) == (2.0, 1.0, 0.0)
+    assert scratch.on_accelerator == StepScratch(0.0, 0.0, 1.0)
+    assert scratch.on_accelerator.nbytes([400, 100, 100]) == 600
+    told = optimizer_scratch(partial(optim.AdamW, foreach=False))
+    assert told.on_accelerator == told.on_cpu == scratch.on_cpu
+    costs = Costs({}, 4, scratch=scratch)
+    devices = Device("cpu:0", "cpu", 1), Device("cuda:0", "some GPU", 1, torch_device="cuda:0")
+    assert costs.step_scratch(devices) == {"cpu:0": scratch.on_cpu, "cuda:0": scratch.on_accelerator}
+
+
+def test_of_a_models_parameters_it_is_the_same() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4))
+    bound = for_model(optim.AdamW, model, nn.MSELoss())
+    assert optimizer_scratch(bound) == optimizer_scratch(optim.AdamW)

@@ -1,0 +1,79 @@
+"""What nodes allocate for themselves, found without values: as the meter has it of real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.cluster.catalogue import RATES
+from netsplit.graph import Graph, capture, initial_values
+from netsplit.profile.costs import NodeBytes
+from netsplit.profile.measure.transients import transient_bytes
+from netsplit.profile.predict import predicted_costs
+from netsplit.profile.predicted_bytes import predicted_transients
+from tests.nets import CASES
+
+# Not `two_heads`: torch's mean squared error on a CPU leaves its scalar in memory as large as its input.
+NAMES = [name for name in CASES if name != "two_heads"]
+
+
+def metered(
+    model: nn.Module, loss: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor
+) -> tuple[Graph, Mapping[str, NodeBytes]]:
+    graph = capture(model, loss, (inputs, targets))
+    batch = (*inputs, targets)
+    return graph, transient_bytes(graph, batch, initial_values(model, graph, loss), "cpu")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_those_that_a_meter_sees(name: str) -> None:
+    case = CASES[name]
+    graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
+    assert expected
+    assert predicted_transients(graph) == expected
+
+
+class Sequences(nn.Module):
+    """Layers of one kind twice over, dropout, attention and an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(
+            *(nn.TransformerEncoderLayer(16, 2, 24, batch_first=True) for _ in range(2))
+        )
+        self.layers = nn.LSTM(16, 12, num_layers=2, dropout=0.2, batch_first=True)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(self.blocks(x))[0].mean(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bytes_of_attention_dropout_and_lstms_are_too(dtype: torch.dtype) -> None:
+    """In float32 an LSTM runs in a library that keeps a workspace of its own."""
+    torch.manual_seed(0)
+    inputs = (torch.randn(8, 7, 16, dtype=dtype),)
+    graph, expected = metered(Sequences().to(dtype), nn.CrossEntropyLoss(), inputs, torch.arange(8) % 5)
+    assert {graph.nodes[name].kind for name in expected} > {"lstm", "dropout", "scaled_dot_product_attention"}
+    assert predicted_transients(graph) == expected
+
+
+def test_what_cannot_be_run_without_values_counts_nothing_and_others_count() -> None:
+    """What torch does not have, a piece of Python; what is after it is run on tensors of its shapes."""
+    case = CASES["chain"]
+    graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
+    (first, *others) = expected
+    for op in ("netsplit.call.piece", "Conv2d", "aten.none.default"):
+        nodes = graph.nodes | {first: replace(graph.nodes[first], op=op)}
+        assert predicted_transients(replace(graph, nodes=nodes)) == {name: expected[name] for name in others}
+
+
+def test_every_device_kind_has_them() -> None:
+    case = CASES["chain"]
+    graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
+    costs = predicted_costs(graph, {"a": RATES["V100-SXM2-16GB"], "b": RATES["A100-SXM4-40GB"]}, alpha=2)
+    assert [each.transients for each in costs.devices.values()] == [expected] * 2

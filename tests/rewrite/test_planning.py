@@ -1,0 +1,149 @@
+"""Rewritten problems are problems like others: costs are complete, methods place them, plans are verified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netsplit.cluster.catalogue import accelerator
+from netsplit.errors import NetSplitError
+from netsplit.partition import Heft, Placement, SolverReport
+from netsplit.partition.base import Problem
+from netsplit.partition.common.priority import topological_priority
+from netsplit.planning.decide import decide, verified
+from netsplit.planning.explanation.parts import placed_splits, restated
+from netsplit.planning.simulated import rewritten
+from netsplit.planning.workload import Workload
+from netsplit.profile.costs import Costs
+from netsplit.profile.predict import predicted_costs
+from netsplit.program import GPipe
+from netsplit.rewrite import Split, applied
+from netsplit.rewrite.seconds import rewritten_costs
+from tests.builders import costs_of, cpus
+from tests.rewrite.test_training import HEADS, side_by_side
+from tests.runtime.equivalence.running import captured
+
+LINEAR = (Split("linear_2", 2, (12, 4)),)
+
+
+def problem_of() -> Problem:
+    graph = captured("attention", 4)
+    work = Workload("attention", graph, costs_of(graph, 1e-3, 2e-3), cpus(2))
+    return work.problem(objective="simulated", schedule=GPipe(2))
+
+
+def test_parts_take_as_much_as_they_have_of_the_work() -> None:
+    before = problem_of()
+    (kind,) = before.costs.devices
+    known = before.costs.with_device(kind, accumulate_s_per_byte=3e-9)
+    problem = rewritten(replace(before, costs=known), LINEAR)
+    costs = problem.costs.devices[kind]
+    assert costs.nodes.keys() == problem.graph.nodes.keys()
+    assert costs.nodes["linear_2:0"].forward_s == pytest.approx(0.75e-3)
+    assert costs.nodes["linear_2:1"].backward_s == pytest.approx(0.5e-3)
+    assert costs.nodes["linear_1"].forward_s == 1e-3
+    # What puts the parts together has the node's name, and not its seconds: it reads and writes every byte.
+    assert problem.graph.nodes["linear_2"].kind == "cat"
+    moved = 2 * problem.graph.variables["linear_2"].nbytes
+    assert costs.nodes["linear_2"].forward_s == pytest.approx(1e-9 * moved)
+
+
+def test_any_method_places_a_rewritten_graph() -> None:
+    """Its answer says what was rewritten: of the problem as it was, it is the same plan."""
+    problem = rewritten(problem_of(), HEADS)
+    plan = decide(problem, Heft())
+    assert plan.placement.rewrites == HEADS
+    assert plan.placement.device_of.keys() == problem.graph.nodes.keys()
+    again = verified(problem_of(), plan.placement)
+    assert again.objective_s == plan.objective_s
+    assert again.problem.graph is applied(again.problem.graph, HEADS)
+    assert again.to_dict()["rewrites"][0] == {
+        "kind": "split", "node": "linear", "axis": 2, "sizes": (4, 4), "blocks": 3,
+    }  # fmt: skip
+
+
+def test_a_placement_of_other_nodes_than_its_rewrites_make_is_refused() -> None:
+    problem = problem_of()
+    graph = applied(problem.graph, HEADS)
+    order = topological_priority(graph, graph.position)
+    placement = Placement("given", side_by_side(graph), order, SolverReport("heuristic", 0.0), rewrites=HEADS)
+    assert verified(problem, placement).placement is placement
+    with pytest.raises(NetSplitError, match="has no device"):
+        verified(problem, replace(placement, rewrites=LINEAR))
+
+
+def placed(problem: Problem, rewrites: tuple[Split, ...]) -> Placement:
+    graph = applied(problem.graph, rewrites)
+    order = topological_priority(graph, graph.position)
+    return Placement("given", side_by_side(graph), order, SolverReport("heuristic", 0.0), rewrites=rewrites)
+
+
+def test_summary_and_explanation_say_what_is_in_parts_and_where() -> None:
+    problem = problem_of()
+    plan = verified(problem, placed(problem, LINEAR))
+    told = "linear_2 in 2 parts along dimension 2: 75 % on cpu:0, 25 % on cpu:1"
+    assert any(told in line for line in plan.explain().lines())
+    assert "1 operator in parts: linear_2 (dimension 2: 75 % on cpu:0, 25 % on cpu:1)" in str(plan.summary())
+    (split,) = plan.explain().to_dict()["splits"]
+    assert [part["nodes"] for part in split["parts"]] == [("linear_2:0",), ("linear_2:1",)]
+    assert [part["fraction"] for part in split["parts"]] == [0.75, 0.25]
+
+
+def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
+    """Of parts that are cut again, too."""
+    problem = problem_of()
+    again = (*LINEAR, Split("linear_2:0", 2, (6, 6)))
+    placement = placed(problem, again)
+    first, second = placed_splits(placement)
+    assert [part.nodes for part in first.parts] == [("linear_2:0:0", "linear_2:0:1"), ("linear_2:1",)]
+    assert [part.nodes for part in second.parts] == [("linear_2:0:0",), ("linear_2:0:1",)]
+    for part in (*first.parts, *second.parts):
+        assert set(part.devices) == {placement.device_of[name] for name in part.nodes}
+
+
+def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:
+    problem = problem_of()
+    parts, whole = (verified(problem, placed(problem, each)) for each in (LINEAR, ()))
+    cut = parts.moved_from(whole)
+    assert any("now linear_2 in 2 parts" in line for line in cut.lines())
+    assert (cut.before_s, cut.after_s) == pytest.approx((whole.objective_s, parts.objective_s))
+    joined = whole.moved_from(parts)
+    assert joined.joined == ("linear_2",)
+    assert any("whole again: 1 node, linear_2" in line for line in joined.lines())
+    assert not parts.moved_from(parts).nodes
+    assert not parts.moved_from(parts).split
+
+
+def test_a_plan_restated_for_other_parts_keeps_nodes_where_their_operators_were() -> None:
+    problem = problem_of()
+    whole, heads = placed(problem, ()), placed(problem, HEADS)
+    graph = applied(problem.graph, HEADS)
+    again = restated(whole, graph)
+    assert again.device_of.keys() == graph.nodes.keys()
+    assert sorted(again.priority.values()) == list(range(len(graph.nodes)))
+    for part in (part for split in placed_splits(heads) for part in split.parts):
+        for name in part.nodes:
+            assert again.device_of[name] == whole.device_of[name.partition(":")[0]]
+    back = restated(heads, problem.graph)
+    assert back.device_of.keys() == problem.graph.nodes.keys()
+    both = problem.graph.nodes.keys() & heads.device_of.keys()
+    assert all(back.device_of[name] == heads.device_of[name] for name in both)
+
+
+@pytest.mark.parametrize("rewrites", [HEADS, LINEAR])
+@pytest.mark.parametrize("speed", [1.0, 3.0])
+def test_parts_are_predicted_where_their_operators_were(rewrites: tuple[Split, ...], speed: float) -> None:
+    """As the rewritten graph would be from the start: a call of a part costs what any call costs."""
+    before = captured("attention", 4)
+    rates = accelerator("V100-SXM2-16GB")
+    assert not rates.crowded_bytes  # with which seconds of old nodes depend on the whole graph
+    after = applied(before, rewrites)
+    old, new = (predicted_costs(graph, {"v100": rates}, 2).devices["v100"] for graph in (before, after))
+    costs = Costs({"v100": old.scaled(speed)}, 2, predicted=True)
+    (known,) = rewritten_costs(costs, before, after).devices.values()
+    assert known.nodes.keys() == new.nodes.keys()
+    made = after.nodes.keys() - before.nodes.keys()
+    for name in made:
+        assert known.nodes[name].total_s == pytest.approx(new.nodes[name].total_s / speed)
+    assert sum(known.nodes[name].forward_s > 0 for name in made) >= len(rewrites)

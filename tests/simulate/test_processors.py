@@ -1,0 +1,102 @@
+"""Devices that take turns on the processors of their host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Cluster, Link
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.program import GPipe, compile_program
+from netsplit.simulate import simulate
+from netsplit.simulate.contention import contends
+from netsplit.simulate.timeline import Timeline
+from tests.builders import linked
+from tests.simulate.drawn import chain
+
+
+def here(devices: int, processors: float | None, kinds: str = "") -> Cluster:
+    cluster = linked([f"cpu:{rank}" for rank in range(devices)], Link(0.0, 0.0))
+    kinds = kinds or "a" * devices
+    each = zip(cluster.devices, kinds, strict=True)
+    return replace(
+        cluster,
+        devices=tuple(replace(d, kind=k, host="here", processors=processors) for d, k in each),
+    )
+
+
+def at_once(cluster: Cluster, seconds: dict[str, float], contention: float = 1.0) -> Timeline:
+    """Every device computes one forward, of the seconds of its kind."""
+    graph, names = chain(1), tuple(device.name for device in cluster.devices)
+    replicas = {names[0]: names} if len(names) > 1 else {}
+    program = compile_program(
+        graph, {"n0": names[0]}, graph.position, cluster, GPipe(len(names)), False, replicas
+    )
+    costs = {
+        kind: DeviceCosts({"n0": NodeSeconds(s, 0.0)}, contention=contention) for kind, s in seconds.items()
+    }
+    return simulate(program, cluster, Costs(costs, 2))
+
+
+@settings(deadline=None)
+@given(
+    devices=st.integers(1, 9),
+    processors=st.none() | st.integers(1, 9) | st.floats(0.25, 9.0),
+    seconds=st.floats(1e-3, 1e3),
+    contention=st.floats(1.0, 4.0),
+)
+def test_equal_devices_at_once_take_as_many_times_as_long_as_there_are_too_many(
+    devices: int, processors: float | None, seconds: float, contention: float
+) -> None:
+    """n on c processors: n / c times, and not slowed where there are enough; one alone never is."""
+    turns = max(devices / max(processors, 1.0), 1.0) if processors is not None else 1.0
+    expected = seconds * turns * (contention if devices > 1 else 1.0)
+    assert at_once(here(devices, processors), {"a": seconds}, contention).iteration_s == pytest.approx(
+        expected
+    )
+
+
+def test_two_are_not_slowed_where_four_are() -> None:
+    """On two processors of four devices two compute 1 s and two 2 s: at half the speed until 2 s, then at
+    full speed for what is left."""
+    timeline = at_once(here(4, 2, "aabb"), {"a": 1.0, "b": 2.0})
+    ends = {e.device: e.end_s for e in timeline.events if e.kind == "forward"}
+    assert ends == {"cpu:0": 2.0, "cpu:1": 2.0, "cpu:2": 3.0, "cpu:3": 3.0}
+    assert at_once(here(2, 2), {"a": 1.0}).iteration_s == 1.0
+
+
+def test_three_on_two_processors_are_slowed_by_half() -> None:
+    """The one of 1 s ends at 1.5 s; the others have done 1 s by then, and the last of 2 s ends at 2.5 s."""
+    timeline = at_once(here(3, 2, "abb"), {"a": 1.0, "b": 2.0})
+    assert sorted(e.end_s for e in timeline.events if e.kind == "forward") == [1.5, 2.5, 2.5]
+
+
+@settings(deadline=None)
+@given(
+    seconds=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=6), processors=st.integers(1, 4),
+)  # fmt: skip
+def test_no_host_computes_more_than_its_processors_can(seconds: list[float], processors: int) -> None:
+    """And where all are busy all the time, just that."""
+    kinds = "abcdef"[: len(seconds)]
+    cluster = here(len(seconds), processors, kinds)
+    took = at_once(cluster, dict(zip(kinds, seconds, strict=True))).iteration_s
+    least = max(sum(seconds) / processors, max(seconds))
+    assert took >= least * (1 - 1e-12)
+    if processors == 1:
+        assert took == pytest.approx(sum(seconds))
+
+
+def test_who_has_a_processor_of_its_own_disturbs_nobody() -> None:
+    costs = Costs({"a": DeviceCosts({})}, 2)
+    assert not contends(here(4, 4), costs)
+    assert not contends(here(4, None), costs)
+    assert contends(here(4, 3.5), costs)
+    assert contends(here(2, 0.5), costs)
+    assert not contends(here(1, 0.5), costs)
+    apart = tuple(replace(d, host=d.name) for d in here(4, 1).devices)
+    assert not contends(replace(here(4, 1), devices=apart), costs)
+    gpus = tuple(replace(d, torch_device=f"cuda:{p}") for p, d in enumerate(here(4, 1).devices))
+    assert not contends(replace(here(4, 1), devices=gpus), costs)

@@ -1,0 +1,158 @@
+"""Real workers, one of which becomes slow or seems fast: the plan changes, the losses do not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.errors import NetSplitError
+from netsplit.profile.costs import NodeSeconds
+from netsplit.program import GPipe
+from netsplit.runtime.recorder import TimelineRecorder
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
+from netsplit.training.adapt.adaptation import Adapt
+from netsplit.training.parallel import ParallelModel
+from tests.nets import SGD, TOLERANCE
+from tests.runtime.references import Batch, plain_loop
+from tests.workers import Pools, lent_to_sessions
+
+WIDTH, SAMPLES, MICROBATCHES = 192, 512, 4
+OFTEN = Adapt(every=6, window=3, search_s=1.0, horizon=100_000)
+LONG = 120  # iterations, within which it is to have decided
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
+
+def model() -> nn.Module:
+    torch.default_generator.manual_seed(3)
+    layers: list[nn.Module] = []
+    for _ in range(8):
+        layers += [nn.Linear(WIDTH, WIDTH), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 5)).double()
+
+
+def batch(seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
+    return inputs, torch.randint(0, 5, (SAMPLES,), generator=generator)
+
+
+def slow(worker: Worker, factor: float) -> None:
+    """All that the worker computes takes so many times as long, from now on; 1: as it was."""
+    usual = worker.memory.setdefault("usual span", TimelineRecorder.span)
+
+    @contextmanager
+    def span(recorder: TimelineRecorder, *given: Any) -> Iterator[None]:
+        with usual(recorder, *given):
+            began = time.perf_counter()
+            yield
+            time.sleep((factor - 1.0) * (time.perf_counter() - began))
+
+    TimelineRecorder.span = usual if factor == 1.0 else span  # type: ignore[method-assign]
+
+
+@contextmanager
+def slowed(pool: WorkerPool, rank: int, factor: float) -> Iterator[None]:
+    pool.call_one(rank, slow, factor)
+    try:
+        yield
+    finally:
+        if pool.connections:
+            pool.call_one(rank, slow, 1.0)
+
+
+@contextmanager
+def parallel(pools: Pools, workers: int, **options: Any) -> Iterator[ParallelModel]:
+    with (
+        lent_to_sessions(pools),
+        netsplit.parallelize(
+            model(), nn.CrossEntropyLoss(), batch(0), cluster=workers, schedule=GPipe(MICROBATCHES),
+            partitioner="m_topo", optimizer=SGD, progress=False, **options,
+        ) as made,
+    ):  # fmt: skip
+        yield made
+
+
+def assert_as_plain(placed: ParallelModel, losses: list[float]) -> None:
+    batches: list[Batch] = [((inputs,), targets) for inputs, targets in map(batch, range(len(losses)))]
+    wanted = plain_loop(model(), nn.CrossEntropyLoss(), batches, SAMPLES // MICROBATCHES, SGD)
+    assert losses == pytest.approx(wanted.losses, rel=TOLERANCE)
+    for key, tensor in placed.state_dict().items():
+        torch.testing.assert_close(tensor, wanted.state[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def operators_on(placed: ParallelModel, device: str) -> int:
+    return sum(each == device for each in placed.plan.placement.device_of.values())
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_worker_that_becomes_slow_in_training_loses_work_and_nothing_else_changes(
+    pools: Pools, workers: int
+) -> None:
+    with parallel(pools, workers, adapt=OFTEN) as placed:
+        adaptation = placed.adaptation
+        assert adaptation is not None
+        losses = [placed.train_batch(*batch(n)) for n in range(20)]
+        busiest = max(placed.plan.loads, key=lambda name: operators_on(placed, name))
+        had, looks = operators_on(placed, busiest), len(adaptation.decisions)
+        with slowed(pools(workers), int(busiest[-1]), 25.0):
+            while len(losses) < LONG and not any(
+                each.outcome == "kept" for each in adaptation.decisions[looks:]
+            ):
+                losses.append(placed.train_batch(*batch(len(losses))))
+            kept = [each for each in adaptation.decisions[looks:] if each.outcome == "kept"]
+            assert kept, "\n".join(map(str, adaptation.decisions))
+            assert operators_on(placed, busiest) < had
+            assert kept[0].measured_after_s is not None
+            assert kept[0].measured_after_s < kept[0].measured_before_s
+            assert kept[0].nbytes > 0
+            assert str(kept[0]) in str(placed.summary())
+        assert_as_plain(placed, losses)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_falsified_cost_is_switched_for_and_rolled_back(pools: Pools, workers: int) -> None:
+    with parallel(pools, workers, adapt=OFTEN) as placed:
+        adaptation = placed.adaptation
+        assert adaptation is not None
+        last = f"cpu:{workers - 1}"
+        with slowed(pools(workers), workers - 1, 25.0):
+            losses = [placed.train_batch(*batch(n)) for n in range(40)]
+            there, looks = placed.plan.placement, len(adaptation.decisions)
+            costs = adaptation.costs
+            costs.seen[last].clear()  # what was measured of it is forgotten, and it seems the fastest
+            free = dict.fromkeys(costs.graph.nodes, NodeSeconds(0.0, 0.0))
+            costs.costs = costs.costs.with_device(last, nodes=free)
+            costs.first = costs.first.with_device(last, nodes=free)
+            adaptation._looked_s = None
+            while len(losses) < LONG and not any(
+                each.outcome == "rolled back" for each in adaptation.decisions[looks:]
+            ):
+                losses.append(placed.train_batch(*batch(len(losses))))
+            taken = [each for each in adaptation.decisions[looks:] if each.outcome == "rolled back"]
+            assert taken, "\n".join(map(str, adaptation.decisions))
+            assert taken[0].measured_after_s is not None
+            assert taken[0].measured_after_s > taken[0].measured_before_s
+            if len(adaptation.decisions) == looks + 1:
+                assert placed.plan.placement == there
+        assert_as_plain(placed, losses)
+
+
+def test_what_cannot_be_switched_is_refused_before_training(pools: Pools) -> None:
+    with (
+        pytest.raises(NetSplitError, match="step within the batch"),
+        lent_to_sessions(pools),
+    ):
+        netsplit.parallelize(
+            model(), nn.CrossEntropyLoss(), batch(0), schedule="pipedream", partitioner="m_topo",
+            progress=False, adapt=True,
+        )  # fmt: skip
+    with pytest.raises(NetSplitError, match="adapt is 'yes'"):
+        netsplit.parallelize(model(), nn.CrossEntropyLoss(), batch(0), adapt="yes")  # type: ignore[arg-type]

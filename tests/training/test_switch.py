@@ -1,0 +1,110 @@
+"""A placed model under another plan: training, prediction and other batches go on; what cannot is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from netsplit.errors import NetSplitError
+from netsplit.experiment.planner import Planner
+from netsplit.experiment.session import Session
+from netsplit.optim.optimizers import for_model
+from netsplit.partition import Ddp, MTopo, Random, Single
+from netsplit.planning.plan import Plan
+from netsplit.planning.simulated import simulated_by
+from netsplit.program import GPipe, OneFOneB
+from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.training.epochs import fit
+from netsplit.training.parallel import ParallelModel
+from tests.nets import CASES, SGD, TOLERANCE, Case
+from tests.runtime.checkpoint.test_checkpoint import planned, samples_of
+from tests.workers import Pools, lent_session
+
+CHAIN = CASES["chain"]
+
+
+@pytest.fixture(scope="module")
+def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with lent_session(pools, tmp_path_factory.mktemp("workers")) as lent:
+        yield lent
+
+
+def planner_of(case: Case = CHAIN) -> tuple[Planner, Plan]:
+    return planned(case, for_model(SGD, case.fresh(), case.loss), MTopo())
+
+
+def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def trained(model: ParallelModel, plans: list[Plan], sizes: tuple[int, ...] = (8, 8, 5)) -> list[float]:
+    """Some batches by each plan, of which the last is smaller, with a prediction after each."""
+    losses = []
+    for n, plan in enumerate(plans):
+        if n:
+            model.switch(plan)
+            assert model.summary().lines == plan.summary().lines
+        losses += [model.train_batch(*CHAIN.another(10 * n + size, size)) for size in sizes]
+        model.predict(CHAIN.another(3, 3)[0])
+    return losses
+
+
+def test_other_batches_and_predictions_go_on_under_the_other_plan(session: Session) -> None:
+    planner, first = planner_of()
+    others = [planner.plan(Random(), seed) for seed in (1, 2)]
+    model, still = session.deploy(planner, first), session.deploy
+    losses = trained(model, [first, *others, first])
+    state, outputs = model.state_dict(), model.predict(CHAIN.inputs)
+    unmoved = still(planner, first)
+    wanted = []
+    for n in range(4):
+        wanted += [unmoved.train_batch(*CHAIN.another(10 * n + size, size)) for size in (8, 8, 5)]
+    assert losses == pytest.approx(wanted, rel=TOLERANCE)
+    close(state, unmoved.state_dict())
+    torch.testing.assert_close(outputs, unmoved.predict(CHAIN.inputs), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:
+    """The device that is fed changes with the plan."""
+    planner, first = planner_of()
+    every = [planner.plan(Random(), seed) for seed in range(4)]
+    model = session.deploy(planner, first)
+
+    class Switching:
+        def iteration(self, done: object) -> None:
+            model.switch(every[model.trained_batches % 4])
+
+        def epoch(self, done: object) -> None:
+            pass
+
+    history = fit(model, replace(samples_of(CHAIN), read_by="workers"), epochs=3, observer=Switching())
+    state = model.state_dict()
+    unmoved = session.deploy(planner, first)
+    wanted = fit(unmoved, samples_of(CHAIN), epochs=3)
+    assert [each.loss for each in history.iterations] == pytest.approx(
+        [each.loss for each in wanted.iterations], rel=TOLERANCE
+    )
+    close(state, unmoved.state_dict())
+
+
+def test_what_would_train_something_else_is_refused_and_training_goes_on(session: Session) -> None:
+    planner, first = planner_of()
+    model = session.deploy(planner, first)
+    with pytest.raises(NetSplitError, match="other micro-batches"):
+        model.switch(replace(planner, schedule=GPipe(2)).plan(MTopo()))
+    with pytest.raises(NetSplitError, match="step within the batch"):
+        model.switch(replace(planner, schedule=AsyncOneFOneB(planner.schedule.microbatches)).plan(MTopo()))
+    with pytest.raises(NetSplitError, match="another model"):
+        model.switch(planner_of(CASES["two_heads"])[1])
+    with pytest.raises(NetSplitError, match="would become one of every replica"):
+        model.switch(planner.plan(Ddp()))
+    assert model.plan is first
+    other = replace(planner, schedule=OneFOneB(planner.schedule.microbatches)).plan(Single())
+    model.switch(other)
+    assert simulated_by(model.plan.problem).schedule.name == "1f1b"
+    assert model.train_batch(*CHAIN.batch()) > 0
