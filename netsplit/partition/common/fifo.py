@@ -6,7 +6,6 @@ enforcement (Yi et al., Middleware 2020, section 6.3) is compared with it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
@@ -29,25 +28,23 @@ def fifo_starts(instance: Instance, where: Sequence[int]) -> dict[str, float]:
     ready = [0.0] * n
     start = [0.0] * n
     running = [-1] * len(instance.devices)
-    queues: list[deque[int]] = [deque() for _ in instance.devices]
+    queues: list[list[tuple[float, int]]] = [
+        [] for _ in instance.devices
+    ]  # seconds at which it was ready, node
     events: list[tuple[float, int, int]] = []  # seconds, node, device that it ends on; -1: it is ready
     for v in range(n):
         if not missing[v]:
             heappush(events, (0.0, v, -1))
 
-    def run_next(p: int, now: float) -> None:
-        if running[p] < 0 and queues[p]:
-            v = running[p] = queues[p].popleft()
-            start[v] = now
-            heappush(events, (now + float(instance.forward_s[v, p]), v, p))
-
-    while events:
-        now = events[0][0]
-        touched: set[int] = set()
+    now = 0.0
+    touched: set[int] = set()
+    while touched or events:
+        if not touched:
+            now = events[0][0]
         while events and events[0][0] == now:
             _, v, p = heappop(events)
             if p < 0:
-                queues[where[v]].append(v)
+                heappush(queues[where[v]], (now, v))
                 touched.add(where[v])
                 continue
             running[p] = -1
@@ -57,8 +54,14 @@ def fifo_starts(instance: Instance, where: Sequence[int]) -> dict[str, float]:
                 missing[w] -= 1
                 if not missing[w]:
                     heappush(events, (ready[w], w, -1))
-        for p in sorted(touched):
-            run_next(p, now)
+        # One start at a time: an operator of no seconds may make another ready at this very moment.
+        touched = {p for p in touched if running[p] < 0 and queues[p]}
+        if touched:
+            p = min(touched, key=lambda q: queues[q][0])
+            _, v = heappop(queues[p])
+            running[p] = v
+            start[v] = now
+            heappush(events, (now + float(instance.forward_s[v, p]), v, p))
     return dict(zip(instance.names, start, strict=True))
 
 

@@ -55,6 +55,20 @@ def test_starts_are_those_by_definition(problem: Problem, data: st.DataObject) -
     assert [starts[name] for name in instance.names] == pytest.approx([wanted[v] for v in range(instance.n)])
 
 
+def test_an_operator_of_no_seconds_lets_its_reader_in_before_a_later_one() -> None:
+    graph = graph_of(["n0", "n1", "n2"], [("n0", 0, ["n1"])])
+    costs = Costs(
+        {
+            "cpu": DeviceCosts(
+                {"n0": NodeSeconds(0.0, 0.0), "n1": NodeSeconds(0.0, 0.0), "n2": NodeSeconds(1.0, 0.0)}
+            )
+        },
+        2,
+    )
+    problem = Problem(graph, costs, cluster_of([10**6]))
+    assert fifo_starts(Instance.of(problem), [0, 0, 0]) == {"n0": 0.0, "n1": 0.0, "n2": 0.0}
+
+
 def fork() -> Problem:
     """n1 is ready first; n2, ready just after it, has the long way to go, through n3 on the other device."""
     graph = graph_of(["n0", "n1", "n2", "n3"], [("n0", 0, ["n1"]), ("n0", 0, ["n2"]), ("n2", 0, ["n3"])])
