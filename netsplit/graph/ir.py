@@ -69,19 +69,23 @@ class Variable:
 
 @dataclass(frozen=True)
 class Region:
-    """Where a part of a parameter or buffer lies in the whole."""
+    """Where a part of a parameter or buffer lies in the whole, and which of its copies it is."""
 
     whole: str  # the model's own name
     shape: tuple[int, ...]  # of the whole
     offsets: tuple[int, ...]  # of the part's first element
+    copy: int = 0  # of several with the same offsets and sizes, whose gradients are summed
 
     def named(self, sizes: Sequence[int]) -> str:
-        """What a part of these sizes is called: ``weight[:, 4:8]``."""
+        """What a part of these sizes is called: ``weight[:, 4:8]``; its copies end in ``~1``, ``~2``."""
+        number = f"~{self.copy}" if self.copy else ""
+        if self.copy and tuple(sizes) == self.shape:
+            return self.whole + number
         cuts = [
             ":" if size == full else f"{start}:{start + size}"
             for start, size, full in zip(self.offsets, sizes, self.shape, strict=True)
         ]
-        return f"{self.whole}[{', '.join(cuts)}]"
+        return f"{self.whole}[{', '.join(cuts)}]{number}"
 
     def cut(self, whole: Any, sizes: Sequence[int]) -> Any:
         """A view of what has the whole's shape: the part of these sizes."""
@@ -90,7 +94,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Initializer:
-    """A parameter or buffer, under the model's own name (the key of its ``state_dict``); or a part of one."""
+    """A parameter or buffer, under the model's own name (its key in ``state_dict``); or a part or copy."""
 
     name: str
     dtype: str
@@ -98,15 +102,24 @@ class Initializer:
     is_parameter: bool
     requires_grad: bool
     aliases: tuple[str, ...] = ()  # further names of the same tensor, or of the whole (tied parameters)
-    region: Region | None = None  # of a part, which is an initializer of its own
+    region: Region | None = None  # of a part or a copy, which is an initializer of its own
 
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * dtype_bytes(self.dtype)
 
     @property
+    def held_as(self) -> str:
+        """The name of the first of its copies, under which every device holds what it has of them."""
+        if self.region is None or not self.region.copy:
+            return self.name
+        if self.shape == self.region.shape:
+            return self.region.whole
+        return replace(self.region, copy=0).named(self.shape)
+
+    @property
     def whole(self) -> Initializer:
-        """That of which it is a part; itself, where it is none."""
+        """That of which it is a part or copy; itself, where it is none."""
         if self.region is None:
             return self
         return replace(self, name=self.region.whole, shape=self.region.shape, region=None)
@@ -215,7 +228,7 @@ class Graph:
 
     @cached_property
     def regions(self) -> dict[str, Region]:
-        """Of the initializers that are parts, where they lie in their wholes."""
+        """Of the initializers that are parts or copies, where they lie in their wholes."""
         return {k: init.region for k, init in self.initializers.items() if init.region is not None}
 
     @cached_property

@@ -153,7 +153,8 @@ def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
 def _used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
     """Bytes of every device with the nodes that it holds under (5-18), from the equation.
 
-    A tensor of parameters counts `alpha` times where its first user is (once, if it is not trained), a
+    A tensor of parameters counts `alpha` times where its first user is (once, if it is not trained), and
+    where another of its copies is; a
     variable `in_flight + 1` times (or as the costs state it) where its producer or a reader is.
     """
     graph, costs = problem.graph, problem.costs
@@ -164,12 +165,15 @@ def _used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int
             on.setdefault(name, []).append(device)
     total = dict.fromkeys(held, 0)
     counted: set[str] = set()
+    held_there: set[tuple[str, str]] = set()
     for name, node in graph.nodes.items():
         for k in node.initializers:
             if k not in counted:
                 own = graph.initializers[k]
                 for device in on.get(name, ()):
-                    total[device] += (costs.alpha if own.requires_grad else 1) * own.nbytes
+                    if (own.held_as, device) not in held_there:
+                        total[device] += (costs.alpha if own.requires_grad else 1) * own.nbytes
+                        held_there.add((own.held_as, device))
             counted.add(k)
     for variable in graph.variables.values():
         touching = (variable.producer, *variable.consumers)

@@ -103,12 +103,15 @@ class _SecondsCheck:
         graph = self.index.problem.graph
         trainable: dict[str, int] = {}
         seen: set[str] = set()
+        there: set[tuple[str, str]] = set()  # of several copies a device has one
         for name, node in graph.nodes.items():
             for k in node.initializers:
                 if k not in seen and graph.initializers[k].requires_grad:
                     first = self.index.placement.device_of[name]
                     for home in self.index.replicas.get(first, (first,)):
-                        trainable[home] = trainable.get(home, 0) + graph.initializers[k].nbytes
+                        if (own := (graph.initializers[k].held_as, home)) not in there:
+                            trainable[home] = trainable.get(home, 0) + graph.initializers[k].nbytes
+                            there.add(own)
                 seen.add(k)
         for e in self.index.timeline.events:
             if e.kind == "step" and e.device in self.index.kind_of:

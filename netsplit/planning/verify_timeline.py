@@ -82,7 +82,7 @@ class _OrderCheck:
     def counts(self) -> Iterator[str]:
         """Every segment once per micro-batch and direction; as many steps as the program says."""
         training = self.index.program.training
-        stepping: set[str] = set()
+        stepping = {p for group in self.index.summing() for p in group if training}
         for s, segment in enumerate(self.index.program.segments):
             trained = training and any(name in self.index.trained for name in segment.nodes)
             anew = self.index.placement.recomputed
@@ -185,26 +185,28 @@ class _OrderCheck:
         return any(graph.initializers[k].requires_grad for k in own)
 
     def sums(self) -> Iterator[str]:
-        """Replicas sum their gradients, all at the same time, after the backwards and before the step."""
+        """Replicas and copies sum gradients, all at one time, after the backwards and before the step."""
         if not self.index.program.training:
             return
         stepped: dict[str, list[Event]] = {}
-        summed: dict[str, list[Event]] = {}
+        summed: dict[tuple[str, str], list[Event]] = {}
         for e in self.index.timeline.events:
             if e.kind == "step":
                 stepped.setdefault(e.device, []).append(e)
-            elif e.kind == "reduce" and e.name.startswith("sum of gradients"):
-                summed.setdefault(e.device, []).append(e)
-        for replicas in self.index.replicas.values():
-            steps, sums = ({p: own.get(p, []) for p in replicas} for own in (stepped, summed))
-            for p in replicas:
-                if len(sums[p]) != len(steps[p]):
-                    yield f"Replica '{p}' sums gradients {len(sums[p])} times for {len(steps[p])} steps."
+            elif e.kind == "reduce":
+                summed.setdefault((e.device, e.name), []).append(e)
+        for group in self.index.summing():
+            what = f"sum of gradients over {', '.join(group)}"
+            sums = {p: summed.get((p, what), []) for p in group}
+            for p in group:
+                steps = stepped.get(p, [])
+                if len(sums[p]) != len(steps):
+                    yield f"Device '{p}' has the {what} {len(sums[p])} times for {len(steps)} steps."
                     return
-                for mine, theirs, step in zip(sums[p], sums[replicas[0]], steps[p], strict=True):
+                for mine, theirs, step in zip(sums[p], sums[group[0]], steps, strict=True):
                     last = self._last_before(p, _step_number(step))
                     if self.index.predicted and (mine.start_s, mine.end_s) != (theirs.start_s, theirs.end_s):
-                        yield f"The {shown(mine)} on '{p}' is not at the time of '{replicas[0]}'."
+                        yield f"The {shown(mine)} on '{p}' is not at the time of '{group[0]}'."
                     if last is not None:
                         yield from self._precedes(last, mine)
                     yield from self._precedes(mine, step)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from netsplit.graph.ir import Graph, Variable, once_of
+from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Variable, once_of
 from netsplit.graph.storage import storage_bytes, storage_of
 
 __all__ = [
@@ -46,15 +46,35 @@ def node_weight_bytes(graph: Graph) -> dict[str, int]:
     return node_state_bytes(graph, alpha=1)
 
 
-def node_state_bytes(graph: Graph, alpha: int) -> dict[str, int]:
-    """As `node_weight_bytes`, with gradients and moments: alpha times what is trained."""
-    seen: set[str] = set()
+def node_state_bytes(graph: Graph, alpha: int, without: Iterable[str] = ()) -> dict[str, int]:
+    """As `node_weight_bytes`, with gradients and moments: alpha times what is trained.
+
+    Of several copies of a weight the first counts.
+
+    Args:
+        without: initializers that do not count.
+    """
+    seen = set(without)
     states: dict[str, int] = {}
     for node in graph:
-        own = [graph.initializers[k] for k in node.initializers if k not in seen]
-        seen.update(node.initializers)
-        states[node.name] = sum((alpha if init.requires_grad else 1) * init.nbytes for init in own)
+        inits = {graph.initializers[k].held_as: graph.initializers[k] for k in node.initializers}
+        states[node.name] = sum(_state_bytes(init, alpha) for k, init in inits.items() if k not in seen)
+        seen.update(inits)
     return states
+
+
+def _state_bytes(initializer: Initializer, alpha: int) -> int:
+    return (alpha if initializer.requires_grad else 1) * initializer.nbytes
+
+
+def _copied(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Weights that are read in copies, and who reads any of these: each of their devices has one."""
+    copied = {init.held_as for k, init in graph.initializers.items() if init.held_as != k}
+    readers: dict[str, list[str]] = {k: [] for k in copied}
+    for node in graph if copied else ():
+        for k in {graph.initializers[k].held_as for k in node.initializers} & copied:
+            readers[k].append(node.name)
+    return {k: tuple(names) for k, names in sorted(readers.items())}
 
 
 @dataclass
@@ -72,6 +92,7 @@ class MemoryModel:
     state_bytes: Mapping[str, int]  # of every node, on its device
     variable_bytes: Mapping[str, int]  # of every variable, once on each device with one of its holders
     holders: Mapping[str, tuple[str, ...]]  # variable -> nodes, each once; the first is its producer, if any
+    # A weight in copies, which is on each device with one of its readers, counts as a variable does.
     held: Mapping[str, tuple[str, ...]] = field(init=False)  # node -> variables
 
     def __post_init__(self) -> None:
@@ -118,11 +139,11 @@ def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
     The equation counts every variable twice, for its value and its gradient. With n micro-batches in
     flight, the values of all n are alive and the gradients of the one whose backward runs: n + 1 times.
     """
-    variables = graph.variables.items()
+    variables, copied = graph.variables.items(), _copied(graph)
     return MemoryModel(
-        node_state_bytes(graph, alpha),
-        {k: copies * variable.nbytes for k, variable in variables},
-        {k: tuple(dict.fromkeys(related_nodes(variable))) for k, variable in variables},
+        node_state_bytes(graph, alpha, copied),
+        {k: copies * variable.nbytes for k, variable in variables} | _copies_bytes(graph, alpha, copied),
+        {k: tuple(dict.fromkeys(related_nodes(variable))) for k, variable in variables} | _prefixed(copied),
     )
 
 
@@ -142,15 +163,25 @@ def lifetimes_model(graph: Graph, alpha: int, in_flight: int) -> MemoryModel:
     for k, variable in graph.variables.items():
         if storage[k] in holders:  # else it lives in an initializer
             holders[storage[k]].extend(related_nodes(variable))
-    states = node_state_bytes(graph, alpha)
+    copied = _copied(graph)
+    states = node_state_bytes(graph, alpha, copied)
     return MemoryModel(
         {node.name: states[node.name] + in_flight * node.saved_bytes for node in graph},
         {
             k: in_flight * own[k] if k in saved or variable.producer is None else 0
             for k, variable in graph.variables.items()
-        },
-        {k: tuple(dict.fromkeys(names)) for k, names in holders.items()},
+        }
+        | _copies_bytes(graph, alpha, copied),
+        {k: tuple(dict.fromkeys(names)) for k, names in holders.items()} | _prefixed(copied),
     )
+
+
+def _copies_bytes(graph: Graph, alpha: int, copied: Iterable[str]) -> dict[str, int]:
+    return {INITIALIZER + k: _state_bytes(graph.initializers[k], alpha) for k in copied}
+
+
+def _prefixed(copied: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {INITIALIZER + k: names for k, names in copied.items()}
 
 
 def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, copies: int = 2) -> int:

@@ -72,8 +72,8 @@ def compile_program(
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
-            replica out, or are of a device that is none; `shared_norm` or uneven turns with a schedule whose
-            devices step on their own.
+            replica out, or are of a device that is none; `shared_norm`, uneven turns, or copies of a weight
+            on several devices, with a schedule whose devices step on their own; such copies with replicas.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
     return next(
@@ -122,6 +122,7 @@ def compile_orders(
         for segment in cut_segments(placed, devices, priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
+    copied = _checked_copies(placed, devices, names, schedule, groups) if training else ()
     pipeline = _pipeline(placed, segments, training)
     if costs is not None:
         pipeline = _timed(pipeline, placed, segments, cluster, costs, schedule)
@@ -129,7 +130,9 @@ def compile_orders(
         parts = whole(segments)
         if training and recomputed:
             parts = in_parts(placed, segments, recomputed, order, pipeline)
-        walk = _Compiler(placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm)
+        walk = _Compiler(
+            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied
+        )
         yield walk.program(order)
 
 
@@ -149,6 +152,36 @@ def _checked_replicas(
             if used[name] > 1 or (name != first and name in homes):
                 raise ConfigError(f"device '{name}' is a replica of '{first}' and has operators of its own.")
     return replicated
+
+
+def _checked_copies(
+    graph: Graph,
+    device_of: Mapping[str, str],
+    names: Sequence[str],
+    schedule: Schedule,
+    groups: Mapping[str, tuple[str, ...]],
+) -> tuple[tuple[str, ...], ...]:
+    """The sets of devices that hold copies of the same parameters, of which they sum the gradients."""
+    homes: dict[str, set[str]] = {}
+    for node in graph:
+        for k in node.initializers:
+            if graph.initializers[k].requires_grad:
+                homes.setdefault(k, set()).add(device_of[node.name])
+    copied = {k: tuple(name for name in names if name in each) for k, each in homes.items() if len(each) > 1}
+    for k, devices in copied.items():
+        reason = ""
+        if schedule.update_every is not None:
+            reason = f"under {schedule.name} every device steps on its own, before their gradients are summed"
+        elif not set(devices).isdisjoint(groups):
+            reason = (
+                f"'{next(name for name in devices if name in groups)}' is a stage with replicas of its own"
+            )
+        if reason:
+            raise ConfigError(
+                f"the devices {', '.join(devices)} have copies of '{k}', and {reason}: leave the copies out, "
+                "or choose a synchronous schedule without replicas."
+            )
+    return tuple(dict.fromkeys(copied.values()))
 
 
 def _checked_turns(
@@ -204,6 +237,7 @@ class _Compiler:
     turns: Mapping[str, tuple[str, ...]]
     training: bool
     shared_norm: bool
+    copied: Sequence[tuple[str, ...]]  # devices that hold copies of the same parameters
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
@@ -290,10 +324,12 @@ class _Compiler:
 
     def step_all(self) -> None:
         """Once all is computed: forwards that no backward follows read the weights from before, too."""
-        training = {self.segments[s].device for s in self.trained}
+        training = {self.segments[s].device for s in self.trained}.union(*self.copied)
         homes = [name for name in self.names if name in training]
         for home in homes:
             self._reduce(home, 0)
+        for devices in self.copied:
+            self._start_sum("gradients", devices, 0)
         if self.shared_norm:
             stepping = tuple(name for home in homes for name in self.replicas.get(home, (home,)))
             self._start_sum("norm", stepping, 0)

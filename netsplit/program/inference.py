@@ -60,7 +60,9 @@ def like_rewritten(captured: Graph, training: Graph, inference: Graph) -> Graph:
         like = twin.get(place[name]) if name in place else None
         if like is not None:
             rewrites.append(replace(each, node=like + colon + rest))
-    parts = [init for init in training.initializers.values() if init.region is not None]
+    parts = [
+        init for init in training.initializers.values() if init.region is not None and not init.region.copy
+    ]
     try:
         rewritten = applied(inference, rewrites)
     except RewriteError:

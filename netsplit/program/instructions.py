@@ -5,6 +5,7 @@ Index letters: `i` micro-batch, `p, q` devices, `k` variables, `s` segments.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -118,8 +119,8 @@ class Recv(_Transfer):
 class Reduce:
     """Start a sum over `devices`, all of which have this instruction; the Step that follows waits for it.
 
-    ``gradients``: of the parameters that these devices hold as replicas. ``norm``: the squares of all
-    gradients, for clipping and to find overflow; it comes after the gradients' own sum.
+    ``gradients``: of the parameters that these devices hold, and no others (`Program.summed`). ``norm``: the
+    squares of all gradients, for clipping and to find overflow; it comes after the gradients' own sums.
     """
 
     kind: Reduction
@@ -215,18 +216,44 @@ class Program:
         return device_in_turn(self.turns.get(device, (device,)), i)
 
     @cached_property
+    def holders(self) -> dict[str, tuple[str, ...]]:
+        """Initializer -> the devices that hold it, as replicas or for operators that read copies of it."""
+        readers: dict[str, set[str]] = {}
+        for node in self.graph:
+            for k in node.initializers:
+                readers.setdefault(k, set()).add(self.device_of[node.name])
+        rank = {device: p for p, device in enumerate(self.devices)}
+        return {
+            k: tuple(q for p in sorted(homes, key=rank.__getitem__) for q in self.replicas.get(p, (p,)))
+            for k, homes in readers.items()
+        }
+
+    @cached_property
     def initializer_device(self) -> dict[str, str]:
-        """Initializer -> the device that holds it; of replicas, which all do, the first."""
-        return {k: self.device_of[node.name] for node in self.graph for k in node.initializers}
+        """Initializer -> the first device that holds it."""
+        return {k: devices[0] for k, devices in self.holders.items()}
 
     @cached_property
     def held(self) -> dict[str, tuple[str, ...]]:
         """Device -> the initializers that it holds."""
         held: dict[str, list[str]] = {device: [] for device in self.devices}
-        for k, home in self.initializer_device.items():
-            for device in self.replicas.get(home, (home,)):
+        for k, devices in self.holders.items():
+            for device in devices:
                 held[device].append(k)
         return {device: tuple(names) for device, names in held.items()}
+
+    def copies_on(self, device: str) -> frozenset[str]:
+        """The initializers on a device of which another one is the first to hold them."""
+        return frozenset(k for k in self.held[device] if self.initializer_device[k] != device)
+
+    def summed(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """The parameters whose gradients these devices sum; the order is the same everywhere."""
+        group = set(devices)
+        return tuple(
+            k
+            for k, holders in self.holders.items()
+            if self.graph.initializers[k].requires_grad and group == set(holders)
+        )
 
     @property
     def transfers(self) -> int:

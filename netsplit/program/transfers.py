@@ -2,7 +2,8 @@
 
     u on p ──k──► v on q      becomes      u on p ──k──► [transfer] on q ──k@q──► v on q
 
-A variable gets one transfer node per destination device, however many nodes read it there.
+A variable gets one transfer node per destination device, however many nodes read it there. A device has one
+of all copies of a weight that its nodes read: in a placed graph they have one name (`Initializer.held_as`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from netsplit.graph.arguments import renamed
-from netsplit.graph.ir import TRANSFER, Graph, Node, Variable
+from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
 
 __all__ = ["insert_transfers"]
 
@@ -22,6 +23,7 @@ def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph,
     A transfer node's arguments are the variable and the name of the device that receives it. Input
     variables need none: every device is fed what it reads.
     """
+    graph = _held_once(graph)
     nodes: dict[str, Node] = {}
     variables = dict(graph.variables)
     placed = dict(device_of)
@@ -42,6 +44,34 @@ def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph,
             names[k] = local_name[k, here]
         nodes[node.name] = _rename_inputs(node, names)
     return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables)), placed
+
+
+@once_of
+def _held_once(graph: Graph) -> Graph:
+    """The graph in which all copies of a weight are called the same; itself, where there are none."""
+    names = {k: init.held_as for k, init in graph.initializers.items() if init.held_as != k}
+    if not names:
+        return graph
+    references = {("init", k): ("init", name) for k, name in names.items()}
+    nodes = {
+        node.name: node
+        if names.keys().isdisjoint(node.initializers)
+        else replace(
+            node,
+            initializers=tuple(dict.fromkeys(names.get(k, k) for k in node.initializers)),
+            **renamed(node, references),
+        )
+        for node in graph
+    }
+    initializers = {k: init for k, init in graph.initializers.items() if k not in names}
+    variables = {
+        k: replace(variable, alias_of=INITIALIZER + names[own])
+        if (own := (variable.alias_of or "").removeprefix(INITIALIZER)) in names
+        and variable.alias_of == INITIALIZER + own
+        else variable
+        for k, variable in graph.variables.items()
+    }
+    return replace(graph, nodes=nodes, variables=variables, initializers=initializers)
 
 
 def _transfer_node(variable: str, device: str) -> Node:

@@ -1,4 +1,4 @@
-"""Graphs made of graphs: operators in parts, weights that are read on other devices.
+"""Graphs made of graphs: operators in parts, weights in copies, or read on other devices.
 
 What needs torch is imported when first used.
 """
@@ -6,23 +6,27 @@ What needs torch is imported when first used.
 from typing import TYPE_CHECKING
 
 from netsplit.lazy import imports_of
-from netsplit.rewrite.records import ReadWeights, Rewrite, Split, rewrite_from
+from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, rewrite_from
 
 if TYPE_CHECKING:
-    from netsplit.rewrite.data_parallel import along_samples
+    from netsplit.rewrite.copies import copy_weights
+    from netsplit.rewrite.data_parallel import along_samples, replicate
     from netsplit.rewrite.read import read_weights
     from netsplit.rewrite.replay import also, applied
     from netsplit.rewrite.seconds import rewritten_costs
     from netsplit.rewrite.split import split_axes, split_operator
 
 __all__ = [
+    "CopyWeights",
     "ReadWeights",
     "Rewrite",
     "Split",
     "along_samples",
     "also",
     "applied",
+    "copy_weights",
     "read_weights",
+    "replicate",
     "rewrite_from",
     "rewritten_costs",
     "split_axes",
@@ -35,7 +39,9 @@ __getattr__ = imports_of(
         "along_samples": "data_parallel",
         "also": "replay",
         "applied": "replay",
+        "copy_weights": "copies",
         "read_weights": "read",
+        "replicate": "data_parallel",
         "rewritten_costs": "seconds",
         "split_axes": "split",
         "split_operator": "split",

@@ -4,7 +4,7 @@
                                            └─► [a:1] ─► [b:1] ─┘
 
 Pieces are handed on from part to part, so that a run of operators that can all be cut becomes independent
-copies of it on a part of the batch each, which read the same weights.
+copies of it on a part of the batch each, which read the same weights, or copies of these.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from netsplit.errors import RewriteError
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, once_of
+from netsplit.rewrite.copies import reads_weights
 from netsplit.rewrite.draft import Draft
-from netsplit.rewrite.records import Split
+from netsplit.rewrite.records import CopyWeights, Rewrite, Split
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Cat, Place, SplitCall, Way
 
-__all__ = ["along_samples"]
+__all__ = ["along_samples", "replicate"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,30 @@ def along_samples(graph: Graph, parts: int) -> tuple[Split, ...]:
         if not refused:
             return splits
         whole.add(refused)
+
+
+@once_of
+def replicate(graph: Graph, parts: int) -> tuple[Rewrite, ...]:
+    """`along_samples`, and that the parts of number 1, 2, ... read copies of the weights of their own.
+
+    Each device then has all weights of its part of the batch, and gradients are summed once in a step,
+    instead of weights sent and gradients sent back for every micro-batch. Weights of which there can be no
+    copies (of which the gradient is sparse) are read where they are.
+
+    Args:
+        graph: as it was captured.
+        parts: two or more.
+    """
+    splits = along_samples(graph, parts)
+    draft = Draft(graph)
+    made = [split_in(draft, each.node, each.axis, each.sizes, each.blocks) for each in splits]
+    copies = tuple(
+        CopyWeights(name, number)
+        for names in made
+        for number, name in enumerate(names)
+        if number and reads_weights(draft, name)
+    )
+    return (*splits, *copies)
 
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:

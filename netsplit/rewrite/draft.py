@@ -20,14 +20,14 @@ from typing import Any
 from netsplit.errors import RewriteError
 from netsplit.graph.analyse import Facts, analyse
 from netsplit.graph.arguments import Reference, read_by
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, Variable
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
 from netsplit.graph.operators import written_references
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 
-__all__ = ["CAT", "READ", "SPLIT", "VIEWS", "Draft", "dim_of", "in_no_mode"]
+__all__ = ["CAT", "MOVES", "READ", "SPLIT", "VIEWS", "Draft", "dim_of", "in_no_mode", "named_move"]
 
 CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.alias.default"
-_MOVES = frozenset([CAT, SPLIT, READ])
+MOVES = frozenset([CAT, SPLIT, READ])
 
 VIEWS = "rewrite.views"
 """Under this a graph with parameters in parts has, derived, the one whose operators read views of wholes."""
@@ -44,7 +44,8 @@ class Draft:
 
     def __init__(self, graph: Graph, follow: Sequence[bool] | None = None) -> None:
         self._made_of_parts = graph.nodes
-        self.graph = graph = graph.derived.get(VIEWS, graph)
+        graph = graph.derived.get(VIEWS, graph)
+        self.graph = graph = replace(graph, initializers=dict(graph.initializers))
         self.decisions: list[bool] = []
         self._follow = None if follow is None else iter(follow)
         self.nodes = dict(graph.nodes)
@@ -54,7 +55,7 @@ class Draft:
         self.maker = {k: node.name for node in graph for k in node.outputs if k}
         self.new: set[str] = set()
         self._changed: set[str] = set()  # variables whose layout, or memory, is another than before
-        self._made = {_key(node): node.name for node in graph if node.op in _MOVES}
+        self._made = {_key(node): node.name for node in graph if node.op in MOVES}
         self._written = self._all_written()
 
     def _all_written(self) -> frozenset[str]:
@@ -113,7 +114,7 @@ class Draft:
                 self._changed.add(k)
             self.layouts[k] = layout
             self.maker[k] = node.name
-        if node.op in _MOVES:
+        if node.op in MOVES:
             self._made.setdefault(_key(node), node.name)
         return run
 
@@ -156,7 +157,7 @@ class Draft:
                 "it cannot be read on other devices: leave that operator whole, on one device."
             )
         node = _move(f"{initializer}:read", READ, ({"init": initializer},), like)
-        return self._once(node, after="")[0]
+        return self.once(node, after="")[0]
 
     def is_weight(self, k: str) -> bool:
         """Whether a variable is a piece of a parameter, which its readers do not read elsewhere yet."""
@@ -172,7 +173,13 @@ class Draft:
 
     def read_view(self, k: str, like: Node) -> str:
         """As `read`, of a variable that is a piece of a parameter."""
-        return self._once(_move(f"{k}:read", READ, ({"var": k},), like), self.maker[k])[0]
+        return self.once(_move(f"{k}:read", READ, ({"var": k},), like), self.maker[k])[0]
+
+    def add_initializer(self, initializer: Initializer) -> None:
+        """One more, for operators that are given later."""
+        more = {**self.graph.initializers, initializer.name: initializer}
+        self.graph = replace(self.graph, initializers=more)
+        self.runs.initializers = more
 
     def pieces(
         self, reference: Reference, dim: int, sizes: Sequence[int], blocks: int, like: Node
@@ -193,7 +200,7 @@ class Draft:
             )
         args = ({tag: k}, list(sizes) * blocks, dim)
         after = self.maker.get(k, "") if tag == "var" else ""
-        parts = self._once(_move(f"{k}:split{dim}", SPLIT, args, like, len(sizes) * blocks), after)
+        parts = self.once(_move(f"{k}:split{dim}", SPLIT, args, like, len(sizes) * blocks), after)
         if blocks == 1:
             return parts
         split = self.maker[parts[0]]
@@ -218,7 +225,7 @@ class Draft:
         makers = [self.maker[k] for k in parts if k in self.maker]
         after = max(makers, key=self.order.index, default="")
         node = _move(f"{name}:cat", CAT, ([{"var": k} for k in parts], dim), like)
-        return self._once(node, after)[0]
+        return self.once(node, after)[0]
 
     def _decided(self, possible: bool, like: Node) -> bool:
         """Whether what is possible is done; raises `RewriteError` where it has to be and cannot."""
@@ -231,7 +238,7 @@ class Draft:
         self.decisions.append(chosen)
         return chosen
 
-    def _once(self, node: Node, after: str) -> list[str]:
+    def once(self, node: Node, after: str) -> list[str]:
         """The outputs of such a node, which may be there already."""
         writing = any(self.is_written(each) for each in read_by(node))
         same = None if writing else self._made.get(_key(node))
@@ -244,7 +251,7 @@ class Draft:
             self.order.insert(self.order.index(after) + 1 if after else 0, same)
             return list(self.nodes[same].outputs)
         name = self.fresh(node.name)
-        node = _named(node, name)
+        node = named_move(node, name)
         self.emit(node, after=after)
         return list(node.outputs)
 
@@ -336,7 +343,7 @@ class Draft:
         wanted = set(self.graph.output_variables)
         for name in reversed(self.order.copy()):
             node = self.nodes[name]
-            if node.op in _MOVES and wanted.isdisjoint(node.outputs):
+            if node.op in MOVES and wanted.isdisjoint(node.outputs):
                 self.remove(name)
             else:
                 wanted.update(node.inputs)
@@ -368,10 +375,11 @@ def _first_line(error: Exception) -> str:
 def _move(name: str, op: str, args: tuple[Any, ...], like: Node, count: int = 0) -> Node:
     """A node that moves tensors for another one; of `count` outputs, or of one."""
     node = Node(name, op, (), ("",) * max(count, 1), args=args, module=like.module, source=like.source)
-    return _named(node, name)
+    return named_move(node, name)
 
 
-def _named(node: Node, name: str) -> Node:
+def named_move(node: Node, name: str) -> Node:
+    """A node that moves tensors under this name, as are its outputs."""
     several = node.op == SPLIT
     outputs = tuple(f"{name}.{i}" for i in range(len(node.outputs))) if several else (name,)
     return replace(node, name=name, outputs=outputs)

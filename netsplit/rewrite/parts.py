@@ -6,14 +6,18 @@
 A part is held, with its gradient and the optimiser's state, where the operator is that reads it, and nowhere
 is w whole. One that several operators read is a variable for them, sent from its home. Where what is read of
 a parameter overlaps, or is not all of it, it stays whole, and views of it are sent.
+
+Of copies (`netsplit.rewrite.copies`) the same holds of each; those of one parameter are cut alike, or whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from math import prod
+from typing import TypeAlias
 
 from netsplit.graph.arguments import Reference, renamed
 from netsplit.graph.ir import Graph, Initializer, Node, Region
@@ -21,6 +25,9 @@ from netsplit.rewrite.draft import CAT, READ, SPLIT, VIEWS, Draft, dim_of, in_no
 from netsplit.rewrite.layouts import keep_layouts, layouts_of
 
 __all__ = ["gathered", "parameters_in_parts"]
+
+
+_Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes
 
 
 @dataclass(frozen=True)
@@ -33,12 +40,14 @@ class _View:
     read: bool = False
 
     @property
-    def box(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def box(self) -> _Box:
         return self.offsets, self.sizes
 
 
 def parameters_in_parts(graph: Graph) -> Graph:
-    """The graph whose operators read parts of parameters, as far as they can; it remembers the one before."""
+    """The graph whose operators read parts and copies of parameters, as far as they can; it remembers the
+    one before."""
+    graph = _numbered_from_0(graph)
     views = _views(graph)
     readers = {
         k: [v for v in graph.variables[k].consumers if not views.keys() & set(graph.nodes[v].outputs)]
@@ -48,22 +57,19 @@ def parameters_in_parts(graph: Graph) -> Graph:
     for k, view in views.items():
         if readers[k]:
             read.setdefault(view.initializer, []).append(k)
-    cut = {init: [views[k] for k in names] for init, names in read.items()}
-    cut = {init: own for init, own in cut.items() if _fall_apart(graph.initializers[init], own)}
     whole = {k for node in graph for k in node.initializers if not views.keys() & set(node.outputs)}
-    cut = {init: own for init, own in cut.items() if init not in whole and init not in graph.constants}
-    draft = _with(graph, [_part(graph.initializers[init], v) for init, own in cut.items() for v in own])
+    cut = _cut(graph, {init: [views[k] for k in names] for init, names in read.items()}, whole)
+    draft = _with(graph, [part for own in cut.values() for part in own.values()])
     cut = {init: own for init, own in cut.items() if not draft.is_written(("init", init))}
     if not cut:
         return graph
     instead: dict[str, dict[Reference, Reference]] = {}
-    for init in cut:
-        for box in dict.fromkeys(views[k].box for k in read[init]):
+    for init, parts in cut.items():
+        for box, part in parts.items():
             names = [k for k in read[init] if views[k].box == box]
-            part = _part(graph.initializers[init], views[names[0]]).name
             users = [(v, k) for k in names for v in readers[k]]
-            alone = len(users) == 1 and not views[names[0]].read
-            now = ("init", part) if alone else ("var", draft.read(part, draft.node(users[0][0])))
+            alone = len(users) == 1 and not views[names[0]].read and part.name not in whole
+            now = ("init", part.name) if alone else ("var", draft.read(part.name, draft.node(users[0][0])))
             for v, k in users:
                 instead.setdefault(v, {})["var", k] = now
     for v, references in instead.items():
@@ -71,6 +77,59 @@ def parameters_in_parts(graph: Graph) -> Graph:
     made = draft.finish(graph.rewrites)
     made.derived[VIEWS] = graph
     return made
+
+
+def _numbered_from_0(graph: Graph) -> Graph:
+    """Of what is read in copies alone, the first of them is the parameter itself."""
+    first = {
+        each.region.whole: each
+        for each in sorted(
+            (each for each in graph.initializers.values() if each.region is not None),
+            key=lambda each: -each.region.copy if each.region is not None else 0,
+        )
+        if each.region is not None and each.region.whole not in graph.initializers
+    }
+    if not first:
+        return graph
+    draft = _with(graph, [each.whole for each in first.values()])
+    for each in first.values():
+        for node in graph:
+            if each.name in node.initializers:
+                _replace_references(draft, node.name, {("init", each.name): ("init", each.whole.name)})
+    return draft.finish(graph.rewrites)
+
+
+def _cut(
+    graph: Graph, views: Mapping[str, Sequence[_View]], whole: Set[str]
+) -> dict[str, dict[_Box, Initializer]]:
+    """Of every initializer that becomes others: the region that each is, and it.
+
+    The copies of a parameter are cut alike, or are all whole. A region's copies are numbered from 0.
+    """
+    copies: dict[str, list[str]] = {}
+    for k in dict.fromkeys([*views, *whole]):
+        copies.setdefault(graph.initializers[k].whole.name, []).append(k)
+    cut: dict[str, dict[_Box, Initializer]] = {}
+    for name, own in copies.items():
+        own.sort(key=lambda k: _number(graph.initializers[k]))
+        initializer = graph.initializers[own[0]].whole
+        every = [view for k in own for view in views.get(k, ())]
+        if name in graph.constants or not every:
+            continue
+        if whole.isdisjoint(own) and _fall_apart(initializer, every):
+            numbers: Counter[_Box] = Counter()
+            for k in own:
+                boxes = dict.fromkeys(view.box for view in views[k])
+                cut[k] = {box: _part(initializer, box, numbers[box]) for box in boxes}
+                numbers.update(boxes)
+        elif len(own) > 1 and all(view.sizes == initializer.shape for view in every):
+            box = ((0,) * len(initializer.shape), initializer.shape)
+            cut |= {k: {box: graph.initializers[k]} for k in own if k in views}
+    return cut
+
+
+def _number(initializer: Initializer) -> int:
+    return 0 if initializer.region is None else initializer.region.copy
 
 
 def gathered(graph: Graph, parts: Sequence[Initializer]) -> Graph:
@@ -151,16 +210,17 @@ def _fall_apart(initializer: Initializer, views: Sequence[_View]) -> bool:
     )
 
 
-def _overlap(a: tuple[tuple[int, ...], ...], b: tuple[tuple[int, ...], ...]) -> bool:
+def _overlap(a: _Box, b: _Box) -> bool:
     return all(max(p, q) < min(p + m, q + n) for p, m, q, n in zip(a[0], a[1], b[0], b[1], strict=True))
 
 
-def _part(initializer: Initializer, view: _View) -> Initializer:
-    region = Region(initializer.name, initializer.shape, view.offsets)
-    return replace(initializer, name=region.named(view.sizes), shape=view.sizes, region=region)
+def _part(initializer: Initializer, box: _Box, copy: int) -> Initializer:
+    offsets, sizes = box
+    region = Region(initializer.name, initializer.shape, offsets, copy)
+    return replace(initializer, name=region.named(sizes), shape=sizes, region=region)
 
 
-_Boxes = dict[tuple[tuple[int, ...], tuple[int, ...]], str]
+_Boxes: TypeAlias = dict[_Box, str]
 
 
 def _put_together(draft: Draft, pieces: _Boxes, like: Node, name: str, after: list[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from netsplit.errors import RewriteError
 
-__all__ = ["ReadWeights", "Rewrite", "Split", "rewrite_from"]
+__all__ = ["CopyWeights", "ReadWeights", "Rewrite", "Split", "rewrite_from"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,18 @@ class ReadWeights:
         return {"kind": "read", **asdict(self)}
 
 
-Rewrite: TypeAlias = Split | ReadWeights
+@dataclass(frozen=True)
+class CopyWeights:
+    """`copy_weights`: of a node, which then reads the copies of this number."""
+
+    node: str
+    copy: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "copy", **asdict(self)}
+
+
+Rewrite: TypeAlias = Split | ReadWeights | CopyWeights
 
 
 def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
@@ -64,10 +75,12 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
         kind, node = values["kind"], str(values["node"])
         if kind == "read":
             return ReadWeights(node)
+        if kind == "copy":
+            return CopyWeights(node, int(values["copy"]))
         if kind == "split":
             axis = values["axis"]
             sizes = tuple(int(each) for each in values["sizes"])
             return Split(node, axis if isinstance(axis, int) else str(axis), sizes, int(values["blocks"]))
     except (KeyError, TypeError, ValueError) as error:
         raise RewriteError(f"a rewrite lacks a field, or has a wrong one: {error}.") from error
-    raise RewriteError(f"'{kind}' is no kind of rewrite: there are split and read.")
+    raise RewriteError(f"'{kind}' is no kind of rewrite: there are split, read and copy.")

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, once_of
+from netsplit.rewrite.copies import copied_in
 from netsplit.rewrite.draft import Draft
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.read import read_in
-from netsplit.rewrite.records import ReadWeights, Rewrite, Split
+from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split
 from netsplit.rewrite.split import chosen_way, split_in, split_sizes
 from netsplit.rewrite.ways import SplitCall
 
@@ -68,6 +69,8 @@ def also(graph: Graph, rewrite: Rewrite) -> Graph:
 def _do(draft: Draft, rewrite: Rewrite) -> None:
     if isinstance(rewrite, ReadWeights):
         read_in(draft, rewrite.node)
+    elif isinstance(rewrite, CopyWeights):
+        copied_in(draft, rewrite.node, rewrite.copy)
     else:
         _split(draft, rewrite)
 

@@ -134,8 +134,8 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
         raise call.error(None, reason)
 
 
-def split_in(draft: Draft, name: str, axis: Axis, sizes: Sequence[int], blocks: int) -> None:
-    """Replace a node of the draft by parts of these sizes; raises as `split_operator`."""
+def split_in(draft: Draft, name: str, axis: Axis, sizes: Sequence[int], blocks: int) -> list[str]:
+    """Replace a node of the draft by parts of these sizes, and name them; raises as `split_operator`."""
     node = draft.node(name)
     call = SplitCall(node, draft.layouts, draft.graph.initializers)
     _, way = chosen_way(call, axis, draft.graph)
@@ -149,7 +149,8 @@ def split_in(draft: Draft, name: str, axis: Axis, sizes: Sequence[int], blocks: 
         OperatorPart(i, end - size, size, ends[-1], blocks)
         for i, (end, size) in enumerate(zip(ends, sizes, strict=True))
     ]
-    made = [_part(draft, call, way, part, given[part.index]) for part in parts]
+    parted = [_part(draft, call, way, part, given[part.index]) for part in parts]
+    named, made = [each for each, _ in parted], [outputs for _, outputs in parted]
     whole = _whole(draft, call) if way.last is not None else {}
     anchor = f"{name} (whole)"
     draft.rename(name, anchor)
@@ -160,6 +161,7 @@ def split_in(draft: Draft, name: str, axis: Axis, sizes: Sequence[int], blocks: 
     after = [draft.layouts[k] for k in node.outputs if k]
     if [(a.shape, a.dtype) for a in after] != [(b.shape, b.dtype) for b in before]:
         raise call.error(axis, "its parts do not make up what it makes, which is a fault of NetSplit")
+    return named
 
 
 def _given(
@@ -180,8 +182,10 @@ def _given(
     return given
 
 
-def _part(draft: Draft, call: SplitCall, way: Way, part: OperatorPart, given: dict[Place, str]) -> list[str]:
-    """The outputs of one part, made before the node itself."""
+def _part(
+    draft: Draft, call: SplitCall, way: Way, part: OperatorPart, given: dict[Place, str]
+) -> tuple[str, list[str]]:
+    """One part, made before the node itself, and its outputs."""
     arguments = _with_tensors(call.arguments, given) | way.changed(part)
     if part.index:
         arguments |= dict.fromkeys(way.once)
@@ -197,8 +201,8 @@ def _part(draft: Draft, call: SplitCall, way: Way, part: OperatorPart, given: di
     own = replace(call.node, name=name, op=way.op or call.node.op, outputs=outputs, args=args, kwargs=kwargs)
     draft.emit(own, before=call.node.name)
     if way.after is not None:
-        return [way.after(emit, part, arguments, {"var": outputs[0]})["var"]]
-    return list(outputs)
+        return name, [way.after(emit, part, arguments, {"var": outputs[0]})["var"]]
+    return name, list(outputs)
 
 
 def _whole(draft: Draft, call: SplitCall) -> Arguments:

@@ -23,6 +23,7 @@ from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
+from netsplit.runtime.checkpoint.shares import Copies
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.checkpoint.wholes import to_send, whole_tensors
 from netsplit.runtime.compiled import COMPILING_S
@@ -108,7 +109,6 @@ class DistributedRuntime:
         tell(pool, _graphs(program), optimizer, rule, weights)
         initializers = program.graph.initializers
         check_element_wise(optimizer, program.graph)
-        followers = {name for each in program.replicas.values() for name in each[1:]}
         pool.call_each(
             worker_calls.deploy,
             [
@@ -121,7 +121,6 @@ class DistributedRuntime:
                     },
                     optimizer,
                     rule,
-                    name not in followers,
                     weights,
                     backend,
                     offload,
@@ -191,7 +190,7 @@ class DistributedRuntime:
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every parameter and buffer by the model's own name, on the CPU; if asked for, their averages."""
         held = self.pool.call(worker_calls.state, averaged)
-        tensors = {k: t for _, own in sorted(held, key=lambda pair: pair[0]) for k, t in own.items()}
+        tensors = {k: t for own in held for k, t in own.items()}
         return whole_tensors(tensors, self._regions())
 
     def _regions(self) -> dict[str, Region]:
@@ -260,18 +259,16 @@ class DistributedRuntime:
             NetSplitError: gradients wait for a step; nothing is changed then.
             WorkerError: a worker died or hung.
         """
-        devices, homes = program.devices, self.program.initializer_device
-        every = dict(zip(devices, self.pool.call(moves.inventory, homes), strict=True))
+        devices, before = program.devices, self._copies()
+        every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))
         if any(each.waiting for each in every.values()):
             raise NetSplitError("gradients wait for a step: change the plan after it, or drop_gradients().")
         late, moving = self.late_state(), moves.moves_of(program, every)
         single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
-        given = _light(program), homes, moving, single, self.optimizer, self.rule
-        followers = {name for each in program.replicas.values() for name in each[1:]}
-        arguments = [(*given, name not in followers) for name in devices]
+        given = _light(program), before, moving, single, self.optimizer, self.rule
         with interrupts_held(firmly=True):
             self.pool.runs({TRAINING: program})
-            self.pool.call_each(moves.move, arguments)
+            self.pool.call_each(moves.move, [given for _ in devices])
             self.program, self.loaded, self.programs = program, [program], {}
             self.resized, self.late, self.values = resized, {}, {**self.values, **late}
             self.uncompiled = self.backend is not None
@@ -287,7 +284,12 @@ class DistributedRuntime:
         return CheckpointRules(
             {k: init.aliases for k, init in self.program.graph.initializers.items()},
             frozenset(k for graph in graphs for k in graph.constants) | frozenset(self.late),
-            self.program.initializer_device,
+            self._copies(),
+        )
+
+    def _copies(self) -> Copies:
+        return Copies(
+            {name: self.program.copies_on(name) for name in self.program.devices}, bool(self.program.replicas)
         )
 
     def _iterate(
@@ -417,9 +419,9 @@ class DistributedRuntime:
         missing = {k: home for k, home in program.initializer_device.items() if k not in here}
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
-        for k, home in missing.items():
+        for k in missing:
             value = to_send(program.graph.initializers[k], values)
-            for device in program.replicas.get(home, (home,)) if not value.is_meta else ():
+            for device in program.holders[k] if not value.is_meta else ():
                 new[device][k] = value
         number, light = len(self.loaded), _light(program)
         tell(self.pool, _graphs(program))

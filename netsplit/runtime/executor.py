@@ -362,7 +362,10 @@ class Executor:
         with self.recorder.span("reduce", str(ins), -1, self.torch_device):
             self._finish_sum(ins)
             self._prepare(ins.number)
-            packed = self.share.packed_gradients() if ins.kind == "gradients" else self.share.norm_terms()
+            if ins.kind == "gradients":
+                packed = self.share.packed_gradients(self.program.summed(ins.devices))
+            else:
+                packed = self.share.norm_terms()
             begin = partial(self.transport.reduce, packed, ins.devices, ins.tag)
             self.summing = (ins, self._carried(ins, ins, begin))
 
@@ -381,7 +384,7 @@ class Executor:
         total = self.wait(ins, begun, handle)
         if begun.kind == "norm":
             return total
-        self.share.unpack_gradients(total)
+        self.share.unpack_gradients(total, self.program.summed(begun.devices))
         return None
 
     def _step(self, ins: Step) -> None:

@@ -52,7 +52,6 @@ class LocalRuntime:
         initializers = program.graph.initializers
         trainable = [k for k, init in initializers.items() if init.requires_grad]
         check_element_wise(optimizer, program.graph)
-        followers = {name for each in program.replicas.values() for name in each[1:]}
         self.shares = {
             name: Share.of(
                 {k: initializers[k].within(values) for k in program.held[name]},
@@ -60,7 +59,7 @@ class LocalRuntime:
                 optimizer,
                 trainable,
                 rule,
-                leading=name not in followers,
+                copies=program.copies_on(name),
                 offload=offload,
                 regions=program.graph.regions,
             )
@@ -158,10 +157,15 @@ class LocalRuntime:
         return outputs
 
     def state(self) -> dict[str, Tensor]:
-        """Every parameter and buffer by the model's own name, on the CPU; of replicas, the first one's."""
-        shares = sorted(self.shares.values(), key=lambda share: share.leading)
-        tensors = {k: t.detach().cpu().clone() for share in shares for k, t in share.tensors.items()}
-        return whole_tensors(tensors, {k: r for share in shares for k, r in share.regions.items()})
+        """Every parameter and buffer by the model's own name, on the CPU; of copies, the first one's."""
+        tensors = {
+            k: t.detach().cpu().clone()
+            for share in self.shares.values()
+            for k, t in share.tensors.items()
+            if k not in share.copies
+        }
+        regions = {k: r for share in self.shares.values() for k, r in share.regions.items()}
+        return whole_tensors(tensors, regions)
 
     def executors_of(self, program: Program) -> dict[str, Executor]:
         """By device; made when the program is first run."""

@@ -103,7 +103,7 @@ class Share:
     """A device's own tensors of the model, and their optimiser.
 
     `tensors` are initializers by name; the optimiser's parameters are the trainable ones.
-    `leading` is False on all replicas but the first: a norm counts their gradients once.
+    `copies` are those of which another device is the first to hold them: a norm counts their gradients there.
     `groups` are the names in the optimiser's groups on all devices, where they are known.
     `idle` is True where the device has had nothing to step on: it did not see overflows.
     `host` has what is offloaded; `moments` the optimiser's state, where that is.
@@ -113,7 +113,7 @@ class Share:
     tensors: dict[str, Tensor]
     optimizer: torch.optim.Optimizer | None
     rule: UpdateRule = field(default_factory=UpdateRule)
-    leading: bool = True
+    copies: frozenset[str] = frozenset()
     scale: LossScale | None = None
     groups: tuple[tuple[str, ...], ...] = ()
     scheduler: LRScheduler | None = None
@@ -131,7 +131,7 @@ class Share:
         optimizer: OptimizerFactory | None,
         trainable: Iterable[str] = (),
         rule: UpdateRule | None = None,
-        leading: bool = True,
+        copies: frozenset[str] = frozenset(),
         fresh: Container[str] = (),
         offload: Offload | None = None,
         regions: Mapping[str, Region] | None = None,
@@ -155,7 +155,7 @@ class Share:
             made = make_optimizer(optimizer, own, {k: each.whole for k, each in (regions or {}).items()})
         rule = rule or UpdateRule()
         scale = LossScale() if rule.loss_scaling else None
-        share = cls(tensors, None, rule, leading, scale, regions=dict(regions or {}))
+        share = cls(tensors, None, rule, copies, scale, regions=dict(regions or {}))
         if made is not None:
             share.optimizer, share.groups = made.optimizer, made.groups
             if rule.learning_rate is not None:
@@ -241,21 +241,21 @@ class Share:
             tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
         return tensors
 
-    def packed_gradients(self) -> Tensor:
-        """All gradients in one vector, zeros where a parameter has none, and which of them have one.
+    def packed_gradients(self, names: Iterable[str]) -> Tensor:
+        """These parameters' gradients in one vector, zeros where one has none, and which of them have one.
 
         In the dtype that holds all of theirs, and never less than float32.
         """
-        parameters = list(self.parameters.values())
+        parameters = [self.parameters[k] for k in names]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         there = torch.tensor([float(p.grad is not None) for p in parameters])
         dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
         flat = [part.reshape(-1).to(dtype) for part in parts]
         return torch.cat([*flat, there.to(dtype=dtype, device=flat[0].device if flat else None)])
 
-    def unpack_gradients(self, packed: Tensor) -> None:
-        """Take what `packed_gradients` of all replicas add up to."""
-        parameters = list(self.parameters.values())
+    def unpack_gradients(self, packed: Tensor, names: Iterable[str]) -> None:
+        """Take what `packed_gradients` of all devices add up to."""
+        parameters = [self.parameters[k] for k in names]
         there = packed[len(packed) - len(parameters) :].tolist()
         start = 0
         for parameter, count in zip(parameters, there, strict=True):
@@ -264,15 +264,19 @@ class Share:
             start += parameter.numel()
 
     def norm_terms(self) -> Tensor:
-        """[sum of squares of the gradients, one is infinite?, one is no number?], in double precision."""
-        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+        """[sum of squares of the gradients, one is infinite?, one is no number?], in double precision.
+
+        Of copies another device tells.
+        """
+        own = (p for k, p in self.parameters.items() if k not in self.copies)
+        grads = [p.grad for p in own if p.grad is not None]
         norms = [
             torch.linalg.vector_norm(g, dtype=torch.complex128 if g.is_complex() else torch.float64)
             for g in grads
         ]
         total = torch.stack(norms).pow(2).sum().cpu() if norms else torch.zeros((), dtype=torch.float64)
         value = float(total)
-        counted = value if math.isfinite(value) and self.leading else 0.0
+        counted = value if math.isfinite(value) else 0.0
         terms = [counted, float(math.isinf(value)), float(math.isnan(value))]
         return torch.tensor(terms, dtype=torch.float64)
 

@@ -17,7 +17,7 @@ from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program.instructions import Program
 from netsplit.runtime.attempt import Attempt
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
-from netsplit.runtime.checkpoint.shares import Holder
+from netsplit.runtime.checkpoint.shares import Copies, Holder
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure
@@ -48,12 +48,10 @@ class CheckpointRules:
 
     aliases: dict[str, tuple[str, ...]]
     constants: frozenset[str]
-    homes: dict[str, str]  # initializer -> the first device that holds it
+    copies: Copies
 
     def holder(self, worker: Worker) -> Holder:
-        device = worker.device.name
-        copies = frozenset(k for k, home in self.homes.items() if home != device)
-        return Holder(worker.memory["share"], device, self.aliases, self.constants, copies)
+        return Holder(worker.memory["share"], worker.device.name, self.aliases, self.constants, self.copies)
 
 
 @dataclass(frozen=True)
@@ -74,13 +72,13 @@ def deploy(
     values: dict[str, Tensor],
     optimizer: OptimizerFactory | None,
     rule: UpdateRule | None,
-    leading: bool,
     weights: WeightSource | None = None,
     backend: str | None = None,
     offload: Offload | None = None,
 ) -> None:
     """Hold what this device holds under the program: of `values`, and the rest of `weights`."""
-    held, graph = program.held[worker.device.name], program.graph
+    name, graph = worker.device.name, program.graph
+    held, copies = program.held[name], program.copies_on(name)
     trainable = [k for k in held if graph.initializers[k].requires_grad]
     drop_samples(worker)
     worker.memory.clear()
@@ -88,7 +86,7 @@ def deploy(
     own = _read(worker, program, [k for k in held if k not in values])
     tensors = {k: own[k] if k in own else values[k] for k in held}
     worker.memory["share"] = Share.of(
-        tensors, worker.torch_device, optimizer, trainable, rule, leading, own.keys(), offload, graph.regions
+        tensors, worker.torch_device, optimizer, trainable, rule, copies, own.keys(), offload, graph.regions
     )
     worker.memory["transport"] = worker.transport()
     worker.memory["programs"] = {}
@@ -238,13 +236,13 @@ def load_part(worker: Worker, rules: CheckpointRules, folder: Path) -> list[str]
     return rules.holder(worker).load(folder)
 
 
-def state(worker: Worker, averaged: bool) -> tuple[bool, dict[str, Tensor]]:
-    """Whether this is a first replica, and its tensors."""
+def state(worker: Worker, averaged: bool) -> dict[str, Tensor]:
+    """The tensors that this device is the first to hold."""
     share: Share = worker.memory["share"]
     tensors = share.tensors
     if averaged and share.averages is not None:
         tensors = tensors | share.averages.values
-    return share.leading, {k: tensor.detach().cpu() for k, tensor in tensors.items()}
+    return {k: tensor.detach().cpu() for k, tensor in tensors.items() if k not in share.copies}
 
 
 def drop_gradients(worker: Worker) -> None:

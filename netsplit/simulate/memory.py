@@ -408,7 +408,8 @@ class _DeviceMemory:
     def _reduce(self, ins: Reduce) -> None:
         if ins.kind == "gradients":
             key = ("sum of gradients", -1, ins.tag)
-            self.storages.hold(key, self.trainable_bytes, transfer=True)
+            summed = (self.graph.initializers[k].nbytes for k in self.program.summed(ins.devices))
+            self.storages.hold(key, sum(summed), transfer=True)
             self.sums.append(key)
 
     def _step(self, ins: Step) -> None:

@@ -118,12 +118,7 @@ def reduce_bytes(program: Program, reduce: Reduce) -> int:
     """Bytes of the gradients that a sum is over; a norm is a single number, whose bytes do not count."""
     if reduce.kind == "norm":
         return 0
-    group, graph = set(reduce.devices), program.graph
-    return sum(
-        graph.initializers[k].nbytes
-        for k, home in program.initializer_device.items()
-        if graph.initializers[k].requires_grad and group == set(program.replicas.get(home, (home,)))
-    )
+    return sum(program.graph.initializers[k].nbytes for k in program.summed(reduce.devices))
 
 
 def reduce_links(reduce: Reduce) -> list[tuple[str, str]]:

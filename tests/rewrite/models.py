@@ -145,7 +145,11 @@ def result_of(step: Step, graph: Graph) -> StepResult:
     loss = rebuild(graph, values)(step.inputs, step.targets)
     loss.backward()
     gradients = {k: t.grad for k, t in values.items() if t.requires_grad}
-    there = {k: grad for k, grad in gradients.items() if grad is not None}
+    there: dict[str, Tensor] = {}
+    for k, grad in gradients.items():
+        if grad is not None:
+            name = graph.initializers[k].held_as
+            there[name] = there[name] + grad if name in there else grad
     buffers = {k: t for k, t in values.items() if not t.requires_grad}
     return StepResult(
         loss.detach(),

@@ -15,13 +15,13 @@ SGD = partial(torch.optim.SGD, lr=1.0)
 
 
 def share_of(
-    gradients: dict[str, Tensor | None], rule: UpdateRule | None = None, leading: bool = True
+    gradients: dict[str, Tensor | None], rule: UpdateRule | None = None, copies: frozenset[str] = frozenset()
 ) -> Share:
     """Parameters of zeros with these gradients."""
     sizes = {"half": (2,), "double": (3,), "idle": (1,)}
     dtypes = {"half": torch.bfloat16, "double": torch.float64, "idle": torch.float32}
     values = {name: torch.zeros(sizes[name], dtype=dtypes[name]) for name in gradients}
-    share = Share.of(values, CPU, SGD, list(values), rule, leading)
+    share = Share.of(values, CPU, SGD, list(values), rule, copies)
     for name, grad in gradients.items():
         share.parameters[name].grad = grad
     return share
@@ -31,9 +31,9 @@ def test_gradients_of_several_dtypes_are_summed_exactly_and_absent_ones_stay_abs
     fine = torch.tensor([1 + 2**-40, 3.0, -1.0], dtype=torch.float64)
     one = share_of({"half": torch.ones(2).bfloat16(), "double": fine, "idle": None})
     two = share_of({"half": None, "double": fine, "idle": None})
-    total = one.packed_gradients() + two.packed_gradients()
+    total = one.packed_gradients(one.parameters) + two.packed_gradients(two.parameters)
     for share in (one, two):
-        share.unpack_gradients(total)
+        share.unpack_gradients(total, share.parameters)
         gradients = {name: p.grad for name, p in share.parameters.items()}
         assert torch.equal(gradients["double"], 2 * fine)  # type: ignore[arg-type]
         assert torch.equal(gradients["half"], torch.ones(2).bfloat16())  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def test_gradients_that_are_not_finite_are_clipped_as_torch_clips_them(bad: floa
 
 def test_a_norm_counts_replicas_once() -> None:
     gradients = {"double": torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)}
-    first, second = share_of(gradients), share_of(gradients, leading=False)
+    first, second = share_of(gradients), share_of(gradients, copies=frozenset(gradients))
     assert (first.norm_terms() + second.norm_terms()).tolist() == [25.0, 0.0, 0.0]
 
 

@@ -90,15 +90,15 @@ def _reached(graph: Graph) -> frozenset[str]:
 
 
 def _gradient_bytes(graph: Graph, reached: frozenset[str]) -> dict[str, int]:
-    """Of parameters that get one, at the first node that uses each: all of them share a device."""
+    """Of parameters that get one, at the first node that uses each, or its first copy."""
     first: dict[str, str] = {}
     trained: set[str] = set()
     for node in graph:
-        for k in node.initializers:
-            if graph.initializers[k].requires_grad:
-                first.setdefault(k, node.name)
+        for init in (graph.initializers[k] for k in node.initializers):
+            if init.requires_grad:
+                first.setdefault(init.held_as, node.name)
                 if node.name in reached:
-                    trained.add(k)
+                    trained.add(init.held_as)
     nbytes = dict.fromkeys(first.values(), 0)
     for k in trained:
         nbytes[first[k]] += graph.initializers[k].nbytes

@@ -126,7 +126,9 @@ class Instance:
         memory = problem.memory_model
         latency_s, seconds_per_byte = cluster.link_costs
         trainable = _trainable_bytes(problem)
-        w_of = {k: w for w, k in enumerate(k for k, each in graph.initializers.items() if each.requires_grad)}
+        held_as = {k: each.held_as for k, each in graph.initializers.items() if each.requires_grad}
+        numbers = {k: w for w, k in enumerate(dict.fromkeys(held_as.values()))}
+        w_of = {k: numbers[name] for k, name in held_as.items()}
         back = _gradients_back(problem)
         return cls(
             problem=problem,
@@ -151,12 +153,14 @@ class Instance:
             atom_of=_numbers(names, atoms_of(graph)),
             unit_of=_numbers(names, units_of(graph)),
             state_bytes=np.array([memory.state_bytes[name] for name in names], np.int64),
-            held_bytes=np.array([memory.variable_bytes[k] for k in graph.variables], np.int64),
-            holders=Csr.of([sorted(index[name] for name in memory.holders[k]) for k in graph.variables]),
+            held_bytes=np.array(list(memory.variable_bytes.values()), np.int64),
+            holders=Csr.of(
+                [sorted(map(index.__getitem__, memory.holders[k])) for k in memory.variable_bytes]
+            ),
             capacity=np.array([device.capacity_bytes for device in cluster.devices], np.int64),
             trainable_bytes=np.array([trainable[name] for name in names], np.int64),
             weights=Csr.of([[w_of[k] for k in node.initializers if k in w_of] for node in graph]),
-            weight_bytes=np.array([graph.initializers[k].nbytes for k in w_of], np.int64),
+            weight_bytes=np.array([graph.initializers[k].nbytes for k in numbers], np.int64),
             on=tuple(on),
         )
 
@@ -353,14 +357,15 @@ def _seconds(names: Sequence[str], on: Sequence[DeviceCosts]) -> tuple[Floats, F
 
 
 def _trainable_bytes(problem: Problem) -> dict[str, int]:
-    """Bytes of the parameters that the optimiser changes, at the first node that uses each."""
+    """Bytes of the parameters that the optimiser changes, at the first node that uses each or a copy."""
     graph = problem.graph
     seen: set[str] = set()
     nbytes: dict[str, int] = {}
     for node in graph:
-        own = [k for k in node.initializers if k not in seen and graph.initializers[k].requires_grad]
+        inits = (graph.initializers[k] for k in node.initializers)
+        own = {each.held_as: each.nbytes for each in inits if each.requires_grad and each.held_as not in seen}
         seen.update(own)
-        nbytes[node.name] = sum(graph.initializers[k].nbytes for k in own)
+        nbytes[node.name] = sum(own.values())
     return nbytes
 
 

@@ -195,11 +195,19 @@ def _holdings(
     """Per device: states by owner (module, else node), variables made there or fed, copies."""
     graph = instance.problem.graph
     states: dict[str, Counter[str]] = {d: Counter() for d in instance.devices}
-    for v, name in enumerate(instance.names):
+
+    def owner_of(name: str) -> str:
         module = graph.nodes[name].module
-        owner = module if is_path(module) else f"{name} {module}".rstrip()
+        return module if is_path(module) else f"{name} {module}".rstrip()
+
+    for v, name in enumerate(instance.names):
         for device in devices_of[name]:
-            states[device][owner] += int(instance.state_bytes[v])
+            states[device][owner_of(name)] += int(instance.state_bytes[v])
+    for h in range(len(graph.variables), len(instance.holders)):  # weights in copies
+        readers = [instance.names[v] for v in instance.holders[h]]
+        for device in dict.fromkeys(device for name in readers for device in devices_of[name]):
+            first = next(name for name in readers if device in devices_of[name])
+            states[device][owner_of(first)] += int(instance.held_bytes[h])
     variables: dict[str, list[Holding]] = {d: [] for d in instance.devices}
     copies: dict[str, list[Holding]] = {d: [] for d in instance.devices}
     for h, (k, variable) in enumerate(graph.variables.items()):

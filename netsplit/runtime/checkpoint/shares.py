@@ -42,10 +42,21 @@ from netsplit.runtime.checkpoint.files import (
 from netsplit.runtime.checkpoint.tensor_parts import TensorParts, put_tensor
 from netsplit.runtime.share import Share
 
-__all__ = ["Holder", "draws_state", "load_draws", "load_own", "load_plain"]
+__all__ = ["Copies", "Holder", "draws_state", "load_draws", "load_own", "load_plain"]
 
 _SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
 _LISTS = ("params", "param_names")  # of an optimiser's group; the rest are its hyperparameters
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Initializers of which another device is the first to hold them, of every device.
+
+    `apart`: what is not trained of them may differ, as a buffer that each replica writes.
+    """
+
+    on: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    apart: bool = False
 
 
 @dataclass
@@ -57,14 +68,14 @@ class Holder:
         device: its name.
         aliases: initializer -> further names of the same tensor.
         skip: initializers that are the graph's own constants.
-        copies: initializers of which another device is the first to hold them (replicas).
+        copies: what it has beside other devices.
     """
 
     share: Share
     device: str
     aliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     skip: frozenset[str] = frozenset()
-    copies: frozenset[str] = frozenset()
+    copies: Copies = field(default_factory=Copies)
 
     def state(self) -> State:
         """What this device writes; the tensors themselves, not copies."""
@@ -72,7 +83,7 @@ class Holder:
         for name, tensor in self.share.tensors.items():
             if name in self.skip:
                 continue
-            if name in self.copies and not tensor.requires_grad:
+            if self._is_apart(name) and not tensor.requires_grad:
                 state[f"replica.{self.device}.{name}"] = tensor.detach()
                 continue
             region = self.share.regions.get(name)
@@ -125,7 +136,10 @@ class Holder:
 
     def _key(self, name: str, saved: Saved) -> str:
         own = f"replica.{self.device}.{name}"
-        return own if name in self.copies and own in saved.entries else f"model.{self.share.whole(name)}"
+        return own if self._is_apart(name) and own in saved.entries else f"model.{self.share.whole(name)}"
+
+    def _is_apart(self, name: str) -> bool:
+        return self.copies.apart and name in self.copies.on.get(self.device, ())
 
 
 def draws_state(counter: DrawCounter) -> State:

@@ -19,7 +19,7 @@ from torch import Tensor
 from netsplit.errors import WorkerError
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint.files import State
-from netsplit.runtime.checkpoint.shares import Holder
+from netsplit.runtime.checkpoint.shares import Copies, Holder
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.switching.carried import CarriedState
 from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout
@@ -70,9 +70,9 @@ class StateMove:
     layout: TensorLayout
 
 
-def inventory(worker: Worker, homes: Mapping[str, str]) -> Inventory:
-    """What is here; `homes`: initializer -> the first device that holds it."""
-    state = _state(worker, homes)
+def inventory(worker: Worker, copies: Copies) -> Inventory:
+    """What is here, where the devices have these copies."""
+    state = _state(worker, copies)
     share: Share = worker.memory["share"]
     tensors = {key: value for key, value in state.items() if _is_moved(value)}
     return Inventory(
@@ -113,12 +113,11 @@ def moves_of(program: Program, inventories: Mapping[str, Inventory]) -> list[Sta
 def move(
     worker: Worker,
     program: Program,
-    old_homes: Mapping[str, str],
+    before: Copies,
     moves: Sequence[StateMove],
     values: State,
     optimizer: OptimizerFactory | None,
     rule: UpdateRule,
-    leading: bool,
 ) -> None:
     """Send and receive, and hold from now on what this device holds under the program.
 
@@ -126,24 +125,23 @@ def move(
         WorkerError: another device did not send or take in time, or is gone.
     """
     name, memory = worker.device.name, worker.memory
-    state = {**_state(worker, old_homes), **values}
+    state = {**_state(worker, before), **values}
     state |= _exchanged(worker, memory["transport"], state, moves)
     held = program.held[name]
     tensors = {k: _own(state, k, name) for k in held}
     trainable = [k for k in held if program.graph.initializers[k].requires_grad]
     share = Share.of(
-        tensors, worker.torch_device, optimizer, trainable, rule, leading, tensors.keys(), memory["offload"],
-        program.graph.regions,
+        tensors, worker.torch_device, optimizer, trainable, rule, program.copies_on(name), tensors.keys(),
+        memory["offload"], program.graph.regions,
     )  # fmt: skip
-    copies = frozenset(k for k in held if program.initializer_device[k] != name)
-    Holder(_by_parts(share), name, copies=copies).take(CarriedState(state))
+    after = Copies({name: share.copies}, bool(program.replicas))
+    Holder(_by_parts(share), name, copies=after).take(CarriedState(state))
     memory["share"], memory["programs"] = share, {}
     add(worker, 0, program, {})
 
 
-def _state(worker: Worker, homes: Mapping[str, str]) -> State:
+def _state(worker: Worker, copies: Copies) -> State:
     name = worker.device.name
-    copies = frozenset(k for k, home in homes.items() if home != name)
     share: Share = worker.memory["share"]
     state = Holder(_by_parts(share), name, copies=copies).state()
     for k, region in share.regions.items():  # an optimiser's groups are of wholes

@@ -55,7 +55,7 @@ from netsplit.runtime.checkpoint.files import (
     read_extra,
     write_checkpoint,
 )
-from netsplit.runtime.checkpoint.shares import Holder, load_draws, load_plain
+from netsplit.runtime.checkpoint.shares import Copies, Holder, load_draws, load_plain
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.workers.worker import Worker
 from netsplit.training.checkpoints import Checkpoints
@@ -94,11 +94,11 @@ def runtime_of(program: Program, case: Case, optimizer: Any) -> LocalRuntime:
 
 
 def holders(runtime: LocalRuntime) -> list[Holder]:
-    graph, homes = runtime.program.graph, runtime.program.initializer_device
+    graph = runtime.program.graph
     aliases = {k: init.aliases for k, init in graph.initializers.items()}
     constants = frozenset(graph.constants)
     return [
-        Holder(share, name, aliases, constants, frozenset(k for k in homes if homes[k] != name))
+        Holder(share, name, aliases, constants, Copies({name: share.copies}, bool(runtime.program.replicas)))
         for name, share in runtime.shares.items()
     ]
 

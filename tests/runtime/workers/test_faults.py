@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -123,9 +123,9 @@ def _stall_sum(worker: Worker, seconds: float) -> None:
     """Keep the worker from the next sum, which the others wait for."""
     packed = worker.memory["share"].packed_gradients
 
-    def late() -> torch.Tensor:
+    def late(names: Iterable[str]) -> torch.Tensor:
         time.sleep(seconds)
-        return packed()
+        return packed(names)
 
     worker.memory["share"].packed_gradients = late
 
