@@ -121,7 +121,7 @@ def _cut(
             for k in own:
                 boxes = dict.fromkeys(view.box for view in views[k])
                 cut[k] = {box: _part(initializer, box, numbers[box]) for box in boxes}
-                numbers.update(boxes)
+                numbers.update(boxes.keys())
         elif len(own) > 1 and all(view.sizes == initializer.shape for view in every):
             box = ((0,) * len(initializer.shape), initializer.shape)
             cut |= {k: {box: graph.initializers[k]} for k in own if k in views}
