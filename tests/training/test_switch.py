@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,13 +13,17 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import Ddp, MTopo, Random, Single
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
 from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.rewrite import along_samples, applied, replicate
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.nets import CASES, SGD, TOLERANCE, Case
+from tests.rewrite.test_copies import by_number
 from tests.runtime.checkpoint.test_checkpoint import planned, samples_of
 from tests.workers import Pools, lent_session
 
@@ -67,6 +71,33 @@ def test_other_batches_and_predictions_go_on_under_the_other_plan(session: Sessi
     assert losses == pytest.approx(wanted, rel=TOLERANCE)
     close(state, unmoved.state_dict())
     torch.testing.assert_close(outputs, unmoved.predict(CHAIN.inputs), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_copies_of_weights_come_and_go(session: Session) -> None:
+    """The first plan has operators in halves and no copies, the second each half on its own weights."""
+    planner = planner_of()[0]
+    plans = [planner.plan(Halves(copies), 0) for copies in (False, True)]
+    model = session.deploy(planner, plans[0])
+    losses = trained(model, [*plans, *plans], (8, 8, 6))
+    state = model.state_dict()
+    unmoved = session.deploy(planner, plans[0])
+    wanted = []
+    for n in range(4):
+        wanted += [unmoved.train_batch(*CHAIN.another(10 * n + size, size)) for size in (8, 8, 6)]
+    assert losses == pytest.approx(wanted, rel=TOLERANCE)
+    close(state, unmoved.state_dict())
+
+
+@dataclass
+class Halves(Partitioner):
+    """Data parallelism of one batch on two devices."""
+
+    copies: bool
+    name = "halves"
+
+    def choose(self, problem: Problem) -> Choice:
+        rewrites = (replicate if self.copies else along_samples)(problem.graph, 2)
+        return Choice(by_number(applied(problem.graph, rewrites)), rewrites=rewrites)
 
 
 def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:

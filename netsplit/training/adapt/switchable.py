@@ -5,7 +5,9 @@ from __future__ import annotations
 from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import replicated_statistics, why_unreplicable
 from netsplit.graph.recording.whole import GradientHook, ModuleCall
+from netsplit.partition.base import Placement
 from netsplit.planning.plan import Plan
+from netsplit.rewrite.records import CopyWeights, Rewrite
 
 __all__ = ["require_adaptable", "require_switchable", "why_unswitchable"]
 
@@ -42,10 +44,12 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
     graph, here, there = plan.problem.graph, plan.simulated[0], other.simulated[0]
     if here.devices != there.devices:
         return f"it is for the devices {', '.join(there.devices)}, and these are {', '.join(here.devices)}"
-    if set(graph.initializers) != set(other.problem.graph.initializers):
+    if set(graph.wholes) != set(other.problem.graph.wholes):
         return "it is of another model"
-    if plan.placement.rewrites != other.placement.rewrites:
+    if _but_for_copies(plan.placement) != _but_for_copies(other.placement):
         return "its operators are cut into other parts"
+    if set(here.graph.initializers) != set(there.graph.initializers):
+        return "its parameters are cut into other parts"
     cut = plan.compiler.schedule.microbatches, graph.batch_size
     if cut != (other.compiler.schedule.microbatches, other.problem.graph.batch_size):
         return "it cuts a batch into other micro-batches, with which another training would go on"
@@ -70,6 +74,11 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
             "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
         )
     return None
+
+
+def _but_for_copies(placement: Placement) -> list[Rewrite]:
+    """The rewrites that say which operators there are; copies are held under the parameter's name."""
+    return [each for each in placement.rewrites if not isinstance(each, CopyWeights)]
 
 
 def _name(op: object) -> str:
