@@ -7,6 +7,7 @@ devices (NetSplit thesis, section 4.2). Same device: zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -121,6 +122,15 @@ class Cluster:
     def transfer_seconds(self, nbytes: int, source: str, target: str) -> float:
         """Seconds to move `nbytes` between two devices by name; zero on the same device."""
         return 0.0 if source == target else self.links[source, target].seconds(nbytes)
+
+    def ring_seconds(self, nbytes: int, devices: Sequence[str]) -> float:
+        """A ring all-reduce: 2 (r - 1) rounds in which every link carries one r-th of the bytes.
+
+        Every device sends to the next, the last to the first; a round lasts as long as its slowest link.
+        """
+        ring = [self.links[pair] for pair in zip(devices, (*devices[1:], *devices[:1]), strict=True)]
+        rounds_s = max(link.latency_s + nbytes / len(ring) * link.seconds_per_byte for link in ring)
+        return 2 * (len(ring) - 1) * rounds_s
 
     def with_links(self, links: dict[tuple[str, str], Link]) -> Cluster:
         """The same devices over other links; where the slowest link of a level changes, so does its rate."""

@@ -10,7 +10,7 @@ from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, r
 
 if TYPE_CHECKING:
     from netsplit.rewrite.copies import copy_weights
-    from netsplit.rewrite.data_parallel import along_samples, replicate
+    from netsplit.rewrite.data_parallel import along_samples, copies_after, replicate
     from netsplit.rewrite.read import read_weights
     from netsplit.rewrite.replay import also, applied
     from netsplit.rewrite.seconds import rewritten_costs
@@ -24,6 +24,7 @@ __all__ = [
     "along_samples",
     "also",
     "applied",
+    "copies_after",
     "copy_weights",
     "read_weights",
     "replicate",
@@ -39,6 +40,7 @@ __getattr__ = imports_of(
         "along_samples": "data_parallel",
         "also": "replay",
         "applied": "replay",
+        "copies_after": "data_parallel",
         "copy_weights": "copies",
         "read_weights": "read",
         "replicate": "data_parallel",

@@ -9,7 +9,7 @@ copies of it on a part of the batch each, which read the same weights, or copies
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from netsplit.errors import RewriteError
@@ -21,7 +21,7 @@ from netsplit.rewrite.records import CopyWeights, Rewrite, Split
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Cat, Place, SplitCall, Way
 
-__all__ = ["along_samples", "replicate"]
+__all__ = ["along_samples", "copies_after", "replicate"]
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,23 @@ def replicate(graph: Graph, parts: int) -> tuple[Rewrite, ...]:
         parts: two or more.
     """
     splits = along_samples(graph, parts)
+    return (*splits, *copies_after(graph, splits))
+
+
+def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
+    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
+
+    Raises:
+        RewriteError: one cannot be split so.
+    """
     draft = Draft(graph)
     made = [split_in(draft, each.node, each.axis, each.sizes, each.blocks) for each in splits]
-    copies = tuple(
+    return tuple(
         CopyWeights(name, number)
         for names in made
         for number, name in enumerate(names)
         if number and reads_weights(draft, name)
     )
-    return (*splits, *copies)
 
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:

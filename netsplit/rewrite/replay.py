@@ -59,11 +59,12 @@ def _applied(graph: Graph, rewrites: tuple[Rewrite, ...], follow: tuple[bool, ..
     return made
 
 
-def also(graph: Graph, rewrite: Rewrite) -> Graph:
-    """The graph after one rewrite more, for those who try many: it is not kept. Raises as `applied`."""
+def also(graph: Graph, *rewrites: Rewrite) -> Graph:
+    """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
     draft = Draft(graph)
-    _do(draft, rewrite)
-    return parameters_in_parts(draft.finish((*graph.rewrites, rewrite)))
+    for each in rewrites:
+        _do(draft, each)
+    return parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
 
 
 def _do(draft: Draft, rewrite: Rewrite) -> None:

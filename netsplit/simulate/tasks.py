@@ -130,9 +130,7 @@ def reduce_links(reduce: Reduce) -> list[tuple[str, str]]:
 
 
 def reduce_seconds(program: Program, cluster: Cluster, reduce: Reduce) -> float:
-    """A ring all-reduce: 2 (r - 1) rounds in which every link carries one r-th of the bytes.
-
-    A round lasts as long as its slowest link.
+    """See `Cluster.ring_seconds`.
 
     Raises:
         ConfigError: the cluster lacks a link of the ring.
@@ -143,10 +141,7 @@ def reduce_seconds(program: Program, cluster: Cluster, reduce: Reduce) -> float:
     for p, q in ring:
         if (p, q) not in cluster.links:
             raise ConfigError(missing_link(p, q))
-    piece = reduce_bytes(program, reduce) / len(ring)
-    links = [cluster.links[pair] for pair in ring]
-    rounds_s = max(link.latency_s + piece * link.seconds_per_byte for link in links)
-    return 2 * (len(ring) - 1) * rounds_s
+    return cluster.ring_seconds(reduce_bytes(program, reduce), reduce.devices)
 
 
 def missing_link(source: str, target: str) -> str:

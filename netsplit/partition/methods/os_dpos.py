@@ -10,8 +10,11 @@ section 5.2, Algorithm 2.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -19,7 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from netsplit import rewrite
-from netsplit.errors import InfeasibleError, RewriteError
+from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import infeasible
@@ -30,7 +33,7 @@ from netsplit.partition.methods.dpos import Order, longest_ranked_path, order_ke
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.rewrite.records import Rewrite, Split
 
-__all__ = ["OsDpos", "longest_operators", "placed_ranks"]
+__all__ = ["OsDpos", "longest_operators", "placed_ranks", "sums_s"]
 
 SHORTER = 1e-9  # relative: less is the rounding of sums
 
@@ -49,8 +52,10 @@ class OsDpos(Partitioner):
     dimension and to the fewest parts.
 
     It begins with data parallelism where a replica with its part of the batch fits on each device: every
-    operator in as many parts along the samples as there are devices (`netsplit.rewrite.along_samples`),
-    each of which may be placed anywhere. Operators that must not be cut so, such as a BatchNorm, stay
+    operator in as many parts along the samples as there are devices, each of which may be placed anywhere,
+    on copies of the weights or on the one there is (`netsplit.rewrite.replicate`, `along_samples`),
+    whichever DPOS ends sooner. So is each cut tried with copies, too; their sums follow after all else, as
+    rings. Operators that must not be cut so, such as a BatchNorm, stay
     whole in it, so where DPOS ends the graph as it is sooner, that is the beginning. Seconds of parts are
     predicted where those of wholes were, and estimated from them where these were measured.
 
@@ -79,7 +84,7 @@ class OsDpos(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
         whole, refusal = _whole(problem)
-        beginnings = [whole, _data_parallel(problem) if self.start == "data_parallel" else None]
+        beginnings = [whole, *(_data_parallel(problem) if self.start == "data_parallel" else ())]
         fitting = [each for each in beginnings if each is not None]
         if not fitting:
             raise refusal or infeasible(problem, self.name)
@@ -100,7 +105,7 @@ class OsDpos(Partitioner):
         return Choice(
             made.device_of(),
             order_key(made, self.order),
-            objective_s=made.makespan,
+            objective_s=answer.finish_s,
             notes=notes,
             rewrites=answer.rewrites,
         )
@@ -125,9 +130,10 @@ class Sequenced:
         """From the given graph on."""
         return self.problem.graph.rewrites
 
-    @property
+    @cached_property
     def finish_s(self) -> float:
-        return self.made.makespan
+        """Until all gradients are there: those of copies are summed after all else, one sum after another."""
+        return self.made.makespan + sums_s(self.problem, self.made.device_of())
 
     @classmethod
     def rewritten(cls, given: Problem, graph: Graph) -> Sequenced | None:
@@ -141,12 +147,20 @@ class Sequenced:
         except InfeasibleError:
             return None
 
-    def cut(self, split: Split) -> Sequenced | None:
-        """With one more split; None where it cannot be done, or does not fit."""
-        try:
-            return self.rewritten(self.given, rewrite.also(self.problem.graph, split))
-        except RewriteError:
-            return None
+    def cut(self, split: Split) -> Iterator[Sequenced]:
+        """With one more split, and with copies of the weights that its parts read, as far as that can be
+        done and fits."""
+        graph = self.problem.graph
+        with suppress(RewriteError):
+            yield from self._also(split)
+            copies = rewrite.copies_after(graph, (split,)) if split.blocks == 1 else ()
+            if copies:
+                yield from self._also(split, *copies)
+
+    def _also(self, *rewrites: Rewrite) -> Iterator[Sequenced]:
+        made = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites))
+        if made is not None:
+            yield made
 
     def placement(self) -> Placement:
         """As it would be answered."""
@@ -170,19 +184,37 @@ def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
         return None, refusal
 
 
-def _data_parallel(problem: Problem) -> Sequenced | None:
-    """With every operator in parts along the samples; None where a replica with its part of the batch does
-    not fit on each device."""
+def sums_s(problem: Problem, device_of: Mapping[str, str]) -> float:
+    """Seconds of the sums of gradients of copies on several devices."""
+    graph = problem.graph
+    homes: dict[str, set[str]] = {}
+    sizes: dict[str, int] = {}
+    for node in graph:
+        for init in (graph.initializers[k] for k in node.initializers):
+            if init.requires_grad:
+                homes.setdefault(init.held_as, set()).add(device_of[node.name])
+                sizes[init.held_as] = init.nbytes
+    nbytes: Counter[tuple[str, ...]] = Counter()
+    for k, there in homes.items():
+        if len(there) > 1:
+            nbytes[tuple(each.name for each in problem.cluster.devices if each.name in there)] += sizes[k]
+    return sum(problem.cluster.ring_seconds(count, devices) for devices, count in nbytes.items())
+
+
+def _data_parallel(problem: Problem) -> Iterator[Sequenced]:
+    """With every operator in parts along the samples, on copies of the weights or on the one there is; none
+    where a replica with its part of the batch does not fit on each device."""
     devices, memory = problem.cluster.devices, problem.memory_model
     replica = sum(memory.state_bytes.values()) + sum(memory.variable_bytes.values()) / len(devices)
     if len(devices) < 2 or replica > min(each.capacity_bytes for each in devices):
-        return None
-    splits = rewrite.along_samples(problem.graph, len(devices))
-    try:
-        graph = rewrite.applied(problem.graph, (*problem.graph.rewrites, *splits))
-    except RewriteError:
-        return None
-    return Sequenced.rewritten(problem, graph)
+        return
+    for parts in (rewrite.replicate, rewrite.along_samples):
+        with suppress(RewriteError):
+            rewrites = parts(problem.graph, len(devices))
+            graph = rewrite.applied(problem.graph, (*problem.graph.rewrites, *rewrites))
+            made = Sequenced.rewritten(problem, graph)
+            if made is not None:
+                yield made
 
 
 def _split_while_it_gains(begun: Sequenced, deadline: float) -> tuple[Sequenced, str]:
@@ -194,7 +226,8 @@ def _split_while_it_gains(begun: Sequenced, deadline: float) -> tuple[Sequenced,
             return best, ended
         best = cut
         if tell is not None:
-            tell(best.finish_s, f"{len(best.rewrites)} operators in parts")
+            count = sum(isinstance(each, Split) for each in best.rewrites)
+            tell(best.finish_s, f"{count} operators in parts")
 
 
 def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
@@ -205,9 +238,9 @@ def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
         for split in options:
             if time.perf_counter() > deadline:
                 return best, "time"
-            cut = now.cut(split)
-            if cut is not None and (best is None or cut.finish_s < best.finish_s):
-                best = cut
+            for cut in now.cut(split):
+                if best is None or cut.finish_s < best.finish_s:
+                    best = cut
         if options:
             return best, "no gain"
     return None, "nothing left to split"
@@ -238,9 +271,22 @@ def longest_operators(now: Sequenced) -> list[int]:
 
 
 def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
-    """The one that is foreseen to take least, where the problem has what foresees; else the first."""
+    """The one that is foreseen to take least, where the problem has what foresees; else the first.
+
+    Raises:
+        ConfigError: the schedule can have none of them.
+    """
     evaluate = problem.evaluate
     if evaluate is None:
         return made[0], {}
-    seconds = [evaluate(each.placement()).iteration_s for each in made]
+    seconds: list[float] = []
+    refused: ConfigError | None = None
+    for each in made:
+        try:
+            seconds.append(evaluate(each.placement()).iteration_s)
+        except ConfigError as error:  # a schedule that has no copies of weights
+            refused = error
+            seconds.append(math.inf)
+    if refused is not None and min(seconds) == math.inf:
+        raise refused
     return made[seconds.index(min(seconds))], {"foreseen_s": seconds}

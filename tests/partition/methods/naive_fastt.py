@@ -10,7 +10,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
-from netsplit.rewrite import Split, applied, rewritten_costs, split_axes
+from netsplit.rewrite import Rewrite, Split, applied, copies_after, rewritten_costs, split_axes
 
 Task = tuple[str, str]  # "f" or "b", and the node
 
@@ -139,25 +139,48 @@ def dpos(problem: Problem) -> Timed:
         finish[t] = start + own
         if own > 0:
             busy[p].append((start, finish[t]))
-    return Timed(problem, device_of, max(finish.values()))
+    return Timed(problem, device_of, max(finish.values()) + _sums_s(problem, device_of))
 
 
-def os_dpos_start(problem: Problem, begin: tuple[Split, ...]) -> Timed:
+def _sums_s(problem: Problem, device_of: dict[str, int]) -> float:
+    """Rings over the devices with copies of the same weights, one after another."""
+    graph, names = problem.graph, [device.name for device in problem.cluster.devices]
+    weights = {init.held_as: init.nbytes for init in graph.initializers.values() if init.requires_grad}
+    there = {
+        k: sorted({
+            device_of[v] for v, node in graph.nodes.items()
+            if any(graph.initializers[own].held_as == k for own in node.initializers)
+        })
+        for k in weights
+    }  # fmt: skip
+    total = 0.0
+    for group in {tuple(devices) for devices in there.values() if len(devices) > 1}:
+        nbytes = sum(weights[k] for k in weights if tuple(there[k]) == group)
+        links = [
+            problem.cluster.links[names[p], names[q]]
+            for p, q in zip(group, group[1:] + group[:1], strict=True)
+        ]
+        piece_s = max(link.latency_s + link.seconds_per_byte * nbytes / len(group) for link in links)
+        total += 2 * (len(group) - 1) * piece_s
+    return total
+
+
+def os_dpos_start(problem: Problem, begin: tuple[Rewrite, ...]) -> Timed:
     """DPOS of the graph with `begin` done."""
     return dpos(_cut(problem, begin))
 
 
-def os_dpos(problem: Problem, begin: tuple[Split, ...] = ()) -> tuple[tuple[Split, ...], Timed]:
+def os_dpos(problem: Problem, begin: tuple[Rewrite, ...] = ()) -> tuple[tuple[Rewrite, ...], Timed]:
     """Algorithm 2, from the graph with `begin` done already."""
     done, best = begin, dpos(_cut(problem, begin))
     while True:
         split, tried = _best_split(problem, done, best)
         if tried is None or tried.finish_s >= best.finish_s * (1 - 1e-9):
             return done, best
-        done, best = (*done, split), tried
+        done, best = (*done, *split), tried
 
 
-def _best_split(problem: Problem, done: tuple[Split, ...], best: Timed):
+def _best_split(problem: Problem, done: tuple[Rewrite, ...], best: Timed):
     graph = best.problem.graph
     for v in _longest_first(best):
         axes = split_axes(graph, v)
@@ -172,7 +195,10 @@ def _best_split(problem: Problem, done: tuple[Split, ...], best: Timed):
             tried = []
             for split in options:
                 with suppress(RewriteError):
-                    tried.append((split, dpos(_cut(problem, (*done, split)))))
+                    tried.append(((split,), dpos(_cut(problem, (*done, split)))))
+                    copied = (split, *copies_after(graph, (split,)))
+                    if len(copied) > 1:
+                        tried.append((copied, dpos(_cut(problem, (*done, *copied)))))
             return min(tried, key=lambda each: each[1].finish_s, default=(None, None))
     return None, None
 
@@ -194,6 +220,6 @@ def _longest_first(best: Timed) -> list[str]:
     return sorted(path, key=seconds, reverse=True)
 
 
-def _cut(problem: Problem, splits: tuple[Split, ...]) -> Problem:
+def _cut(problem: Problem, splits: tuple[Rewrite, ...]) -> Problem:
     graph = applied(problem.graph, splits)
     return replace(problem, graph=graph, costs=rewritten_costs(problem.costs, problem.graph, graph))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,11 +18,13 @@ from netsplit.errors import ConfigError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Choice, OsDpos, Problem
 from netsplit.partition.methods.dpos import Order
+from netsplit.partition.methods.os_dpos import sums_s
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, SingleBatch
-from netsplit.rewrite import Split, along_samples, applied
+from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.rewrite import CopyWeights, Rewrite, Split, along_samples, applied, replicate, rewritten_costs
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.nets import CASES, SGD
@@ -83,11 +86,11 @@ def models(draw: st.DrawFn) -> Problem:
 @given(problem=models())
 def test_splits_and_finish_are_those_of_the_algorithm_read_off_the_page(start: str, problem: Problem) -> None:
     whole = naive_fastt.dpos(problem)
-    begin: tuple[Split, ...] = ()
+    begins: list[tuple[Rewrite, ...]] = [()]
     if start == "data_parallel":
-        begin = along_samples(problem.graph, len(problem.cluster.devices))
-        if naive_fastt.os_dpos_start(problem, begin).finish_s >= whole.finish_s:
-            begin = ()
+        count = len(problem.cluster.devices)
+        begins += [replicate(problem.graph, count), along_samples(problem.graph, count)]
+    begin = min(begins, key=lambda each: naive_fastt.os_dpos_start(problem, each).finish_s)
     splits, best = naive_fastt.os_dpos(problem, begin)
     placement = OsDpos(start=start, time_limit_s=10**6).partition(problem)  # type: ignore[arg-type]
     assert placement.rewrites == splits
@@ -121,6 +124,41 @@ def test_the_longest_operator_of_the_critical_path_is_split_first() -> None:
     assert first.node == "linear_1"
     assert len(first.sizes) == 3
     assert placement.report.objective < 0.5 * placement.report.notes["whole_s"]
+
+
+def layers_of_weights(pace: float) -> Problem:
+    """Layers that take a second each way, and all else a tenth of that."""
+    graph = branches((2,))
+    reached = graph.requires_backward
+    seconds = {v: 1.0 if node.initializers else 0.1 for v, node in graph.nodes.items()}
+    nodes = {
+        v: NodeSeconds(seconds[v], seconds[v] * bool(reached & {*node.outputs}))
+        for v, node in graph.nodes.items()
+    }
+    costs = Costs({"cpu": DeviceCosts(nodes, accumulate_s_per_byte=1e-9)}, 2)
+    return Problem(graph, costs, cluster_of([ROOMY] * 2, seconds_per_byte=pace))
+
+
+def test_weights_are_copied_where_that_ends_sooner() -> None:
+    """The sums of copies count in what the answer takes."""
+    problem = layers_of_weights(pace=3e-4)
+    placement = OsDpos().partition(problem)
+    assert any(isinstance(each, CopyWeights) for each in placement.rewrites)
+    graph = applied(problem.graph, placement.rewrites)
+    after = replace(problem, graph=graph, costs=rewritten_costs(problem.costs, problem.graph, graph))
+    assert sums_s(after, placement.device_of) > 0
+    served = along_samples(problem.graph, 2)
+    assert placement.report.objective < naive_fastt.os_dpos_start(problem, served).finish_s
+    verify(after, placement).require()
+
+
+def test_where_a_schedule_has_no_copies_another_beginning_is_answered() -> None:
+    problem = layers_of_weights(pace=3e-4)
+    by = Simulated(problem.graph, problem.cluster, problem.costs, AsyncOneFOneB(2))
+    assert any(isinstance(each, CopyWeights) for each in OsDpos().partition(problem).rewrites)
+    placement = OsDpos().partition(replace(problem, evaluate=by))
+    assert math.inf in placement.report.notes["foreseen_s"]
+    assert by.program(placement).asynchronous
 
 
 def test_nothing_is_split_where_moving_takes_longer_than_computing() -> None:
