@@ -15,6 +15,7 @@ from torch import nn
 
 import netsplit
 from netsplit.errors import ConfigError, RewriteError
+from netsplit.formats.placements import read_placement
 from netsplit.graph import Graph, capture, files, initial_values
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Problem
@@ -391,6 +392,11 @@ def test_a_parallel_model_with_copies(pools: Pools, tmp_path: Path, schedule: Sc
     ):  # fmt: skip
         plan = trained.plan
         assert "parts" in str(plan.summary())
+        (tmp_path / "placement.json").write_text(json.dumps(plan.placement.to_dict()))
+        again = read_placement(tmp_path / "placement.json", plan.problem)
+        assert (again.rewrites, again.device_of) == (plan.placement.rewrites, plan.placement.device_of)
+        states = [use.state_bytes for use in plan.explain().devices]
+        assert states[0] == states[1] > 0
         assert sum(e.kind == "reduce" for e in plan.simulated[1].events) == 2
         losses = [trained.train_batch(*batch) for batch in given_batches[:2]]
         trained.save_checkpoint(tmp_path / "saved")
