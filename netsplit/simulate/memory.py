@@ -11,7 +11,7 @@ Mirrors what the executor holds, storage by storage:
     Backward         gradients, from operator to operator; saved tensors go as they are used
     … its weight part  what convolutions and products read, and the gradients of their outputs
     … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
-    Reduce           the gradients once more, in one vector, until the Step
+    Reduce           the gradients once more, in one vector, until the next Reduce or the Step
     Send             the tensor, until the next computation is over; a small one until something arrives
                      that was made from it (`program.acknowledge`)
     Recv             the buffer, from the instruction on
@@ -406,6 +406,7 @@ class _DeviceMemory:
         self._hold(ins.variable, ins.microbatch, transfer=True)
 
     def _reduce(self, ins: Reduce) -> None:
+        self._finish_sum()
         if ins.kind == "gradients":
             key = ("sum of gradients", -1, ins.tag)
             summed = (self.graph.initializers[k].nbytes for k in self.program.summed(ins.devices))
@@ -413,13 +414,17 @@ class _DeviceMemory:
             self.sums.append(key)
 
     def _step(self, ins: Step) -> None:
-        for key in self.sums:  # in whose place the gradients were
-            self.storages.release(key, transfer=True)
-        self.sums = []
+        self._finish_sum()
         self._see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
         stepped = self.with_gradient.pop(ins.number, set())
         self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
         self.versions.step()
+
+    def _finish_sum(self) -> None:
+        """The sum that is under way takes the gradients' place."""
+        for key in self.sums:
+            self.storages.release(key, transfer=True)
+        self.sums = []
 
     def _arrived(self, index: int) -> None:
         """Let go of what has been sent."""

@@ -307,6 +307,22 @@ def test_bytes_of_copies_are_predicted(offload: str | None) -> None:
     assert min(peaks.values()) > 3 * nbytes
 
 
+def test_a_sum_s_vector_takes_the_gradients_place_before_the_next_sum() -> None:
+    """Of two sums with different devices the bytes are those of one at a time."""
+    draw = torch.Generator().manual_seed(2)
+    x, y = torch.randn(8, 300, generator=draw), torch.randint(10, (8,), generator=draw)
+    layers = nn.Linear(300, 200), nn.GELU(), nn.Linear(200, 250), nn.GELU(), nn.Linear(250, 10)
+    model = nn.Sequential(*layers)
+    graph = capture(model, LOSS, (x, y))
+    graph = applied(graph, replicate(graph, 2))
+    program = compiled(graph, by_number(graph) | {"linear_1:1": "cpu:2"}, 3, SingleBatch())
+    assert sum(isinstance(ins, Reduce) for ins in program.instructions["cpu:0"]) == 2
+    runtime = LocalRuntime(program, cpus(3), initial_values(model, graph), MOMENTUM)
+    runtime.train_batch((x,), y)
+    peaks = predicted_peak_bytes(program, 3, {})
+    assert metered_iteration(runtime, (x,), y) == pytest.approx(peaks, rel=0.02)
+
+
 def test_seconds_of_a_sum_are_of_the_bytes_that_its_devices_have() -> None:
     graph = copied()
     program = compiled(graph, by_number(graph), 3, GPipe(4))
