@@ -6,6 +6,10 @@
 
 Those by name that take more than `--behind` times the fastest are left out after the warm-up. Ratios are made
 within a round; of the rounds' the median counts. Above 1 the plan by name is slower than the whole plan.
+
+The best by name is the least of many medians, chosen by the very rounds that judge it. Beside it stand the one that
+was first in the two rounds before, and those by name that are the whole plan's own program, deployed once more:
+how far these are from 1 is noise of deployments, which the noise floor (one deployment, twice) does not show.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.program import Program
 from netsplit.program.schedules import SCHEDULES
 from netsplit.tables import Column, Table
 from netsplit.training.parallel import ParallelModel
@@ -58,6 +63,8 @@ class RunRow:
     floor: Ratio
     best: str  # of those by name, as measured
     ratio: Ratio  # of the best
+    before: Ratio  # of the one by name that was first in the two rounds before
+    same: list[float]  # of those by name whose program is the whole plan's
     others: dict[str, float]  # by name -> ratio of those that ran all rounds
     tried: int
 
@@ -91,7 +98,9 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
             models = {WHOLE: _deployed(session, planner, plan, WHOLE)}
             for name, by_name, named in _by_name(session, cfg, batch):
                 models[name] = _deployed(session, by_name, named, name)
-            rounds = _raced(session, models, batch, options)
+            rounds, first = _raced(session, models, batch, options)
+            program = models[WHOLE].runtime.program
+            same = {name for name, model in models.items() if _alike(model.runtime.program, program)}
     assert planner.decided is not None
     ran = [name for name in models if name != WHOLE and rounds.has(name)]
     ratios = {name: rounds.ratio(name, WHOLE) for name in ran}
@@ -100,7 +109,8 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
     return RunRow(
         words.split()[0], workers, str(options.capacity), planner.decided.lines[0], decided_s,
         plan.simulated[1].iteration_s, seconds[len(seconds) // 2], rounds.ratio(AGAIN, WHOLE), best,
-        ratios[best], {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
+        ratios[best], rounds.ratio(first, WHOLE), [ratios[name].median for name in ran if name in same],
+        {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
     )  # fmt: skip
 
 
@@ -129,7 +139,8 @@ def _deployed(session: Session, planner: Any, plan: Any, name: str) -> ParallelM
 
 def _raced(
     session: Session, models: dict[str, ParallelModel], batch: Any, options: argparse.Namespace
-) -> Rounds:
+) -> tuple[Rounds, str]:
+    """The rounds, and which plan by name was the fastest of them before they began."""
     pids = tuple(hello.pid for hello in session.pool.hellos)
 
     def ready(name: str) -> None:
@@ -145,11 +156,16 @@ def _raced(
     rounds.round()
     took = {name: min(seconds) for name, seconds in rounds.seconds.items()}
     limit_s = options.behind * min(took.values())
+    limit_s = max(limit_s, min(s for name, s in took.items() if name != WHOLE))
     going = [name for name in models if name == WHOLE or took[name] <= limit_s]
     raced = Rounds([*(contender(name, name) for name in going), contender(AGAIN, WHOLE)])
     for _ in range(options.rounds):
         raced.round()
-    return raced
+    return raced, min((name for name in going if name != WHOLE), key=took.__getitem__)
+
+
+def _alike(one: Program, other: Program) -> bool:
+    return (one.instructions, one.segments) == (other.instructions, other.segments)
 
 
 def _said(row: RunRow) -> str:
@@ -164,14 +180,16 @@ def _table(rows: list[RunRow]) -> Table:
         Column("model", text=True), Column("workers"), Column("of each", text=True),
         Column("whole plan", text=True), Column("decided s", ",.0f"), Column("ms", ",.0f", 1e3),
         Column("predicted ms", ",.0f", 1e3), Column("floor", text=True), Column("best by name", text=True),
-        Column("best by name / whole", text=True), Column("by name"),
+        Column("best by name / whole", text=True), Column("first before / whole", text=True),
+        Column("same program / whole", text=True), Column("by name"),
     )  # fmt: skip
     return Table(
         columns,
         [
             (
                 row.model, row.workers, row.capacity, row.whole, row.decided_s, row.iteration_s,
-                row.predicted_s, str(row.floor), row.best, str(row.ratio), row.tried,
+                row.predicted_s, str(row.floor), row.best, str(row.ratio), str(row.before),
+                ", ".join(f"{ratio:.3f}" for ratio in row.same) or "none", row.tried,
             )
             for row in rows
         ],
