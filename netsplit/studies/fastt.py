@@ -25,6 +25,7 @@ from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.rewrite import CopyWeights, Rewrite, Split, rewrite_from
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import StudyResult
 from netsplit.tables import Cell, Column
@@ -159,7 +160,7 @@ def _compared(
         batch / plan.objective_s,
         ddp_s / plan.objective_s - 1 if ddp_s else None,
         str(notes["start"]),
-        _in_words(plan),
+        in_words([rewrite_from(each) for each in plan.placement.report.notes["splits"]]),
         _order_gain(plan),
         plan.seconds,
     )
@@ -203,11 +204,13 @@ def _order_gain(plan: Plan) -> float:
     return 1 - plan.objective_s / verified(plan.problem, queued, bound_limit_s=0.1).objective_s
 
 
-def _in_words(plan: Plan) -> str:
-    """As "conv2d_3 along 0 in 4, conv2d_4 along 1 in 2"."""
+def in_words(rewrites: Sequence[Rewrite]) -> str:
+    """As "conv2d_3 along 0 in 4 with copied weights, conv2d_4 along 1 in 2"."""
+    copied = {each.node.rpartition(":")[0] for each in rewrites if isinstance(each, CopyWeights)}
     splits = [
-        f"{each['node']} along {each['axis']} in {len(each['sizes'])}"
-        for each in plan.placement.report.notes["splits"]
+        f"{each.node} along {each.axis} in {len(each.sizes)}{' with copied weights' * (each.node in copied)}"
+        for each in rewrites
+        if isinstance(each, Split)
     ]
     return ", ".join(splits) or "none"
 

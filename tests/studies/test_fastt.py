@@ -8,8 +8,9 @@ from torch import nn
 
 from netsplit.data.synthetic import synthetic
 from netsplit.errors import ConfigError
+from netsplit.rewrite import CopyWeights, Split
 from netsplit.studies import ByName, ModelCase, V100Servers, largest_batches, split_speeds
-from netsplit.studies.fastt import out_of_place
+from netsplit.studies.fastt import in_words, out_of_place
 
 
 def mlp() -> nn.Module:
@@ -67,3 +68,9 @@ def test_servers_are_whole_and_joined_by_slower_links() -> None:
 def test_nothing_is_written_in_place_afterwards() -> None:
     relu = out_of_place(mlp())[2]  # type: ignore[index]
     assert relu.inplace is False
+
+
+def test_splits_are_told_with_their_copies() -> None:
+    cut = Split("linear", 0, (4, 4)), CopyWeights("linear:1", 1), Split("conv2d", "input.1", (2, 1))
+    assert in_words(cut) == "linear along 0 in 2 with copied weights, conv2d along input.1 in 2"
+    assert in_words(()) == "none"
