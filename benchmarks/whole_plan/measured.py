@@ -7,9 +7,9 @@
 Those by name that take more than `--behind` times the fastest are left out after the warm-up. Ratios are made
 within a round; of the rounds' the median counts. Above 1 the plan by name is slower than the whole plan.
 
-The best by name is the least of many medians, chosen by the very rounds that judge it. Beside it stand the one
-that was first in the two rounds before, and those by name that are the whole plan's own program, deployed once
-more: how far these are from 1 is noise of deployments, which the floor (one deployment, twice) does not show.
+The best by name is the least of many medians, chosen by the very rounds that judge it. Beside it stand the
+one that was first in the two rounds before, and those by name that are the whole plan's own program, deployed
+once more: how far these are from 1 is noise of deployments, which the floor (one, run twice) does not show.
 """
 
 from __future__ import annotations
