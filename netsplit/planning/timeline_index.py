@@ -52,14 +52,17 @@ class TimelineIndex:
 
     def summing(self) -> list[tuple[str, ...]]:
         """Sets of devices that sum gradients: replicas, and those with copies of one parameter."""
+        return list(dict.fromkeys([*self.replicas.values(), *self.copying()]))
+
+    def copying(self) -> list[tuple[str, ...]]:
+        """Sets of devices with copies of one parameter."""
         graph, where = self.problem.graph, self.placement.device_of
         having: dict[str, set[str]] = {}
         for name, node in graph.nodes.items():
             for init in (graph.initializers[k] for k in node.initializers):
                 if init.requires_grad:
                     having.setdefault(init.held_as, set()).add(where[name])
-        several = [tuple(p for p in self.kind_of if p in each) for each in having.values() if len(each) > 1]
-        return list(dict.fromkeys([*self.replicas.values(), *several]))
+        return [tuple(p for p in self.kind_of if p in each) for each in having.values() if len(each) > 1]
 
     def on(self, device: str, i: int) -> str:
         """Who computes micro-batch i of what was placed on a device."""

@@ -82,7 +82,7 @@ class _OrderCheck:
     def counts(self) -> Iterator[str]:
         """Every segment once per micro-batch and direction; as many steps as the program says."""
         training = self.index.program.training
-        stepping = {p for group in self.index.summing() for p in group if training}
+        stepping = {p for group in self.index.copying() for p in group if training}
         for s, segment in enumerate(self.index.program.segments):
             trained = training and any(name in self.index.trained for name in segment.nodes)
             anew = self.index.placement.recomputed
