@@ -44,6 +44,7 @@ SCHEDULES: tuple[Schedule, ...] = (
     OneFOneB(4),
     OneFOneB(4, recompute=True, delay_weights=True),
     EagerOneFOneB(4),
+    EagerOneFOneB(4, delay_weights="minimal"),
     Interleaved(4),
     ZBH1(4),
     ZBV(4),
@@ -135,6 +136,7 @@ def programs(
     program = compile_program(
         graph, device_of, priority, cluster, schedule, replicas=replicas, turns=turns if uneven else {},
         shared_norm=schedule.update_every is None and rng.random() < 0.3,
+        costs=costs if schedule.timed else None,
     )  # fmt: skip
     return Drawn(problem, placement, program, simulate(program, cluster, costs))
 

@@ -14,13 +14,24 @@ from netsplit.errors import ConfigError
 from netsplit.graph.order import longest_before
 from netsplit.partition.base import device_in_turn
 
-__all__ = ["Compute", "Phase", "Pipeline", "Recompute", "Schedule", "TaskTimes", "split_backward"]
+__all__ = [
+    "Compute",
+    "Delay",
+    "Phase",
+    "Pipeline",
+    "Recompute",
+    "Schedule",
+    "TaskTimes",
+    "split_backward",
+]
 
 Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
 Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
 Recompute: TypeAlias = Literal[True, False, "auto"]
 """Of all segments, of none, or of what a device has no room for (`planning.recomputation`)."""
+Delay: TypeAlias = Literal[True, False, "minimal"]
+"""Of all backwards, of none, or of as few as cover what other devices wait for (`lists.minimal_delay`)."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +121,22 @@ class Schedule(ABC):
     With `recompute` a segment's activations are not kept from forward to backward but computed again; "auto"
     leaves it to the placement (`Placement.recomputed`), in which planning chooses.
     With `delay_weights` the weights' gradients are computed after the gradients that other devices
-    wait for have been sent (AlpaComm, "backward weight delaying").
+    wait for have been sent (AlpaComm, "backward weight delaying"); where it is "minimal", only as far as the
+    costs say that this shortens the iteration, which some schedules can (`delays_minimally`).
     """
 
     name: ClassVar[str]
     fine_segments: ClassVar[bool] = False
     """Segments are cut at every transfer (see `program.segments`)."""
-    timed: ClassVar[bool] = False
-    """Goes by `Pipeline.times`, and has several `orders`."""
+    delays_minimally: ClassVar[bool] = False
     microbatches: int
     recompute: Recompute
-    delay_weights: bool
+    delay_weights: Delay
+
+    @property
+    def timed(self) -> bool:
+        """Whether it goes by `Pipeline.times`, and has several `orders`."""
+        return self.delay_weights == "minimal"
 
     @abstractmethod
     def order(self, pipeline: Pipeline) -> list[Compute]:
@@ -161,7 +177,13 @@ class Schedule(ABC):
 
     def __post_init__(self) -> None:
         check_numbers(**{"schedule.microbatches": self.microbatches})
-        check_switches(**{"schedule.delay_weights": self.delay_weights})
+        if self.delay_weights != "minimal":
+            check_switches(**{"schedule.delay_weights": self.delay_weights})
+        elif not self.delays_minimally:
+            raise ConfigError(
+                f"schedule.delay_weights is minimal, which {self.name} does not know: choose 1f1b, "
+                "eager_1f1b or interleaved_1f1b, or give true or false."
+            )
         if not isinstance(self.recompute, bool) and self.recompute != "auto":
             raise ConfigError(f"schedule.recompute is {self.recompute!r}: give true, false or auto.")
 

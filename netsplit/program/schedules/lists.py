@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from netsplit.program.schedules.base import Compute, Pipeline, TaskTimes
 
-__all__ = ["Begun", "begin_all", "by_device", "merged_lists"]
+__all__ = ["Begun", "begin_all", "by_device", "merged_lists", "minimal_delay"]
+
+_EQUAL = 1e-9  # of a makespan: sums of floats in another order differ by less
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,65 @@ def merged_lists(
     begun = begin_all(pipeline, lists, durations)
     assert begun is not None, "the devices' lists wait in a circle"
     return begun.order()
+
+
+def minimal_delay(pipeline: Pipeline, order: Sequence[Compute], durations: TaskTimes) -> list[Compute]:
+    """The order with as few weight gradients put off, by as little, as make it as short as that can.
+
+    Source: AlpaComm, end of section 4: a backward's second part, the weights' gradients, is put off by what a
+    cost model says is needed to cover the communication of the first part's results, and no more, since what
+    is put off is kept in memory. Here a device puts off those of segments whose gradients travel, by the
+    least number of its backwards that gives the least makespan; then of those segments each is made whole
+    again without which the makespan is the same. Where nothing is gained the order stays.
+
+    Args:
+        order: with whole backwards.
+    """
+    lists = by_device(pipeline, order)
+    plain = begin_all(pipeline, lists, durations)
+    assert plain is not None, "the devices' lists wait in a circle"
+    best, delay, split = plain, 0, frozenset[int]()
+    travelling = _travelling(pipeline, durations)
+    for more in range(1 + max(map(len, lists.values()), default=0)):
+        begun = begin_all(pipeline, _put_off(lists, travelling, more), durations)
+        if begun is not None and begun.makespan < best.makespan * (1 - _EQUAL):
+            best, delay, split = begun, more, travelling
+        elif more > delay + len(lists):
+            break
+    for s in sorted(split, reverse=True):
+        begun = begin_all(pipeline, _put_off(lists, split - {s}, delay), durations)
+        if begun is not None and begun.makespan <= best.makespan * (1 + _EQUAL):
+            best, split = begun, split - {s}
+    return best.order() if split else list(order)
+
+
+def _travelling(pipeline: Pipeline, durations: TaskTimes) -> frozenset[int]:
+    """Trained segments with weights, whose gradients take time to another device that waits for them."""
+    return frozenset(
+        v
+        for (u, v, p, q), seconds in durations.returning.items()
+        if seconds > 0 and p != q and {u, v} <= pipeline.trained and durations.computing["weight", v, q] > 0
+    )
+
+
+def _put_off(
+    lists: Mapping[str, Sequence[Compute]], split: Collection[int], backwards: int
+) -> dict[str, list[Compute]]:
+    """Backwards of these segments in two parts, the second after so many further backwards of the device."""
+
+    def of(tasks: Sequence[Compute]) -> Iterator[Compute]:
+        waiting: deque[Compute] = deque()
+        for phase, s, i in tasks:
+            if phase != "backward" or s not in split:
+                yield phase, s, i
+                continue
+            yield "input", s, i
+            waiting.append(("weight", s, i))
+            if len(waiting) > backwards:
+                yield waiting.popleft()
+        yield from waiting
+
+    return {name: list(of(tasks)) for name, tasks in lists.items()}
 
 
 def _earliest(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from netsplit.program.schedules.base import Compute, Pipeline, Recompute, Schedule, split_backward
+from netsplit.program.schedules.base import Compute, Delay, Pipeline, Recompute, Schedule, split_backward
+from netsplit.program.schedules.lists import minimal_delay
 from netsplit.program.schedules.order import Policy, list_schedule
 
 __all__ = ["EagerOneFOneB", "Interleaved", "OneFOneB", "backward_first", "warm_up"]
@@ -41,8 +42,9 @@ class OneFOneB(Schedule):
 
     microbatches: int = 4
     recompute: Recompute = False
-    delay_weights: bool = False
+    delay_weights: Delay = False
     name: ClassVar[str] = "1f1b"
+    delays_minimally: ClassVar[bool] = True
 
     def in_flight(self, devices: int) -> int:
         return min(self.microbatches, devices)
@@ -51,9 +53,21 @@ class OneFOneB(Schedule):
         return warm_up(pipeline)
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
+        return self.orders(pipeline)[0]
+
+    def orders(self, pipeline: Pipeline) -> list[list[Compute]]:
+        """Where weights are delayed as little as needed, backwards that are whole may yet simulate better."""
+        tasks = self.whole(pipeline)
+        if self.delay_weights != "minimal":
+            return [split_backward(tasks) if self.delay_weights else tasks]
+        if pipeline.times is None:
+            return [tasks]
+        return [minimal_delay(pipeline, tasks, pipeline.times), tasks]
+
+    def whole(self, pipeline: Pipeline) -> list[Compute]:
+        """The order of whole backwards."""
         policy = Policy(backward_first, self.limits(pipeline))
-        tasks = list_schedule(pipeline, self.microbatches, policy)
-        return split_backward(tasks) if self.delay_weights else tasks
+        return list_schedule(pipeline, self.microbatches, policy)
 
 
 @dataclass(frozen=True)
@@ -88,7 +102,7 @@ class Interleaved(OneFOneB):
     def in_flight(self, devices: int) -> int:
         return min(self.microbatches, 2 * devices - 1)
 
-    def order(self, pipeline: Pipeline) -> list[Compute]:
+    def whole(self, pipeline: Pipeline) -> list[Compute]:
         names, depth, height = pipeline.names, pipeline.depths(), pipeline.heights()
         p = len(names)
         chunks = {name: sum(name in devices for devices in pipeline.devices) for name in names}
@@ -101,5 +115,4 @@ class Interleaved(OneFOneB):
             return (0, i // p, height[s], i % p, -s)
 
         policy = Policy(urgency, [self.microbatches] * len(pipeline), on_device)
-        tasks = list_schedule(pipeline, self.microbatches, policy)
-        return split_backward(tasks) if self.delay_weights else tasks
+        return list_schedule(pipeline, self.microbatches, policy)

@@ -50,12 +50,15 @@ class Searched(Schedule):
     recompute: bool = False
     delay_weights: bool = True
     name: ClassVar[str] = "searched"
-    timed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kept is not None:
             check_numbers(**{"schedule.kept": self.kept})
+
+    @property
+    def timed(self) -> bool:
+        return True
 
     def in_flight(self, devices: int) -> int:
         most = self.microbatches if self.kept is None else ceil(self.kept * devices)

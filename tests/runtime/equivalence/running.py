@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import Program, Schedule, compile_program
 from netsplit.program.schedules import (
     ZBH1,
@@ -70,6 +71,7 @@ SCHEDULES: dict[str, Schedule] = {
     **_PLAIN,
     **{f"{name}+recompute": replace(each, recompute=True) for name, each in _PLAIN.items()},  # type: ignore[type-var]
     **{f"{name}+delayed": replace(each, delay_weights=True) for name, each in _PLAIN.items()},  # type: ignore[type-var]
+    "eager_1f1b+minimal": EagerOneFOneB(4, delay_weights="minimal"),
     "gpipe+recompute+delayed": GPipe(4, recompute=True, delay_weights=True),
     "zb_h1": ZBH1(4),
     "zb_h1+recompute": ZBH1(4, recompute=True),
@@ -121,6 +123,9 @@ def compiled(
     graph: Graph, placed: Placed | dict[str, str], devices: int, schedule: Schedule, **options: Any
 ) -> Program:
     device_of, priority = placed if isinstance(placed, tuple) else (placed, graph.position)
+    if schedule.delay_weights == "minimal":  # in these seconds splitting pays wherever a gradient travels
+        seconds = {node.name: NodeSeconds(1.0, 2.0, float(bool(node.initializers))) for node in graph}
+        options["costs"] = Costs({"cpu": DeviceCosts(seconds)}, 2)
     return compile_program(graph, device_of, priority, cpus(devices), schedule, **options)
 
 
