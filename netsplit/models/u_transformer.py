@@ -131,7 +131,7 @@ class UTransformer(nn.Module):
         if tuple(images.shape[2:]) != (self.image_size, self.image_size):
             raise ConfigError(
                 f"model.image_size is {self.image_size}, but images have "
-                f"{images.shape[2]}x{images.shape[3]} pixels: give the dataset's size."
+                f"{images.shape[2]}x{images.shape[3]} pixels: give one the other's size."
             )
         x, skips = images, []
         for down in self.down:
