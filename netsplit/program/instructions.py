@@ -173,8 +173,8 @@ class Program:
     tail: Graph | None = None
     """The same graph at the size of the last micro-batch, where that has fewer samples."""
     lasting: frozenset[str] = frozenset()
-    """Transfer nodes' outputs "k@q" that are the same for all micro-batches, so that q is sent them once, with
-    its first micro-batch; the gradients of all that q computes go back with the last one's, as one sum."""
+    """Transfer nodes' outputs "k@q" that are the same for all micro-batches: q is sent them once, with its
+    first micro-batch; gradients of all of its micro-batches go back with the last one's, as one sum."""
 
     @cached_property
     def asynchronous(self) -> bool:

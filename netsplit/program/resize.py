@@ -40,7 +40,7 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
         own = program.graph.nodes[k].inputs[0]
         if tail.variables[own].shape != graph.variables[own].shape:
             raise NetSplitError(
-                f"'{own}', a part of the model's weights, has another size for {tail.batch_size} samples than "
+                f"'{own}', made of the model's weights, has another size for {tail.batch_size} samples than "
                 f"for {graph.batch_size}: use a number of samples that batch_size divides."
             )
     device_of = {name: program.device_of[name] for name in graph.nodes}

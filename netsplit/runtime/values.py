@@ -68,8 +68,8 @@ class IterationValues:
         self.parts.setdefault((k, i), []).append((place, grad))
 
     def collect(self, k: str, i: int, backwards: int) -> None:
-        """After one of so many backwards of micro-batch i that read a lasting `k`: add up what they gave, once
-        all are over, in the order in which a parameter would get it.
+        """After one of so many backwards of micro-batch i that read a lasting `k`: add what they gave to the
+        sum once all are over, as a parameter would have it.
         """
         left = self.to_come[k, i] = self.to_come.get((k, i), backwards) - 1
         total = None if left else self.total_gradient(k, i)
