@@ -54,7 +54,7 @@ from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["Calibration", "calibrate", "located", "predicted_here"]
+__all__ = ["Calibration", "calibrate", "identity_of", "located", "predicted_here"]
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def _of_kind(
     device, spec = cluster.devices[rank], pool.spec
     digest = profile_digest(
         task.graph,
-        pool.call_one(rank, _identity),
+        identity_of(pool, rank),
         optimizer=describe_optimizer(task.optimizer),
         in_flight=task.in_flight,
         mates=len(mates),
@@ -163,6 +163,11 @@ def _of_kind(
     if not steady and cache.folder is not None:
         cache.unsure[digest] = complete
     return complete
+
+
+def identity_of(pool: WorkerPool, rank: int) -> dict[str, Any]:
+    """What a worker's seconds depend on beside what it computes."""
+    return pool.call_one(rank, _identity)
 
 
 def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:

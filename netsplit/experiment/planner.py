@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.experiment.parts.measured_parts import MeasuredParts
 from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
@@ -58,6 +59,7 @@ class Planner:
     memory: MemoryRule = "lifetimes"  # what fits
     weights: WeightSource | None = None  # of those values that are on the meta device
     decided: WholePlan | None = None  # with the schedule, before this
+    parts: MeasuredParts | None = None  # where seconds are measured
 
     @cached_property
     def captures(self) -> Captures:
@@ -79,7 +81,7 @@ class Planner:
         return Simulated(
             self.graph,
             self.cluster,
-            self.costs,
+            self.all_costs,
             self.schedule,
             shared_norm=self.rule.shared_norm,
             tail=self.tail,
@@ -88,7 +90,12 @@ class Planner:
     @property
     def workload(self) -> Workload:
         """The graph with its measured costs, on this cluster: what `runners.partition` plans from a file."""
-        return Workload(type(self.model).__name__, self.graph, self.costs, self.cluster)
+        return Workload(type(self.model).__name__, self.graph, self.all_costs, self.cluster)
+
+    @property
+    def all_costs(self) -> Costs:
+        """With those of parts that earlier plans had."""
+        return self.costs if self.parts is None else self.parts.added_to(self.costs)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -120,13 +127,14 @@ class Planner:
         if self.decided is not None:
             for line in self.decided.lines:
                 log.log(logging.WARNING if line in self.decided.notes else logging.INFO, "%s", line)
-            return verified(problem, self.decided.placement, self.decided.seconds)
+            return self._measured(verified(problem, self.decided.placement, self.decided.seconds))
         if stages is not None:
             stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
             problem = replace(
                 problem, improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}")
             )
         plan = decide(problem, partitioner, room=partitioner.respects_capacity)
+        plan = self._measured(plan, partitioner.respects_capacity, stages)
         require_replicable(self.graph, plan.placement.replicated)
         plan = replace(plan, problem=replace(plan.problem, improved=None))  # which belongs to the search
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
@@ -134,6 +142,28 @@ class Planner:
             method, peaks = plan.placement.method, plan.simulated[1].peak_bytes
             warn_of_overflow(method, peaks, self.cluster, "the static count fits")
         return plan
+
+    def _measured(self, plan: Plan, room: bool = True, stages: Stages | None = None) -> Plan:
+        """With what its parts take on the workers, where they were not measured before it was decided."""
+        if self.parts is None or not plan.placement.rewrites:
+            return plan
+        if stages is not None:
+            stages.stage("measuring operators in parts")
+        if not self.parts.measure(self.costs, self.graph, plan.problem.graph):
+            return plan
+        # What the method claims of its answer was of other seconds.
+        report = replace(plan.placement.report, status="heuristic", objective=None, bound=None, gap=None)
+        placement = replace(plan.placement, report=report)
+        problem = replace(plan.problem, graph=self.graph).moved_to(self.cluster, self.all_costs)
+        problem = replace(problem, evaluate=self.compiler)
+        measured = verified(problem, placement, plan.seconds, room)
+        log.info(
+            "%s: %.4g ms with the operators in parts measured, %.4g ms before",
+            placement.method,
+            1e3 * measured.objective_s,
+            1e3 * plan.objective_s,
+        )
+        return measured
 
     def programs(self, placement: Placement, program: Program) -> Programs:
         """Of batches of any shapes and sizes; `program` is that of a whole batch."""

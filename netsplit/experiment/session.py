@@ -25,6 +25,7 @@ from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.config import OffloadName, OnNonFinite, ProfileMode, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
+from netsplit.experiment.parts.measured_parts import MeasuredParts
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show, nobody_looks
@@ -211,6 +212,7 @@ class Session:
         return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
             known, max_programs, check, history, weights=source,
+            parts=self._parts(graph, example.tensors, values, optimizer, in_flight),
         )  # fmt: skip
 
     def decided(
@@ -385,12 +387,39 @@ class Session:
         """
         if self.profile == "predicted":
             return predicted_here(graph, optimizer, self.pool, self.cluster)
-        copies = {k: values[k].detach() for k in graph.initializers}
-        task = Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
-        folder = None if self.profile == "off" else self.profile_cache or default_folder()
-        cache = ProfileCache(folder, self.profile == "refresh", _UNSURE)
+        task = _task(graph, batch, values, optimizer, in_flight)
         tell(self.pool, [graph], optimizer)
-        return calibrate(task, self.pool, self.cluster, cache, self.show, alone)
+        return calibrate(task, self.pool, self.cluster, self._cache, self.show, alone)
+
+    @property
+    def _cache(self) -> ProfileCache:
+        folder = None if self.profile == "off" else self.profile_cache or default_folder()
+        return ProfileCache(folder, self.profile == "refresh", _UNSURE)
+
+    def _parts(
+        self,
+        graph: Graph,
+        batch: tuple[Tensor, ...],
+        values: dict[str, Tensor],
+        optimizer: OptimizerFactory,
+        in_flight: int,
+    ) -> MeasuredParts | None:
+        """What will measure operators in parts; None where seconds are predicted."""
+        if self.profile == "predicted":
+            return None
+        task = _task(graph, batch, values, optimizer, in_flight)
+        return MeasuredParts(task, lambda: self.pool, self.cluster, self._cache)
+
+
+def _task(
+    graph: Graph,
+    batch: tuple[Tensor, ...],
+    values: dict[str, Tensor],
+    optimizer: OptimizerFactory,
+    in_flight: int,
+) -> Calibration:
+    copies = {k: values[k].detach() for k in graph.initializers}
+    return Calibration(replace(graph, output_spec=None), batch, copies, optimizer, in_flight)
 
 
 def _complete(costs: Costs, graph: Graph, ema_decay: float | None, offload: OffloadName) -> Costs:

@@ -11,7 +11,7 @@ import torch
 
 from netsplit.graph.arguments import Reference, references
 from netsplit.graph.autocast import autocast_context
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
 from netsplit.graph.storage import storage_of
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "running_statistics",
     "storage_root",
     "touching_initializer",
+    "unchanging",
     "written_by_schema",
     "written_initializers",
     "written_references",
@@ -129,6 +130,30 @@ def touching_initializer(graph: Graph, name: str) -> set[str]:
         if variable.alias_of == INITIALIZER + name:
             touching |= set(variable.consumers)
     return touching
+
+
+_HANDING_ON = frozenset(["aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default"])
+
+
+@once_of
+def unchanging(graph: Graph) -> frozenset[str]:
+    """Variables that are the same for all micro-batches between two optimiser steps: initializers that nobody
+    writes, handed on, cut or put together by operators that read nothing else.
+
+    Their gradients, too, may be summed over the micro-batches before those operators hand them back.
+    """
+    moving = [n for n in graph if n.op in _HANDING_ON and not (_has_mode(n) or n.checkpoint)]
+    if not any(n.initializers for n in moving):
+        return frozenset()
+    written = {root for node in graph if is_here(graph, node) for root in written_storages(graph, node)}
+    same: set[str] = set()
+    for node in moving:
+        roots = {INITIALIZER + k for k in node.initializers} | {
+            storage_of(graph, k) for k in node.outputs if k
+        }
+        if same.issuperset(node.inputs) and written.isdisjoint(roots):
+            same.update(filter(None, node.outputs))
+    return frozenset(same)
 
 
 def running_statistics(node: Node) -> tuple[list[Reference], list[Reference]]:

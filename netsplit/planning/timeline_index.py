@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 
+from netsplit.graph.ir import INITIALIZER
+from netsplit.graph.operators import is_here, written_storages
 from netsplit.partition.base import Placement, Problem, device_in_turn
 from netsplit.profile.costs import DeviceCosts
 from netsplit.program.instructions import Program
@@ -14,6 +17,7 @@ from netsplit.simulate.timeline import Event, Timeline
 __all__ = ["COMPUTING", "Computation", "Copy", "TimelineIndex", "shown"]
 
 TOLERANCE = 1e-9  # of the iteration: sums of floats in another order differ by less
+_OF_WEIGHTS = ("aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default")
 COMPUTING = ("forward", "recompute", "backward", "weight")
 Computation = tuple[str, int, int]  # kind, segment, micro-batch
 Copy = tuple[str, str, int, bool]  # variable, device that has the copy, micro-batch, gradient?
@@ -49,6 +53,36 @@ class TimelineIndex:
             for ins in each
             if hasattr(ins, "update")
         }
+
+    @cached_property
+    def lasting(self) -> frozenset[str]:
+        """Variables that are weights, or made of weights alone, and that nothing writes: all micro-batches
+        have the same where no device steps between them, so a device is sent each once, with one gradient
+        back."""
+        graph = self.problem.graph
+        if self.program.asynchronous:
+            return frozenset()
+        weights = {
+            name
+            for name, node in graph.nodes.items()
+            if node.op in _OF_WEIGHTS
+            and not (node.no_grad or node.checkpoint or node.autocast or node.default_dtype)
+        }
+        if not weights:
+            return frozenset()
+        written = {
+            root
+            for node in graph.nodes.values()
+            if is_here(graph, node)
+            for root in written_storages(graph, node)
+        }
+        lasting: set[str] = set()
+        for name, node in graph.nodes.items():
+            memory = [INITIALIZER + k for k in node.initializers]
+            memory += [graph.variables[k].alias_of or k for k in node.outputs if k]
+            if name in weights and {*node.inputs} <= lasting and not written & {*memory}:
+                lasting.update(k for k in node.outputs if k)
+        return frozenset(lasting)
 
     def summing(self) -> list[tuple[str, ...]]:
         """Sets of devices that sum gradients: replicas, and those with copies of one parameter."""

@@ -97,6 +97,8 @@ class _SecondsCheck:
         nodes = self.index.problem.graph.nodes
         used = {k for name in segment.nodes for k in nodes[name].initializers}
         nbytes = sum(initializers[k].nbytes for k in used if initializers[k].requires_grad)
+        read = {k for name in segment.nodes for k in nodes[name].inputs if k in self.index.lasting}
+        nbytes += sum(self.index.problem.graph.variables[k].nbytes for k in read)
         return nbytes * self.index.costs_of(device).accumulate_s_per_byte
 
     def _step_seconds(self) -> Iterator[str]:

@@ -122,6 +122,10 @@ class _OrderCheck:
                 if other == first:
                     continue
                 needed = any(where[v] == other and v in self.index.trained for v in variable.consumers)
+                if k in self.index.lasting:
+                    expected.update((k, q, i, back) for q, i, back in self._once_of(other))
+                    yield from self._once(k, first, other, needed)
+                    continue
                 for i in self.index.microbatches:
                     home, q = self.index.on(first, i), self.index.on(other, i)
                     expected.add((k, q, i, False))
@@ -132,6 +136,24 @@ class _OrderCheck:
         for key, events in self.index.sends.items():
             if key not in expected:
                 yield f"Nothing needs the {shown(events[0])} from '{events[0].device}' to '{events[0].peer}'."
+
+    def _once_of(self, other: str) -> Iterator[tuple[str, int, bool]]:
+        """With which micro-batches what lasts may be sent to a device, or its replicas, and back."""
+        for i in self.index.microbatches:
+            yield self.index.on(other, i), i, False
+            yield self.index.on(other, i), i, True
+
+    def _once(self, k: str, first: str, other: str, needed: bool) -> Iterator[str]:
+        """What lasts: for all micro-batches of a device one value, and one gradient."""
+        returns = self.index.program.training and k in self.index.problem.graph.requires_backward
+        for q in dict.fromkeys(self.index.on(other, i) for i in self.index.microbatches):
+            own = [i for i in self.index.microbatches if self.index.on(other, i) == q]
+            for back, least, most in ((False, 1, 1), (True, needed and returns, returns)):
+                count = sum(len(self.index.sends.get((k, q, i, back), [])) for i in own)
+                if not least <= count <= most:
+                    what = f"gradient of variable '{k}'" if back else f"variable '{k}'"
+                    ways = f"back from '{q}'" if back else f"to '{q}'"
+                    yield f"The {what}, one for all micro-batches, is sent {count} times {ways}."
 
     def _times(self, k: str, p: str, q: str, i: int, *, gradient: bool, needed: bool) -> Iterator[str]:
         """Once; a gradient that no node needs may be left out (a segment may yet pass one on)."""
@@ -227,10 +249,11 @@ class _OrderCheck:
                     if back:
                         yield from self._after(("backward", s, i), ("backward", t, i))
                     continue
-                for send in self.index.sends.get((k, q, i, False), []):
-                    yield from self._between(("forward", s, i), send, ("forward", t, i))
-                for send in self.index.sends.get((k, q, i, True), []) if back else ():
-                    yield from self._between(("backward", t, i), send, ("backward", s, i))
+                for j in self.index.microbatches if k in self.index.lasting else (i,):
+                    for send in self.index.sends.get((k, q, j, False), []):
+                        yield from self._between(("forward", s, j), send, ("forward", t, i))
+                    for send in self.index.sends.get((k, q, j, True), []) if back else ():
+                        yield from self._between(("backward", t, i), send, ("backward", s, j))
 
     def _between(self, before: Computation, send: Event, after: Computation) -> Iterator[str]:
         for e in self.index.spans.get(before, []):

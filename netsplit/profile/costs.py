@@ -24,6 +24,7 @@ __all__ = [
     "NodeSeconds",
     "Offload",
     "OptimizerScratch",
+    "PartCosts",
     "StepScratch",
 ]
 
@@ -52,6 +53,10 @@ class NodeSeconds:
     def total_s(self) -> float:
         return self.forward_s + self.backward_s
 
+    def scaled(self, speed: float) -> NodeSeconds:
+        """On a device that is so many times as fast."""
+        return NodeSeconds(self.forward_s / speed, self.backward_s / speed, self.weight_s / speed)
+
 
 @dataclass(frozen=True)
 class NodeBytes:
@@ -63,6 +68,14 @@ class NodeBytes:
 
     forward: int = 0
     backward: int = 0
+
+
+@dataclass(frozen=True)
+class PartCosts:
+    """Of one operator that a rewrite has made, as measured."""
+
+    seconds: NodeSeconds
+    transient: NodeBytes = NodeBytes()
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,9 @@ class DeviceCosts:
     between two steps does but the first."""
     transients: Mapping[str, NodeBytes] = field(default_factory=dict)
     """Of the nodes that have any."""
+    parts: Mapping[str, PartCosts] = field(default_factory=dict, repr=False)
+    """Of operators that rewrites make, by what they do (`rewrite.seconds.operator_key`); of others that they
+    make, seconds are estimated."""
     host_s_per_byte: float = HOST_S_PER_BYTE
     """Between the device's memory and its host's, either way; only what is offloaded goes there."""
     rates: Rates | None = field(default=None, repr=False)
@@ -170,9 +186,9 @@ class DeviceCosts:
         """
         return replace(
             self,
-            nodes={
-                name: NodeSeconds(each.forward_s / speed, each.backward_s / speed, each.weight_s / speed)
-                for name, each in self.nodes.items()
+            nodes={name: each.scaled(speed) for name, each in self.nodes.items()},
+            parts={
+                key: replace(each, seconds=each.seconds.scaled(speed)) for key, each in self.parts.items()
             },
             step_s_per_byte=self.step_s_per_byte / speed,
             instruction_s=self.instruction_s / speed,

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,17 @@ from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
 from netsplit.graph.files import dumps
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts
 
-__all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "profile_digest"]
+__all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "parts_digest", "profile_digest"]
 
 log = logging.getLogger(__name__)
 
 VERSION = 10  # raise it where seconds come to mean something else, or are written otherwise
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
+_FORM_OF_PARTS = "netsplit parts"
+_NO_NUMBERS = ("nodes", "transients", "rates", "parts")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ def default_folder() -> Path:
     if named:
         return Path(named) / "profiles"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "netsplit" / "profiles"
+
+
+def parts_digest(device: Mapping[str, Any], **conditions: Any) -> str:
+    """Of all that measured seconds of parts depend on but what they do; arguments as of `profile_digest`."""
+    said = {
+        "version": VERSION,
+        "device": dict(device),
+        "conditions": {key: str(value) for key, value in conditions.items()},
+    }
+    return "parts-" + hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -> str:
@@ -109,10 +121,41 @@ class ProfileCache:
         data["costs"]["nodes"] = {name: [s.forward_s, s.backward_s, s.weight_s] for name, s in nodes}
         transients = measured.costs.transients.items()
         data["costs"]["transients"] = {name: [each.forward, each.backward] for name, each in transients}
+        del data["costs"]["parts"]  # which have a file for all graphs
         try:
             write_text(self._path(digest), json.dumps(data))
         except (OSError, NetSplitError) as error:
             log.warning("the profile could not be kept in %s (%s).", self.folder, _in_words(error))
+
+    def parts(self, digest: str) -> dict[str, PartCosts]:
+        """Costs of operators that rewrites made, by what they do; what cannot be read is ignored with a
+        warning."""
+        if self.folder is None or self.refresh:
+            return {}
+        path = self._path(digest)
+        try:
+            data = parsed_json(path.read_text(encoding="utf-8"))
+            return _read_parts(data, digest)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("%s holds no parts that can be read (%s): measuring again.", path, _in_words(error))
+            return {}
+
+    def add_parts(self, digest: str, parts: Mapping[str, PartCosts]) -> None:
+        """Keep more of them; what cannot be written costs a warning."""
+        if self.folder is None:
+            return
+        every = {**self.parts(digest), **parts}
+        rows = {
+            key: [*astuple(each.seconds), each.transient.forward, each.transient.backward]
+            for key, each in every.items()
+        }
+        data = {"form": _FORM_OF_PARTS, "digest": digest, "parts": rows}
+        try:
+            write_text(self._path(digest), json.dumps(data))
+        except (OSError, NetSplitError) as error:
+            log.warning("parts could not be kept in %s (%s).", self.folder, _in_words(error))
 
     def _path(self, digest: str) -> Path:
         assert self.folder is not None
@@ -126,7 +169,7 @@ def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> M
     seconds = {name: NodeSeconds(*map(float, each)) for name, each in costs["nodes"].items()}
     if nodes is not None and (strange := seconds.keys() ^ set(nodes)):
         raise ValueError(f"it has no seconds of the same operators, as of '{min(strange)}'")
-    keys = [each.name for each in fields(DeviceCosts) if each.name not in ("nodes", "transients", "rates")]
+    keys = [each.name for each in fields(DeviceCosts) if each.name not in _NO_NUMBERS]
     rates: dict[str, Any] = {
         key: float(costs[key]) for key in keys if (key, costs[key]) != ("message_s", None)
     }
@@ -142,6 +185,19 @@ def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> M
     if any(each.forward < 0 or each.backward < 0 for each in transients.values()):
         raise ValueError("bytes are less than 0")
     return Measured(DeviceCosts(seconds, **rates, transients=transients), **about, steady=data["steady"])
+
+
+def _read_parts(data: dict[str, Any], digest: str) -> dict[str, PartCosts]:
+    if data["form"] != _FORM_OF_PARTS or data["digest"] != digest:
+        raise ValueError("it is something else's file")
+    parts = {}
+    for key, (forward_s, backward_s, weight_s, forward, backward) in data["parts"].items():
+        seconds = NodeSeconds(float(forward_s), float(backward_s), float(weight_s))
+        transient = NodeBytes(int(forward), int(backward))
+        if not all(math.isfinite(each) and each >= 0 for each in (*astuple(seconds), *astuple(transient))):
+            raise ValueError("a number is not finite, or less than 0")
+        parts[str(key)] = PartCosts(seconds, transient)
+    return parts
 
 
 def _in_words(error: Exception) -> str:

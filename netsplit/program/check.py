@@ -16,15 +16,18 @@ def needs(program: Program, instruction: Instruction) -> list[tuple[str, int, bo
     A Forward waits for the copies it reads; a Backward, whole or its input part, for the gradients of its
     outputs from other devices. Whether such a transfer exists in the program is for the caller to see.
     """
+    i = instruction.microbatch if isinstance(instruction, Forward | Backward) else 0
     if isinstance(instruction, Forward):
         segment = program.segments[instruction.segment]
-        return [(k, instruction.microbatch, False) for k in segment.inputs if _is_copy(program, k)]
+        device = segment.on(i)
+        copies = [k for k in segment.inputs if _is_copy(program, k)]
+        return [(k, program.sent_with(k, device, i), False) for k in copies]
     if isinstance(instruction, Backward) and instruction.part != "weight":
         segment = program.segments[instruction.segment]
         copies = [
             v for k in segment.outputs for v in program.graph.variables[k].consumers if _is_copy(program, v)
         ]
-        return [(copy, instruction.microbatch, True) for copy in copies]
+        return [(copy, i, True) for copy in copies if program.gives_back(copy, i)]
     return []
 
 

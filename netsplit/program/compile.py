@@ -17,6 +17,7 @@ from typing import Any
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import TRANSFER, Graph
+from netsplit.graph.operators import unchanging
 from netsplit.partition.base import device_in_turn
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
@@ -123,15 +124,17 @@ def compile_orders(
     )
     names = tuple(device.name for device in cluster.devices)
     copied = _checked_copies(placed, devices, names, schedule, groups) if training else ()
+    once = not training or schedule.update_every is None  # else there are several versions of weights
+    lasting = _copies_of(placed, unchanging(graph)) if once else frozenset()
     pipeline = _pipeline(placed, segments, training)
     if costs is not None:
-        pipeline = _timed(pipeline, placed, segments, cluster, costs, schedule)
+        pipeline = _timed(pipeline, placed, segments, cluster, costs, schedule, lasting)
     for order in schedule.orders(pipeline):
         parts = whole(segments)
         if training and recomputed:
             parts = in_parts(placed, segments, recomputed, order, pipeline)
         walk = _Compiler(
-            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied
+            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting
         )
         yield walk.program(order)
 
@@ -238,6 +241,7 @@ class _Compiler:
     training: bool
     shared_norm: bool
     copied: Sequence[tuple[str, ...]]  # devices that hold copies of the same parameters
+    lasting: frozenset[str]  # see `Program.lasting`
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
@@ -246,7 +250,9 @@ class _Compiler:
         self.segments = self.parts.segments
         self.maker = _makers(self.segments)
         self.trained = _trained(self.graph, self.segments) if self.training else frozenset()
-        self.left: dict[tuple[str, int], int] = {}  # backwards still to come that read "k@q"
+        self.left: dict[tuple[str, int | str], int] = {}
+        """("k@q", micro-batch; of one that lasts, device) -> backwards still to come that read it."""
+        self.sent: set[tuple[str, str]] = set()  # of those that last, with the device that has it
         self.readers = Counter(k for s in self.trained for k in self.segments[s].inputs)  # with a backward
         self.rank = {name: p for p, name in enumerate(self.names)}
         self.waiting = self._waiting()
@@ -274,6 +280,7 @@ class _Compiler:
             training=self.training,
             replicas=dict(self.replicas),
             turns=dict(self.turns),
+            lasting=self.lasting,
         )
         check_progress(program)
         return program
@@ -286,7 +293,12 @@ class _Compiler:
         self._emit(home, Forward(s, i, again and s in self.trained, version))
         for k in segment.outputs:
             for copy in self._copies(k):
-                self._transfer(copy, k, i, home, self._on(self.device_of[copy], i), gradient=False)
+                to = self._on(self.device_of[copy], i)
+                if copy in self.lasting:
+                    if (copy, to) in self.sent:
+                        continue
+                    self.sent.add((copy, to))
+                self._transfer(copy, k, i, home, to, gradient=False)
 
     def backward(self, s: int, i: int, part: BackwardPart) -> None:
         if s not in self.trained:
@@ -304,11 +316,16 @@ class _Compiler:
             source = _source(self.graph, k)
             if source == k or k not in self.graph.requires_backward:
                 continue
-            left = self.left.setdefault((k, i), self.readers[k]) - 1
-            self.left[k, i] = left
+            home = segment.on(i)
+            key, count = ((k, home), self._count(segment)[home]) if k in self.lasting else ((k, i), 1)
+            left = self.left[key] = self.left.get(key, count * self.readers[k]) - 1
             if left == 0:
                 to = self.segments[self.maker[source]].on(i)
-                self._transfer(k, source, i, segment.on(i), to, gradient=True)
+                self._transfer(k, source, i, home, to, gradient=True)
+
+    def _count(self, segment: Segment) -> Counter[str]:
+        """How many micro-batches each of a segment's devices has."""
+        return Counter(segment.on(i) for i in range(self.schedule.microbatches))
 
     def _complete(self, segment: Segment, i: int) -> None:
         """Step once the last backward for it is done, on all replicas together."""
@@ -387,6 +404,11 @@ class _Compiler:
         return sorted(copies, key=lambda copy: self.rank[self.device_of[copy]])
 
 
+def _copies_of(graph: Graph, variables: Collection[str]) -> frozenset[str]:
+    """Their transfer nodes' outputs."""
+    return frozenset(node.name for node in graph if node.op == TRANSFER and node.inputs[0] in variables)
+
+
 def _source(graph: Graph, k: str) -> str:
     """The variable that `k` is, or is a copy of."""
     producer = graph.variables[k].producer
@@ -423,14 +445,15 @@ def _timed(
     cluster: Cluster,
     costs: Costs,
     schedule: Schedule,
+    lasting: Collection[str],
 ) -> Pipeline:
-    """With the seconds of its tasks."""
+    """With the seconds of its tasks, as of a micro-batch with which nothing goes that goes once."""
     maker = _makers(segments)
     carried: dict[tuple[int, int], list[str]] = {}
     for segment in segments:
         for k in segment.inputs:
             source = _source(graph, k)
-            if source != k:
+            if source != k and k not in lasting:
                 carried.setdefault((maker[source], segment.index), []).append(source)
     again = schedule.recompute is True
     return replace(pipeline, times=task_times(pipeline, graph, segments, carried, cluster, costs, again))

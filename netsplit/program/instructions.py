@@ -172,6 +172,9 @@ class Program:
     """First replica -> whose turn the micro-batches are (`device_in_turn`)."""
     tail: Graph | None = None
     """The same graph at the size of the last micro-batch, where that has fewer samples."""
+    lasting: frozenset[str] = frozenset()
+    """Transfer nodes' outputs "k@q" that are the same for all micro-batches: q is sent them once, with its
+    first micro-batch; gradients of all of its micro-batches go back with the last one's, as one sum."""
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -214,6 +217,34 @@ class Program:
     def on(self, device: str, i: int) -> str:
         """Who computes micro-batch i of what is placed on `device`."""
         return device_in_turn(self.turns.get(device, (device,)), i)
+
+    def sent_with(self, k: str, device: str, i: int) -> int:
+        """The micro-batch under which a device is sent the copy "k@q" that it reads for micro-batch i."""
+        return self._first[k, device] if k in self.lasting else i
+
+    def gives_back(self, k: str, i: int) -> bool:
+        """Whether the gradient of a copy "k@q", if it has any, is sent under micro-batch i."""
+        return k not in self.lasting or (k, i) in self._last
+
+    @cached_property
+    def _first(self) -> dict[tuple[str, str], int]:
+        """(lasting copy, device) -> the micro-batch under which it gets there."""
+        return {
+            (ins.variable, device): ins.microbatch
+            for device, each in self.instructions.items()
+            for ins in each
+            if isinstance(ins, Recv) and ins.variable in self.lasting and not ins.gradient
+        }
+
+    @cached_property
+    def _last(self) -> frozenset[tuple[str, int]]:
+        """(lasting copy, the micro-batch under which its gradient goes back)."""
+        return frozenset(
+            (ins.variable, ins.microbatch)
+            for each in self.instructions.values()
+            for ins in each
+            if isinstance(ins, Send) and ins.variable in self.lasting and ins.gradient
+        )
 
     @cached_property
     def holders(self) -> dict[str, tuple[str, ...]]:

@@ -36,5 +36,12 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
                 f"the model's tensor '{k}' is another for {tail.batch_size} samples than for "
                 f"{graph.batch_size}: use a number of samples that batch_size divides."
             )
+    for k in program.lasting:
+        own = program.graph.nodes[k].inputs[0]
+        if tail.variables[own].shape != graph.variables[own].shape:
+            raise NetSplitError(
+                f"'{own}', made of the model's weights, has another size for {tail.batch_size} samples than "
+                f"for {graph.batch_size}: use a number of samples that batch_size divides."
+            )
     device_of = {name: program.device_of[name] for name in graph.nodes}
     return replace(program, tail=insert_transfers(tail, device_of)[0])

@@ -1,23 +1,27 @@
-"""Costs of a rewritten graph from those of the graph before; what is new is predicted or estimated.
+"""Costs of a rewritten graph from those of the graph before; what is new is predicted, measured or estimated.
 
-Where seconds were predicted, new nodes are predicted by the same rates, calls and all. Where they were
-measured, a part takes as much of the seconds of its operator as it has of the work
+What was measured of a part serves all of its like, of any layer and rewrite (`operator_key`). Where seconds
+were predicted, new nodes are predicted by the same rates, calls and all. Where they were measured and those
+of a part were not, it takes as much of the seconds of its operator as it has of the work
 (`profile.roofline.flops`), and what moves, cuts or adds takes its bytes at the rate at which the device adds
 gradients.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
-from netsplit.graph.ir import Graph, Node, once_of
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.graph.ir import INITIALIZER, Graph, Node, Variable, once_of
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.predict import Works, work_seconds, works_of
 from netsplit.profile.roofline.flops import Pass, Work, node_work
 
-__all__ = ["rewritten_costs"]
+__all__ = ["new_nodes", "operator_key", "rewritten_costs"]
 
 _MOST_PASSES = 3.0
 """Over a parameter's bytes, of adding a gradient to one that is there: two are read, one is written."""
@@ -36,16 +40,53 @@ def rewritten_costs(costs: Costs, before: Graph, after: Graph) -> Costs:
     )
 
 
-def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
-    nodes, transients, new = {}, {}, {}
+def new_nodes(before: Graph, after: Graph) -> dict[str, Node | None]:
+    """Of a rewritten graph those nodes that were not there before, and of which node each is a part; None: it
+    moves tensors for others."""
+    new = {}
     for node in after:
         origin = _origin(before, node)
-        if origin is not None and (origin is node or (origin.name, origin.op) == (node.name, node.op)):
-            nodes[node.name] = costs.nodes[node.name]
-            if node.name in costs.transients:
-                transients[node.name] = costs.transients[node.name]
-        else:
+        if origin is None or not (origin is node or (origin.name, origin.op) == (node.name, node.op)):
             new[node.name] = origin
+    return new
+
+
+def operator_key(graph: Graph, node: Node) -> str:
+    """What a node's costs depend on: its operator and arguments, shapes and dtypes of what it reads, and of
+    what that is a view of; the gradients that it computes. Two nodes with the same do the same work."""
+    requires_backward = graph.requires_backward
+
+    def said(template: Any) -> Any:
+        if isinstance(template, list | tuple):
+            return [said(each) for each in template]
+        if not isinstance(template, dict):
+            return template
+        if len(template) == 1 and "var" in template:
+            own = graph.variables[template["var"]]
+            return {"var": [own.dtype, own.shape, own.requires_grad, _viewed(graph, own)]}
+        if len(template) == 1 and "init" in template:
+            init = graph.initializers[template["init"]]
+            return {"init": [init.dtype, init.shape, init.requires_grad]}
+        return {key: said(each) for key, each in template.items()}
+
+    mode = [graph.autocast, node.autocast, node.no_grad, node.default_dtype]
+    back = [k in requires_backward for k in node.outputs]
+    return json.dumps([node.op, said(node.args), said(dict(node.kwargs)), mode, back], default=str)
+
+
+def _viewed(graph: Graph, variable: Variable) -> tuple[int, ...] | None:
+    """The shape of the tensor in whose memory a variable lies; None: it has its own."""
+    root = variable.alias_of
+    if root is None:
+        return None
+    known = graph.initializers if root.startswith(INITIALIZER) else graph.variables
+    return known[root.removeprefix(INITIALIZER)].shape
+
+
+def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
+    new = new_nodes(before, after)
+    nodes = {name: costs.nodes[name] for name in after.nodes if name not in new}
+    transients = {name: costs.transients[name] for name in nodes if name in costs.transients}
     works = works_of(after, new)
     whole = works_of(before, {origin.name for origin in new.values() if origin is not None})
     nodes |= _estimated(costs, before, after, new, works, whole)
@@ -56,7 +97,22 @@ def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
         if origin is not None and own is not None:
             part = _fraction(works[name][1].forward, whole[origin.name][1].forward)
             transients[name] = NodeBytes(ceil(part * own.forward), ceil(part * own.backward))
+    for name, measured in _measured(costs, after, new).items():
+        nodes[name], transients[name] = measured.seconds, measured.transient
     return replace(costs, nodes=nodes, transients=transients)
+
+
+def _measured(costs: DeviceCosts, after: Graph, new: Iterable[str]) -> dict[str, PartCosts]:
+    """Of those new nodes whose like was measured."""
+    if not costs.parts:
+        return {}
+    measured, deferrable = {}, deferrable_nodes(after)
+    for name in new:
+        own = costs.parts.get(operator_key(after, after.nodes[name]))
+        if own is not None:
+            put_off_s = own.seconds.weight_s if name in deferrable else 0.0
+            measured[name] = replace(own, seconds=replace(own.seconds, weight_s=put_off_s))
+    return measured
 
 
 def _estimated(

@@ -108,6 +108,7 @@ class Attempt:
             [copy for k in segment.outputs for copy, _ in executor.copies[k]] if gradient else segment.inputs
         )
         for k in () if isinstance(ins, Backward) and ins.part == "weight" else names:
-            if (k, i, gradient) in arriving:
-                recv, handle = arriving.pop((k, i, gradient))
+            first = i if gradient else executor.program.sent_with(k, executor.device, i)
+            if (k, first, gradient) in arriving:
+                recv, handle = arriving.pop((k, first, gradient))
                 executor.wait(ins, recv, handle)

@@ -45,7 +45,16 @@ from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
-from netsplit.runtime.values import Context, IterationValues, Key, copies_of, last_read, readers_of, way_of
+from netsplit.runtime.values import (
+    Context,
+    IterationValues,
+    Key,
+    backwards_of,
+    copies_of,
+    last_read,
+    readers_of,
+    way_of,
+)
 from netsplit.runtime.versions import versions_of
 from netsplit.simulate.timeline import EventKind
 
@@ -87,6 +96,7 @@ class Executor:
             self.offload and program.training, self.targets if program.training else None,
         )  # fmt: skip
         self.readers = readers_of(program, device, self.segments)
+        self.backwards = backwards_of(program, device, self.segments)
         self.copies = copies_of(program, self.segments)
         self.places = {
             (s, k): last_read(program, segment, k)
@@ -263,6 +273,7 @@ class Executor:
     def _value(self, k: str, i: int, ins: Instruction) -> Tensor:
         if k in self.state.feeds[i]:
             return self.state.feeds[i][k]
+        i = self.program.sent_with(k, self.device, i)
         if (k, i, False) in self.state.arriving:
             recv, handle = self.state.arriving.pop((k, i, False))
             self.state.values[k, i] = self.wait(ins, recv, handle)
@@ -312,6 +323,9 @@ class Executor:
             if leaf.grad is not None:
                 self.state.add_gradient(k, i, self.places[s, k], leaf.grad)
                 leaf.grad = None
+        for k in piece.segment.inputs if self.backwards else ():
+            if k in self.backwards:
+                self.state.collect(k, i, self.backwards[k])
         if deferred is not None:
             self.state.contexts[s, i] = Context({}, {}, context.weights, deferred=deferred)
 
@@ -341,7 +355,8 @@ class Executor:
     def send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
-            total = self.state.total_gradient(ins.variable, i)
+            lasting = ins.variable in self.program.lasting
+            total = self.state.sum_of(ins.variable) if lasting else self.state.total_gradient(ins.variable, i)
             tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
         else:
             tensor = self.state.use(ins.source, i)

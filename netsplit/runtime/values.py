@@ -10,11 +10,20 @@ from torch import Tensor
 
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
-from netsplit.program.instructions import Program, Recv, Reduce, Segment, Send
+from netsplit.program.instructions import Backward, Program, Recv, Reduce, Segment, Send
 from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport.handle import Handle
 
-__all__ = ["Context", "IterationValues", "Key", "copies_of", "last_read", "readers_of", "way_of"]
+__all__ = [
+    "Context",
+    "IterationValues",
+    "Key",
+    "backwards_of",
+    "copies_of",
+    "last_read",
+    "readers_of",
+    "way_of",
+]
 
 Key = tuple[str, int]  # variable, micro-batch
 
@@ -41,6 +50,9 @@ class IterationValues:
     arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)
     contexts: dict[tuple[int, int], Context] = field(default_factory=dict)
     parts: dict[Key, list[tuple[int, Tensor]]] = field(default_factory=dict)  # of gradients, with places
+    to_come: dict[Key, int] = field(default_factory=dict)  # backwards, of what lasts (`Program.lasting`)
+    sums: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)
+    """Gradients of what lasts, over the micro-batches; True: in a tensor of their own."""
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
     outputs: dict[Key, Tensor] = field(default_factory=dict)
@@ -54,6 +66,25 @@ class IterationValues:
 
     def add_gradient(self, k: str, i: int, place: int, grad: Tensor) -> None:
         self.parts.setdefault((k, i), []).append((place, grad))
+
+    def collect(self, k: str, i: int, backwards: int) -> None:
+        """After one of so many backwards of micro-batch i that read a lasting `k`: add what they gave to the
+        sum once all are over, as a parameter would have it.
+        """
+        left = self.to_come[k, i] = self.to_come.get((k, i), backwards) - 1
+        total = None if left else self.total_gradient(k, i)
+        if total is None:
+            return
+        if k not in self.sums:
+            self.sums[k] = total, False
+            return
+        before, own = self.sums[k]
+        self.sums[k] = (before.add_(total) if own else before + total), True
+
+    def sum_of(self, k: str) -> Tensor | None:
+        """Of a lasting variable's gradients, which are forgotten here."""
+        total, _ = self.sums.pop(k, (None, False))
+        return total
 
     def total_gradient(self, k: str, i: int) -> Tensor | None:
         """Sum of a variable's gradients, the last reader's first as plain autograd has it."""
@@ -70,7 +101,7 @@ def readers_of(program: Program, device: str, segments: Mapping[int, Segment]) -
     for segment in segments.values():
         for i in range(program.microbatches):
             if segment.on(i) == device:
-                counts.update((k, i) for k in segment.inputs)
+                counts.update((k, program.sent_with(k, device, i)) for k in segment.inputs)
     for ins in program.instructions[device]:
         if isinstance(ins, Send) and not ins.gradient:
             counts[ins.source, ins.microbatch] += 1
@@ -89,6 +120,16 @@ def copies_of(program: Program, segments: Mapping[int, Segment]) -> dict[str, tu
         for segment in segments.values()
         for k in segment.outputs
     }
+
+
+def backwards_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[str]:
+    """In how many backwards of a micro-batch the device makes gradients of what lasts (`Program.lasting`)."""
+    trained = {
+        ins.segment
+        for ins in program.instructions[device]
+        if isinstance(ins, Backward) and ins.part != "weight"
+    }
+    return Counter(k for s in trained for k in segments[s].inputs if k in program.lasting)
 
 
 def last_read(program: Program, segment: Segment, k: str) -> int:

@@ -26,7 +26,7 @@ within a segment in its backward, storage by storage; both are counted on the ho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -170,10 +170,16 @@ class _DeviceMemory:
             if isinstance(ins, Forward) and ins.recompute
         }
         self.readers = self._count_readers()
+        self.sent_once = Counter((ins.source, ins.microbatch) for ins in self._sends(lasting=True))
         self.versions = Versions.of(self.instructions, self.shapes, self.graph, self.trainable_bytes)
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
         self.storages = Storages()
         self.parts: dict[tuple[str, int], list[Key]] = {}  # gradients waiting to be summed
+        self.backwards = self._count_backwards()
+        self.to_come: dict[tuple[str, int], int] = {}  # backwards, of what lasts (`Program.lasting`)
+        self.lasting: dict[
+            str, tuple[Key, bool]
+        ] = {}  # sums over micro-batches; True: in a storage of their own
         self.arriving: dict[tuple[str, int], Key] = {}  # gradients from other devices
         self.sending: dict[int, Key] = {}  # by tag
         self.acknowledged = acknowledged(program, device, arrivals)
@@ -274,8 +280,8 @@ class _DeviceMemory:
         for k in shape.segment.outputs:
             if k in self.graph.output_variables:
                 self._result(k, i)
-            if self.readers[k]:
-                self.left[k, i] = self.readers[k]
+            if readers := self.readers[k] + self.sent_once[k, i]:
+                self.left[k, i] = readers
                 self._hold(k, i)
         for k in shape.segment.inputs:
             self._release(k, i)
@@ -321,6 +327,9 @@ class _DeviceMemory:
         self._trained(ins, walk.parameters)
         for k in walk.leaves:
             self.parts.setdefault((k, i), []).append(self._new(k, i))
+        for k in shape.segment.inputs if self.backwards else ():
+            if k in self.backwards:
+                self._collect_lasting(k, i)
         if ins.part == "input":
             self.put_off[ins.segment, i] = frozenset(seeds)
             self.storages.hold(shape.deferred_key(i), walk.deferred_bytes)
@@ -385,10 +394,31 @@ class _DeviceMemory:
             self.storages.release(part)
         return total
 
+    def _collect_lasting(self, k: str, i: int) -> None:
+        """After one of the backwards of a micro-batch that read it: add its gradients to the sum once all are
+        over."""
+        left = self.to_come[k, i] = self.to_come.get((k, i), self.backwards[k]) - 1
+        total = None if left else self._total(k, i)
+        if total is None:
+            return
+        before, own = self.lasting.get(k, (total, False))
+        if before is total or own:
+            self.lasting[k] = before, own
+            if before is not total:
+                self._see()
+                self.storages.release(total)
+            return
+        self.lasting[k] = self._new(k, i), True
+        self._see()
+        self.storages.release(before)
+        self.storages.release(total)
+
     def _send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
-            key = self._total(ins.variable, i) or self._new(ins.variable, i)
+            lasting = ins.variable in self.program.lasting
+            key = self.lasting.pop(ins.variable, (None,))[0] if lasting else self._total(ins.variable, i)
+            key = key or self._new(ins.variable, i)
             self.storages.move(key, to_transfer=True)
             self.sending[ins.tag] = key
             return
@@ -402,7 +432,8 @@ class _DeviceMemory:
         if ins.gradient:
             self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch, transfer=True)
             return
-        self.left[ins.variable, ins.microbatch] = self.readers[ins.variable]
+        times = len(self.batches) if ins.variable in self.program.lasting else 1
+        self.left[ins.variable, ins.microbatch] = times * self.readers[ins.variable]
         self._hold(ins.variable, ins.microbatch, transfer=True)
 
     def _reduce(self, ins: Reduce) -> None:
@@ -443,16 +474,19 @@ class _DeviceMemory:
 
     def _hold_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
+            i = self.program.sent_with(root, self.device, i)
             self.storages.hold((root, i, 0), self.own[root], transfer)
 
     def _release_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
+            i = self.program.sent_with(root, self.device, i)
             self.storages.release((root, i, 0), transfer)
 
     def _use(self, k: str, i: int) -> None:
         """One reader less; after the last the executor forgets the value."""
         if k in self.fed:
             return
+        i = self.program.sent_with(k, self.device, i)
         self.left[k, i] -= 1
         if not self.left[k, i]:
             self._release(k, i, transfer=k in self.received)
@@ -465,12 +499,25 @@ class _DeviceMemory:
         return key
 
     def _count_readers(self) -> Counter[str]:
-        """How often a variable is read here in one micro-batch: by segments, and by sends of its value."""
+        """How often a variable is read here in one micro-batch: by segments, and by sends of its value that
+        every micro-batch has."""
         counts = Counter(k for shape in self.shapes.values() for k in shape.segment.inputs)
         sample = min(self.batches, default=0)
-        counts.update(
-            ins.source
-            for ins in self.instructions
-            if isinstance(ins, Send) and not ins.gradient and ins.microbatch == sample
-        )
+        counts.update(ins.source for ins in self._sends() if ins.microbatch == sample)
         return counts
+
+    def _sends(self, lasting: bool = False) -> Iterator[Send]:
+        """Of values, for all micro-batches or for each."""
+        for ins in self.instructions:
+            if (
+                isinstance(ins, Send)
+                and not ins.gradient
+                and (ins.variable in self.program.lasting) == lasting
+            ):
+                yield ins
+
+    def _count_backwards(self) -> Counter[str]:
+        """In how many backwards of a micro-batch gradients of what lasts are made here."""
+        trained = {ins.segment for ins in self.instructions if isinstance(ins, Backward)}
+        inputs = (k for s in trained for k in self.shapes[s].segment.inputs)
+        return Counter(k for k in inputs if k in self.program.lasting)

@@ -9,11 +9,12 @@ Step                   ─► step                        waits for the sums tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 from netsplit.program.check import needs
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
@@ -53,6 +54,7 @@ class ProgramTasks:
         self.seconds = segment_seconds(program.graph, program.segments, costs, self.kinds)
         self.reads, self.gradients = _needed(program)
         self.trainable = [_trainable_bytes(program, segment) for segment in program.segments]
+        self.summed = _summed_bytes(program)
         self.names = [f"segment {s.index}" for s in program.segments]
         self.again = {
             (ins.segment, ins.microbatch)
@@ -68,10 +70,12 @@ class ProgramTasks:
         step_s = self._step_bytes(device) * costs.step_s_per_byte
         adding_s = costs.accumulate_s_per_byte
         added: set[tuple[int, int]] = set()  # (segment, step) that have a gradient
+        summed: set[int] = set()  # segments that have one of what lasts
         sums: list[Key] = []  # the one that was started and not yet waited for
         for ins in self.program.instructions[device]:
             if isinstance(ins, Forward):
-                keys = tuple((k, ins.microbatch, False) for k in self.reads[ins.segment])
+                reads, i = self.reads[ins.segment], ins.microbatch
+                keys = tuple((k, self.program.sent_with(k, device, i), False) for k in reads)
                 name = self.names[ins.segment]
                 yield Task(
                     overhead_s, keys, "forward", name, ins.microbatch, seconds.forward[ins.segment], None
@@ -82,6 +86,9 @@ class ProgramTasks:
                     if (ins.segment, ins.update) in added:
                         more_s = adding_s * self.trainable[ins.segment]
                     added.add((ins.segment, ins.update))
+                if adding_s and ins.part != "weight" and (nbytes := self.summed.get((ins.segment, device))):
+                    more_s += adding_s * nbytes if ins.segment in summed else 0.0
+                    summed.add(ins.segment)
                 yield from self._backward(ins, overhead_s, seconds, more_s)
             elif isinstance(ins, Step):
                 yield Task(overhead_s, tuple(sums), "step", str(ins), -1, step_s, None)
@@ -102,7 +109,7 @@ class ProgramTasks:
         if (s, i) in self.again:
             yield Task(overhead_s, (), "recompute", name, i, seconds.forward[s], None)
             overhead_s = 0.0
-        keys = tuple((k, i, True) for k in self.gradients[s])
+        keys = tuple((k, i, True) for k in self.gradients[s] if self.program.gives_back(k, i))
         own_s = seconds.backward[s]
         if ins.part == "input":
             own_s = max(own_s - seconds.weight[s], 0.0)
@@ -152,9 +159,38 @@ def missing_link(source: str, target: str) -> str:
 
 
 def _trainable_bytes(program: Program, segment: Segment) -> int:
-    graph = program.graph
-    used = {k for name in segment.nodes for k in graph.nodes[name].initializers}
+    """Of the parameters to whose gradients a backward adds: not of those that it hands on to where their
+    gradients are added."""
+    graph, lasting = program.graph, program.lasting
+    used = {
+        k
+        for name in segment.nodes
+        if not (lasting and _hands_on(graph, name, lasting))
+        for k in graph.nodes[name].initializers
+    }
     return sum(graph.initializers[k].nbytes for k in used if graph.initializers[k].requires_grad)
+
+
+def _hands_on(graph: Graph, name: str, lasting: Collection[str]) -> bool:
+    """Whether all that reads what a node makes, or what is made of it alone, is sent it once."""
+    readers = [v for k in graph.nodes[name].outputs if k for v in graph.variables[k].consumers]
+    return bool(readers) and all(v in lasting or _hands_on(graph, v, lasting) for v in readers)
+
+
+def _summed_bytes(program: Program) -> dict[tuple[int, str], int]:
+    """(segment, device) -> bytes of the gradients of what lasts that its backward adds to those of earlier
+    micro-batches: of all segments that read the same, the first, whose backward is the last."""
+    summed: dict[tuple[int, str], int] = {}
+    known: set[tuple[str, str]] = set()
+    for segment in program.segments if program.lasting else ():
+        for k in segment.inputs:
+            if k in program.lasting and program.graph.variables[k].requires_grad:
+                for device in segment.replicas or (segment.device,):
+                    if (k, device) not in known:
+                        known.add((k, device))
+                        nbytes = program.graph.variables[k].nbytes
+                        summed[segment.index, device] = summed.get((segment.index, device), 0) + nbytes
+    return summed
 
 
 def _needed(program: Program) -> tuple[list[list[str]], list[list[str]]]:
@@ -165,8 +201,14 @@ def _needed(program: Program) -> tuple[list[list[str]], list[list[str]]]:
         for ins in each
         if isinstance(ins, Recv) and ins.gradient
     }
+    every = range(program.microbatches if program.lasting else 1)
     forward = [[k for k, _, _ in needs(program, Forward(s.index, 0))] for s in program.segments]
     backward = [
-        [k for k, _, _ in needs(program, Backward(s.index, 0)) if k in planned] for s in program.segments
+        list(
+            dict.fromkeys(
+                k for i in every for k, _, _ in needs(program, Backward(s.index, i)) if k in planned
+            )
+        )
+        for s in program.segments
     ]
     return forward, backward

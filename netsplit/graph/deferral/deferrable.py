@@ -36,7 +36,7 @@ def deferrable_nodes(graph: Graph, nodes: Iterable[str] | None = None) -> frozen
 
     They are convolutions, linear layers and matrix products, by a trainable initializer or by a view of
     one that is made among `nodes` (the graph's by default): a segment whose view comes from another
-    segment has to hand it its gradient at once.
+    segment has to hand it its gradient at once. So does one to which a convolution's bias comes from there.
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     requires_backward = graph.requires_backward
@@ -58,6 +58,8 @@ def weight_operand(graph: Graph, node: Node, nodes: Container[str] | None = None
     inside = graph.nodes if nodes is None else nodes
     if node.op == "aten.convolution.default" and graph.autocast is not None:
         return None  # some devices' autocast casts for it, some devices' does not
+    if node.op in _CONVOLUTIONS and not _own(graph, argument(node, 2, "bias"), inside):
+        return None  # its gradient is put off with the weight's
     if node.op in _CONVOLUTIONS or node.op == "aten.linear.default":
         return 1 if _trainable(graph, argument(node, 1, "weight"), inside) else None
     first = _PRODUCTS.get(node.op)
@@ -83,6 +85,13 @@ def _shape(graph: Graph, template: Any) -> tuple[int, ...]:
     if isinstance(template, dict) and "var" in template:
         return graph.variables[template["var"]].shape
     return ()
+
+
+def _own(graph: Graph, template: Any, nodes: Container[str]) -> bool:
+    """Whether nobody outside `nodes` waits for the gradient of an argument, a bias."""
+    if not isinstance(template, dict) or "var" not in template:
+        return True
+    return not graph.variables[template["var"]].requires_grad or _trainable(graph, template, nodes)
 
 
 def _trainable(graph: Graph, template: Any, nodes: Container[str]) -> bool:

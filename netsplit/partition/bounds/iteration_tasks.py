@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.operators import unchanging
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.step_graph import StepGraph
 from netsplit.profile.costs import DeviceCosts
@@ -68,7 +69,7 @@ class IterationTasks:
             later_s = backward_s
         step_s = np.outer(instance.trainable_bytes, [each.step_s_per_byte for each in on]) * trained
         adding = [min(each.accumulate_s_per_byte, each.step_s_per_byte) for each in on]
-        added_s = (m - 1) * np.outer(instance.trainable_bytes, adding) * trained * schedule.once
+        added_s = (m - 1) * np.outer(_added_bytes(instance), adding) * trained * schedule.once
         soon_s = backward_s - later_s
         work_s = np.concatenate(
             [m * forward_s, m * soon_s, m * later_s + step_s + added_s],
@@ -117,6 +118,15 @@ class IterationTasks:
             inner = [seconds[t - n] for t in graph.before[n + v] if t >= n]
             seconds[v] = self.fastest_s[v] + self.fastest_s[n + v] + max(inner, default=0.0)
         return seconds
+
+
+def _added_bytes(instance: Instance) -> Ints:
+    """[n] bytes of the gradients that a node's own device is sure to add up: not of what others may read, and
+    add up, in its place."""
+    graph = instance.problem.graph
+    handed = unchanging(graph)
+    own = [not any(k in handed for k in node.outputs) for node in graph]
+    return np.asarray(instance.trainable_bytes * np.array(own, bool))
 
 
 def _weight_s(names: Sequence[str], on: Sequence[DeviceCosts]) -> Floats:

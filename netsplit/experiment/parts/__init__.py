@@ -1,0 +1,1 @@
+"""Costs of operators in parts, measured when a plan first has them."""

@@ -1,0 +1,303 @@
+"""What is the same in all micro-batches is sent once in a step, and one sum of gradients comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from netsplit.errors import BatchError
+from netsplit.graph import Graph, capture, initial_values
+from netsplit.graph.operators import unchanging
+from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.bounds.iteration_bound import iteration_bound_s
+from netsplit.planning.simulated import Simulated
+from netsplit.planning.verify_timeline import verify_timeline
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.program import GPipe, OneFOneB, Program, Schedule, Send
+from netsplit.program.resize import with_tail
+from netsplit.program.schedules import ZBH1, AsyncOneFOneB
+from netsplit.rewrite import ReadWeights, Split, applied, split_axes
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.share import UpdateRule
+from netsplit.simulate import predicted_peak_bytes, simulate
+from netsplit.simulate.timeline import Event
+from tests.builders import cpus
+from tests.examples import tried
+from tests.nets import CASES, SGD
+from tests.rewrite.test_training import drawn
+from tests.runtime.equivalence.running import (
+    PATIENT,
+    SCHEDULES,
+    Placed,
+    assert_same,
+    batches_of,
+    captured_for,
+    compiled,
+    local,
+    plain,
+    scattered,
+)
+from tests.runtime.references import Trained, assert_same_bits, plain_loop
+from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
+from tests.workers import Pools
+
+NAMES = ("attention", "tied", "u_shape")
+LOSS = nn.CrossEntropyLoss()
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(3)
+    layers = nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 9), nn.GELU(), nn.Linear(9, 4)
+    return nn.Sequential(*layers).double()
+
+
+def batch(seed: int = 0, samples: int = 8) -> tuple[tuple[Tensor], Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, 6, generator=draw, dtype=torch.float64)
+    return (x,), torch.randint(4, (samples,), generator=draw)
+
+
+def read_elsewhere(samples: int = 2) -> tuple[Graph, dict[str, str]]:
+    """All weights at home on the first device; the middle layer computes on the second."""
+    (x,), y = batch(0, samples)
+    graph = applied(capture(mlp(), LOSS, (x, y)), [ReadWeights("linear_1")])
+    return graph, {name: f"cpu:{int(name == 'linear_1')}" for name in graph.nodes}
+
+
+def counted(program: Program) -> dict[tuple[str, bool], int]:
+    """(variable, gradient?) -> how often it is sent."""
+    sends = (ins for each in program.instructions.values() for ins in each if isinstance(ins, Send))
+    return dict(Counter((ins.source, ins.gradient) for ins in sends))
+
+
+def test_a_weight_travels_once_and_activations_with_every_microbatch() -> None:
+    graph, homes = read_elsewhere()
+    sent = counted(compiled(graph, homes, 2, OneFOneB(4)))
+    for k in ("2.weight:read", "2.bias:read"):
+        assert (sent[k, False], sent[k, True]) == (1, 1)
+    assert (sent["gelu.0" if "gelu.0" in graph.variables else "gelu", False]) == 4
+
+
+FEW = ("gpipe+recompute", "zb_v+recompute", "searched")
+REST = [pytest.param(each, marks=pytest.mark.slow) for each in SCHEDULES if each not in FEW]
+
+
+@pytest.mark.parametrize("schedule", [*FEW, *REST])
+@pytest.mark.parametrize("name", NAMES)
+@settings(PATIENT, max_examples=tried(1))
+@given(data=st.data())
+def test_it_trains_what_plain_pytorch_trains(name: str, schedule: str, data: st.DataObject) -> None:
+    """Whatever is rewritten and placed: one transfer of what lasts to each device, and a right timeline."""
+    case, order = CASES[name], SCHEDULES[schedule]
+    graph = drawn(data, captured_for(case, order))
+    placed = scattered(data, graph, 3)
+    program = compiled(graph, placed, 3, order)
+    readers = Counter(program.graph.nodes[k].inputs[0] for k in program.lasting)
+    for (k, gradient), count in counted(program).items():
+        if k in unchanging(graph):
+            assert count == readers[k] or (gradient and count < readers[k])
+        else:
+            assert count % program.microbatches == 0
+    assert_same(local(program, case, batches_of(case)), plain(name, order.microbatch_size(8)))
+    assert_foreseen(graph, placed, program, order)
+
+
+def assert_foreseen(graph: Graph, placed: Placed, program: Program, schedule: Schedule) -> None:
+    """The verifier finds nothing wrong, and no iteration takes less than the bound says."""
+    seconds = {name: NodeSeconds(1e-3 + 1e-4 * i, 2e-3, 1e-3) for i, name in enumerate(graph.nodes)}
+    adding = DeviceCosts(seconds, step_s_per_byte=1e-6, instruction_s=1e-5, accumulate_s_per_byte=1e-6)
+    cluster = cpus(3)
+    costs = Costs({device.kind: adding for device in cluster.devices}, alpha=3)
+    evaluate = Simulated(graph, cluster, costs, schedule)
+    problem = Problem(graph, costs, cluster, evaluate=evaluate)
+    report = SolverReport("drawn", "feasible")
+    placement = Placement("drawn", *placed, report)
+    timeline = simulate(program, cluster, costs)
+    assert verify_timeline(problem, placement, program, timeline).violations == ()
+    if schedule.update_every is None:
+        bound_s = iteration_bound_s(problem, evaluate.any_schedule(False))
+        assert bound_s <= timeline.iteration_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("schedule", [OneFOneB(4), ZBH1(4), GPipe(4, recompute=True)])
+def test_the_sums_are_the_plain_loop_s_to_the_last_bit(schedule: Schedule) -> None:
+    """Micro-batch by micro-batch a parameter that one operator reads gets the same additions."""
+    graph, homes = read_elsewhere()
+    batches = [batch(seed) for seed in range(3)]
+    runtime = LocalRuntime(compiled(graph, homes, 2, schedule), cpus(2), initial_values(mlp(), graph), SGD)
+    trained = Trained([runtime.train_batch(*each) for each in batches], runtime.state())
+    assert_same_bits(trained, plain_loop(mlp(), LOSS, batches, 2, SGD))
+
+
+@pytest.mark.parametrize("schedule", ["zb_h1", "gpipe+recompute+delayed"])
+def test_the_bias_of_a_convolution_comes_from_another_device(schedule: str) -> None:
+    """Its gradient was put off with the weight's, and zeros were sent back."""
+    case, order = CASES["u_shape"], SCHEDULES[schedule]
+    graph = captured_for(case, order)
+    channels = split_axes(graph, "conv2d_3")["input.1"]
+    graph = applied(graph, [Split("conv2d_3", "input.1", (1, channels - 1))])
+    homes = {name: f"cpu:{int(name == 'conv2d_3:0')}" for name in graph.nodes}
+    trained = local(compiled(graph, homes, 2, order), case, batches_of(case))
+    assert_same(trained, plain("u_shape", order.microbatch_size(8)))
+
+
+@pytest.mark.parametrize("samples", [6, 7])
+def test_a_smaller_last_microbatch(samples: int) -> None:
+    graph, homes = read_elsewhere()
+    batches = [batch(seed, samples) for seed in range(2)]
+    program = compiled(graph, homes, 2, OneFOneB(-(-samples // 2)))
+    if samples % 2:
+        program = with_tail(program, graph, read_elsewhere(1)[0])
+    runtime = LocalRuntime(program, cpus(2), initial_values(mlp(), graph), SGD)
+    trained = Trained([runtime.train_batch(*each) for each in batches], runtime.state())
+    assert_same(trained, plain_loop(mlp(), LOSS, batches, 2, SGD), 1e-12)
+
+
+@pytest.mark.parametrize("schedule", [OneFOneB(4), ZBH1(4)])
+def test_on_workers_with_a_batch_that_fails(pools: Pools, schedule: Schedule) -> None:
+    """With the gradients' norm; the failing batch is as if it had not been: nothing that lasted is left."""
+    graph, homes = read_elsewhere()
+    program = compiled(graph, homes, 2, schedule, shared_norm=True)
+    values, rule = initial_values(mlp(), graph), UpdateRule(clip_norm=0.1)
+    (x,), y = batch(7)
+    y[-1] = 99
+    for runtime in (
+        LocalRuntime(program, cpus(2), values, SGD, rule),
+        DistributedRuntime(program, pools(2), values, SGD, rule=rule),
+    ):
+        losses = [runtime.train_batch(*batch(0))]
+        with pytest.raises(BatchError, match="as before"):
+            runtime.train_batch((x,), y)
+        losses += [runtime.train_batch(*batch(seed)) for seed in (1, 2)]
+        wanted = plain_loop(mlp(), LOSS, [batch(seed) for seed in range(3)], 2, SGD, clip_norm=0.1)
+        assert_same(Trained(losses, runtime.state()), wanted, 1e-12)
+
+
+def test_gradients_of_several_batches_are_added_up() -> None:
+    """A step after two batches: each sends its own sum."""
+    graph, homes = read_elsewhere()
+    program = compiled(graph, homes, 2, OneFOneB(4))
+    runtime = LocalRuntime(program, cpus(2), initial_values(mlp(), graph), SGD)
+    batches = [batch(seed) for seed in range(4)]
+    losses = [runtime.train_batch(*each, fraction=0.5, step=bool(n % 2)) for n, each in enumerate(batches)]
+    trained = Trained(losses, runtime.state())
+    assert_same(trained, plain_loop(mlp(), LOSS, batches, 2, SGD, group=2), 1e-12)
+
+
+def test_a_replicated_reader_and_a_replicated_home() -> None:
+    """Each replica is sent the weights once, and sends one gradient."""
+    graph, homes = read_elsewhere()
+    for first, expected in (("cpu:1", 2), ("cpu:0", 1)):
+        groups = {first: (first, "cpu:2")}
+        program = compiled(graph, homes, 3, OneFOneB(4), replicas=groups)
+        sent = counted(program)
+        assert (sent["2.weight:read", False], sent["2.weight:read", True]) == (expected, expected)
+        runtime = LocalRuntime(program, cpus(3), initial_values(mlp(), graph), SGD)
+        batches = [batch(seed) for seed in range(2)]
+        trained = Trained([runtime.train_batch(*each) for each in batches], runtime.state())
+        assert_same(trained, plain_loop(mlp(), LOSS, batches, 2, SGD), 1e-12)
+
+
+def test_where_devices_step_within_the_batch_every_version_is_sent() -> None:
+    graph, homes = read_elsewhere()
+    program = compiled(graph, homes, 2, AsyncOneFOneB(4))
+    assert program.lasting == frozenset()
+    assert counted(program)["2.weight:read", False] == 4
+
+
+class Written(nn.Module):
+    """Two parameters put together, and then perhaps changed."""
+
+    def __init__(self, changed: bool) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.ones(2, 6, dtype=torch.float64)) for _ in range(2))
+        self.changed = changed
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([self.a, self.b])
+        if self.changed:
+            both.add_(1.0)
+        return x @ both.t()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_is_written_in_place_does_not_last(changed: bool) -> None:
+    (x,), y = batch(0, 2)
+    assert len(unchanging(capture(Written(changed), LOSS, (x, y)))) == int(not changed)
+
+
+class Wide(nn.Sequential):
+    """Weights that are most of all bytes."""
+
+    def __init__(self) -> None:
+        layers = nn.Linear(40, 300), nn.GELU(), nn.Linear(300, 300), nn.GELU(), nn.Linear(300, 10)
+        super().__init__(*layers)
+
+
+@pytest.mark.parametrize("schedule", [GPipe(4), OneFOneB(4), ZBH1(4), GPipe(4, recompute=True)])
+@pytest.mark.parametrize("readers", [("linear_1",), ("linear_1", "linear_2")])
+def test_bytes_of_what_lasts_are_predicted(schedule: Schedule, readers: tuple[str, ...]) -> None:
+    """The reader has the weight as long as it reads it, and one gradient of it."""
+    draw = torch.Generator().manual_seed(2)
+    x, y = torch.randn(16, 40, generator=draw), torch.randint(10, (16,), generator=draw)
+    torch.manual_seed(1)
+    model = Wide()
+    graph = applied(capture(model, LOSS, (x[:4], y[:4])), [ReadWeights(each) for each in readers])
+    homes = {name: f"cpu:{int(name in readers)}" for name in graph.nodes}
+    program = compiled(graph, homes, 2, schedule)
+    measured = measured_peak_bytes(program, initial_values(model, graph), (x,), y)
+    predicted = predicted_peak_bytes(
+        program, MOMENTUM, dict.fromkeys(program.devices, predicted_transients(graph))
+    )
+    assert measured == pytest.approx(predicted, rel=0.03)
+
+
+def test_a_timeline_that_sends_it_again_or_too_early_is_refused() -> None:
+    graph, homes = read_elsewhere()
+    program = compiled(graph, homes, 2, GPipe(4))
+    seconds = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 2e-3)))
+    cluster = cpus(2)
+    costs = Costs({device.kind: seconds for device in cluster.devices}, alpha=3)
+    problem = Problem(graph, costs, cluster, evaluate=Simulated(graph, cluster, costs, GPipe(4)))
+    placement = Placement("drawn", homes, graph.position, SolverReport("drawn", "feasible"))
+    timeline = simulate(program, cluster, costs)
+
+    def wrong(events: list[Event]) -> str:
+        other = replace(timeline, events=tuple(events))
+        return " ".join(verify_timeline(problem, placement, program, other).violations)
+
+    events = list(timeline.events)
+    assert not wrong(events)
+    (sent,) = [e for e in events if (e.kind, e.name) == ("send", "2.weight:read")]
+    (back,) = [e for e in events if (e.kind, e.name) == ("send", "gradient of 2.weight:read")]
+    assert "is sent 0 times" in wrong([e for e in events if e is not sent])
+    late = replace(sent, microbatch=1, start_s=timeline.iteration_s, end_s=timeline.iteration_s + 1)
+    assert "is sent 2 times" in wrong([*events, late])
+    assert "is sent 0 times back" in wrong([e for e in events if e is not back])
+    early = replace(back, start_s=sent.end_s, end_s=sent.end_s + back.end_s - back.start_s)
+    assert "begins at" in wrong([early if e is back else e for e in events])
+
+
+def test_what_waits_for_one_transfer_waits_for_nothing_else() -> None:
+    """A wide weight over a slow link costs its seconds once, whatever the number of micro-batches."""
+    graph, homes = read_elsewhere()
+    seconds = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-6, 1e-6)))
+    cluster = cpus(2)
+    links = {pair: replace(link, seconds_per_byte=1e-3) for pair, link in cluster.links.items()}
+    cluster = replace(cluster, links=links)
+    costs = Costs({device.kind: seconds for device in cluster.devices}, alpha=3)
+    events = [
+        e
+        for m in (1, 8)
+        for e in simulate(compiled(graph, homes, 2, GPipe(m)), cluster, costs).events
+        if e.kind == "send" and ":read" in e.name
+    ]
+    assert len(events) == 2 * 4
