@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.cluster import Cluster, Device, Link, nics_of
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
-__all__ = ["chain", "cluster_of", "costs_of", "cpus", "graph_fed", "graph_of", "graph_of_nodes", "linked"]
+__all__ = [
+    "behind_nics", "chain", "cluster_of", "costs_of", "cpus", "graph_fed", "graph_of", "graph_of_nodes",
+    "linked",
+]  # fmt: skip
 
 Tensors = Sequence[tuple[str, int, Sequence[str]]]  # (producer, bytes, consumers)
 
@@ -113,3 +117,21 @@ def chain(nbytes: Sequence[int], weights: Mapping[str, int] | None = None, **oth
     names = [f"n{i}" for i in range(len(nbytes) + 1)]
     tensors = [(names[i], size, [names[i + 1]]) for i, size in enumerate(nbytes)]
     return graph_of(names, tensors, weights, **others)  # type: ignore[arg-type]
+
+
+def behind_nics(cluster: Cluster, draw: random.Random, shared: bool = True) -> Cluster:
+    """With some of its devices behind NICs of two hosts, which are as fast as a link through them or faster.
+
+    Args:
+        shared: False: the NICs take no time, so that nothing waits for them.
+    """
+    hosts: dict[str, list[str]] = {}
+    for device in cluster.devices:
+        if (host := draw.choice(["a", "a", "b", "b", None])) is not None:
+            hosts.setdefault(host, []).append(device.name)
+    out, into = (draw.choice([1.0, 1.0, 0.5, 0.1]) if shared else 0.0 for _ in range(2))
+    nics = tuple(
+        replace(nic, out_s_per_byte=nic.out_s_per_byte * out, in_s_per_byte=nic.in_s_per_byte * into)
+        for nic in nics_of(hosts, cluster.links)
+    )
+    return replace(cluster, nics=nics)

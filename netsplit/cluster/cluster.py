@@ -1,13 +1,14 @@
 """Devices, the links between them, and what a link costs.
 
 A link is modelled as ``seconds = latency_s + bytes * seconds_per_byte`` per ordered pair of
-devices (NetSplit thesis, section 4.2). Same device: zero.
+devices (NetSplit thesis, section 4.2). Same device: zero. That is what a transfer takes alone; between hosts
+it has to wait where others are under way through the same network interface (`Nic`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from netsplit.errors import ConfigError
 
-__all__ = ["Cluster", "Device", "Link"]
+__all__ = ["Cluster", "Device", "Link", "Nic", "nics_of"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,20 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Nic:
+    """The network interface that a host's devices share on the way to other hosts; full duplex.
+
+    Each direction takes one transfer at a time, for `bytes * seconds per byte`: not for the link's latency.
+    It is at least as fast as every link through it; where it is faster, transfers overlap.
+    """
+
+    host: str
+    devices: tuple[str, ...]  # of the host
+    out_s_per_byte: float
+    in_s_per_byte: float
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Devices in rank order and a link for every ordered pair of different device names."""
 
@@ -67,6 +82,8 @@ class Cluster:
     levels: tuple[tuple[int, float], ...] = ()
     """(members, bytes per second) of every level of a regular tree of machines, innermost first. The devices
     are their product, in depth-first order; empty where the links follow no such tree."""
+    nics: tuple[Nic, ...] = ()
+    """Of hosts, by host; a device in none of them shares nothing on its way to others."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -74,6 +91,16 @@ class Cluster:
             raise ConfigError(f"cluster '{self.name}' has no device: list at least one.")
         if len(set(names)) != len(names):
             raise ConfigError(f"cluster '{self.name}' names a device twice: {names}.")
+        behind = [device for nic in self.nics for device in nic.devices]
+        if len({nic.host for nic in self.nics}) < len(self.nics) or len(set(behind)) < len(behind):
+            raise ConfigError(
+                f"cluster '{self.name}' has two NICs of one host, or a device behind two: give each host one."
+            )
+        if not set(behind) <= set(names):
+            raise ConfigError(
+                f"cluster '{self.name}' has '{min(set(behind) - set(names))}' behind a NIC, which is none of "
+                f"its devices: {names}."
+            )
 
     def device(self, name: str) -> Device:
         for device in self.devices:
@@ -105,6 +132,30 @@ class Cluster:
                         f"latency {link.latency_s} s and {link.seconds_per_byte} s a byte: give finite "
                         "numbers of 0 or more."
                     )
+                for nic, pace in self.way(source.name, target.name):
+                    if not 0 <= pace <= link.seconds_per_byte:
+                        raise ConfigError(
+                            f"cluster '{self.name}': the NIC of '{nic[0]}' takes {pace} s a byte, and the "
+                            f"link from '{source.name}' to '{target.name}' through it "
+                            f"{link.seconds_per_byte} s: give the NIC no less bandwidth than any such link."
+                        )
+
+    def nic(self, device: str) -> Nic | None:
+        """The NIC of a device's host, which names the host; None: it shares none."""
+        return self._nic_of.get(device)
+
+    @cached_property
+    def _nic_of(self) -> dict[str, Nic]:
+        return {device: nic for nic in self.nics for device in nic.devices}
+
+    def way(self, source: str, target: str) -> tuple[tuple[tuple[str, str], float], ...]:
+        """What a transfer shares with others: (host, "out" or "in") and seconds per byte of each NIC's
+        direction that it goes through, at most two; none within a host."""
+        out, into = self._nic_of.get(source), self._nic_of.get(target)
+        if out is into:
+            return ()
+        leaves = () if out is None else (((out.host, "out"), out.out_s_per_byte),)
+        return leaves if into is None else (*leaves, ((into.host, "in"), into.in_s_per_byte))
 
     @cached_property
     def link_costs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -123,23 +174,60 @@ class Cluster:
         """Seconds to move `nbytes` between two devices by name; zero on the same device."""
         return 0.0 if source == target else self.links[source, target].seconds(nbytes)
 
+    def ring(self, devices: Sequence[str]) -> list[tuple[str, str]]:
+        """The links of a ring: every device sends to the next, the last to the first.
+
+        The devices of a host follow one another, hosts in the order of their first: so a ring goes once out
+        of every host and once in, and its hops do not wait for one another at a NIC.
+        """
+        if len(devices) < 2:
+            return []
+        first: dict[str, int] = {}
+        for p, device in enumerate(devices):
+            nic = self._nic_of.get(device)
+            first[device] = p if nic is None else first.setdefault(nic.devices[0], p)
+        order = sorted(devices, key=first.__getitem__)
+        return list(zip(order, (*order[1:], order[0]), strict=True))
+
     def ring_seconds(self, nbytes: int, devices: Sequence[str]) -> float:
         """A ring all-reduce: 2 (r - 1) rounds in which every link carries one r-th of the bytes.
 
-        Every device sends to the next, the last to the first; a round lasts as long as its slowest link.
+        A round lasts as long as its slowest link.
         """
-        ring = [self.links[pair] for pair in zip(devices, (*devices[1:], *devices[:1]), strict=True)]
+        ring = [self.links[pair] for pair in self.ring(devices)]
+        if not ring:
+            return 0.0
         rounds_s = max(link.latency_s + nbytes / len(ring) * link.seconds_per_byte for link in ring)
         return 2 * (len(ring) - 1) * rounds_s
 
     def with_links(self, links: dict[tuple[str, str], Link]) -> Cluster:
-        """The same devices over other links; where the slowest link of a level changes, so does its rate."""
+        """The same devices over other links; where the slowest link of a level changes, so does its rate, and
+        a NIC becomes as much faster or slower as the fastest link through it."""
         old, new = (self._rates_by_level(each) for each in (self.links, links))
         levels = tuple(
             (units, rate if before == after else after)
             for (units, rate), before, after in zip(self.levels, old, new, strict=True)
         )
-        return replace(self, links=links, levels=levels)
+        nics = tuple(self._scaled(nic, links) for nic in self.nics)
+        return replace(self, links=links, levels=levels, nics=nics)
+
+    def _scaled(self, nic: Nic, links: dict[tuple[str, str], Link]) -> Nic:
+        def pace(seconds: float, end: int) -> float:
+            before, after = (self._fastest(nic, each, end) for each in (self.links, links))
+            return seconds if before in (after, 0.0) else min(seconds * (after / before), after)
+
+        return replace(
+            nic, out_s_per_byte=pace(nic.out_s_per_byte, 0), in_s_per_byte=pace(nic.in_s_per_byte, 1)
+        )
+
+    def _fastest(self, nic: Nic, links: dict[tuple[str, str], Link], end: int) -> float:
+        """Seconds per byte of the fastest link out of a host (its end 0), or into it (1)."""
+        paces = [
+            link.seconds_per_byte
+            for ends, link in links.items()
+            if self._nic_of.get(ends[end]) is nic and self._nic_of.get(ends[1 - end]) is not nic
+        ]
+        return min(paces, default=0.0)
 
     def _rates_by_level(self, links: dict[tuple[str, str], Link]) -> list[float]:
         """Bytes per second of the slowest link that joins two units of each level."""
@@ -153,3 +241,29 @@ class Cluster:
                     rates[level] = min(rates[level], link.bandwidth)
                     break
         return rates
+
+
+def nics_of(
+    hosts: Mapping[str, Sequence[str]], links: Mapping[tuple[str, str], Link], bandwidth: float | None = None
+) -> tuple[Nic, ...]:
+    """A NIC for every host, where there are several.
+
+    Args:
+        hosts: host -> its devices.
+        links: of all pairs.
+        bandwidth: of a NIC, in bytes per second and either direction; None: of the fastest link that leaves
+            the host, and of the fastest that comes in.
+    """
+    host_of = {device: host for host, devices in hosts.items() for device in devices}
+    paces: dict[tuple[str | None, int], float] = {}
+    for ends, link in links.items():
+        here = tuple(map(host_of.get, ends))
+        if here[0] != here[1]:
+            for end, host in enumerate(here):
+                least = min(paces.get((host, end), math.inf), link.seconds_per_byte)
+                paces[host, end] = least if bandwidth is None else 1.0 / bandwidth
+    return tuple(
+        Nic(host, tuple(devices), paces[host, 0], paces[host, 1])
+        for host, devices in hosts.items()
+        if (host, 0) in paces and (host, 1) in paces
+    )

@@ -14,14 +14,20 @@ from itertools import accumulate, permutations
 from operator import mul
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES, Accelerator, accelerator
-from netsplit.cluster.cluster import Cluster, Device, Link
-from netsplit.cluster.local import parse_bytes
+from netsplit.cluster.cluster import Cluster, Device, Link, Nic, nics_of
+from netsplit.cluster.given import (
+    given_capacity,
+    given_count,
+    given_number,
+    given_rate,
+    given_speed,
+)  # fmt: skip
 from netsplit.cluster.nvml import found_gpus
 from netsplit.errors import ConfigError
 
 __all__ = [
-    "ClusterDescription", "DescribedDevice", "DescribedLink", "LinkCost", "described_cluster",
-    "described_gpus", "kind_name", "uniform_cluster",
+    "ClusterDescription", "DescribedDevice", "DescribedHost", "DescribedLink", "LinkCost",
+    "described_cluster", "described_gpus", "kind_name", "uniform_cluster",
 ]  # fmt: skip
 
 MOST_DEVICES = 1024
@@ -58,6 +64,15 @@ class DescribedLink:
 
 
 @dataclass(frozen=True)
+class DescribedHost:
+    """Devices of one host, which share its NIC on the way to all others."""
+
+    name: str
+    devices: list[str]
+    nic: int | float | str = "auto"  # bytes per second of each direction; auto: of the fastest link out of it
+
+
+@dataclass(frozen=True)
 class ClusterDescription:
     """Devices by name with speeds and capacities, and all links."""
 
@@ -72,6 +87,7 @@ class ClusterDescription:
     overlap: bool = True
     """Whether transfers leave the devices' computing alone. Else neither end computes meanwhile, as where
     copies are put on the stream that computes (`Tensor.to` in one process of PyTorch)."""
+    nics: tuple[Nic, ...] = ()
 
     def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
         """The cluster for one graph.
@@ -85,7 +101,7 @@ class ClusterDescription:
             Device(name, self._kind(name, base_kind), _resolve(self.capacities[name], need_bytes))
             for name in self.speeds
         )
-        cluster = Cluster(self.name, devices, self.links, self.levels)
+        cluster = Cluster(self.name, devices, self.links, self.levels, self.nics)
         cluster.check_links()
         return cluster
 
@@ -122,6 +138,7 @@ def uniform_cluster(
     name: str = "uniform",
     model: str | None = None,
     overlap: bool = True,
+    nic: float | str | None = "auto",
 ) -> ClusterDescription:
     """Equal devices "d0", "d1", ..., with one kind of link or with one per level.
 
@@ -134,11 +151,14 @@ def uniform_cluster(
         speed: of each device, relative to its model, or to the one that the graph's costs were measured on.
         model: of `cluster.catalogue`, such as TITAN RTX; None: costs are measured.
         overlap: of transfers with computing, see `ClusterDescription`.
+        nic: where there are levels, what the devices of a machine share on the way to others: bytes per
+            second of each direction; "auto": as of the link between two machines; None: nothing, every
+            pair of devices has a network of its own.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
     """
-    counts = [_count(value) for value in _as_list(devices)]
+    counts = [given_count(value) for value in _as_list(devices)]
     if not counts:
         raise ConfigError("cluster.devices is an empty list: give a number, or one per level as in [4,2].")
     total = math.prod(counts)
@@ -151,8 +171,8 @@ def uniform_cluster(
                 f"cluster.{key} has {len(values)} entries and cluster.devices {len(counts)} levels: "
                 "give one number, or one for each level."
             )
-    rates = [_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
-    waits = [_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
+    rates = [given_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
+    waits = [given_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
     names = [f"d{i}" for i in range(total)]
     if model is None and capacity is None:
         raise ConfigError(
@@ -161,15 +181,32 @@ def uniform_cluster(
         )
     each = DescribedDevice("", speed, capacity, model)
     known = _accelerator(each, "cluster")
+    links = _links_of_levels(names, counts, [Link(w, 1.0 / r) for w, r in zip(waits, rates, strict=True)])
     return ClusterDescription(
         name=name,
-        speeds=dict.fromkeys(names, _speed(speed, "cluster.speed")),
+        speeds=dict.fromkeys(names, given_speed(speed, "cluster.speed")),
         capacities=dict.fromkeys(names, _device_capacity(each, "cluster")),
-        links=_links_of_levels(names, counts, [Link(w, 1.0 / r) for w, r in zip(waits, rates, strict=True)]),
+        links=links,
         levels=tuple(zip(counts, rates, strict=True)),
         accelerators={} if known is None else dict.fromkeys(names, known),
         overlap=overlap,
+        nics=() if nic is None else _nics_of_machines(names, counts[0], links, nic),
     )
+
+
+def _nics_of_machines(
+    names: Sequence[str], count: int, links: Mapping[tuple[str, str], Link], nic: float | str
+) -> tuple[Nic, ...]:
+    """Of machines of so many devices."""
+    hosts = {f"host{i // count}": names[i : i + count] for i in range(0, len(names), count)}
+    if nic == "auto":
+        return nics_of(hosts, links)
+    if len(hosts) < 2:
+        raise ConfigError(
+            f"cluster.nic is {nic!r}, and cluster.devices one machine, whose transfers go through none: give "
+            "cluster.devices one number per level, as [4,2], or cluster.nic=auto."
+        )
+    return nics_of(hosts, links, given_rate(nic, "cluster.nic"))
 
 
 def _links_of_levels(
@@ -191,6 +228,7 @@ def described_cluster(
     link: LinkCost,
     links: Sequence[DescribedLink] = (),
     overlap: bool = True,
+    hosts: Sequence[DescribedHost] = (),
 ) -> ClusterDescription:
     """Any devices, each with its own speed and capacity.
 
@@ -199,6 +237,7 @@ def described_cluster(
         link: of every pair for which `links` says nothing.
         links: of groups; later entries win over earlier ones.
         overlap: of transfers with computing, see `ClusterDescription`.
+        hosts: that are joined by a network; a device in none shares nothing with others on its way.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
@@ -224,12 +263,35 @@ def described_cluster(
     keys = {device.name: f"cluster.devices[{i}]" for i, device in enumerate(devices)}
     return ClusterDescription(
         name=name,
-        speeds={d.name: _speed(d.speed, f"{keys[d.name]}.speed") for d in devices},
+        speeds={d.name: given_speed(d.speed, f"{keys[d.name]}.speed") for d in devices},
         capacities={d.name: _device_capacity(d, keys[d.name]) for d in devices},
         links=link_of,
         accelerators=_accelerators(devices, keys),
         overlap=overlap,
+        nics=_nics_of_hosts(hosts, names, link_of),
     )
+
+
+def _nics_of_hosts(
+    hosts: Sequence[DescribedHost], names: Sequence[str], links: Mapping[tuple[str, str], Link]
+) -> tuple[Nic, ...]:
+    taken: dict[str, str] = {}
+    nics: list[Nic] = []
+    for i, host in enumerate(hosts):
+        key = f"cluster.hosts[{i}]"
+        unknown = [each for each in host.devices if each not in names]
+        twice = [each for each in host.devices if each in taken]
+        if unknown or twice or not host.devices or len(set(host.devices)) < len(host.devices):
+            raise ConfigError(
+                f"{key}.devices is [{', '.join(host.devices)}]: give some of {', '.join(names)}, each in one "
+                "host and once."
+            )
+        if host.name in taken.values():
+            raise ConfigError(f"{key}.name is '{host.name}', which is taken: give each its own name.")
+        taken |= dict.fromkeys(host.devices, host.name)
+        rate = None if host.nic == "auto" else given_rate(host.nic, f"{key}.nic")
+        nics += nics_of({host.name: host.devices}, links, rate)
+    return tuple(nics)
 
 
 def described_gpus(name: str, capacity: int | float | str | None = None) -> ClusterDescription:
@@ -253,7 +315,7 @@ def described_gpus(name: str, capacity: int | float | str | None = None) -> Clus
         capacities={
             gpu.device: gpu.memory_bytes - CONTEXT_BYTES
             if capacity is None
-            else _capacity(capacity, "cluster.capacity")
+            else given_capacity(capacity, "cluster.capacity")
             for gpu in visible.gpus
         },
         links=links,
@@ -279,13 +341,13 @@ def _accelerator(device: DescribedDevice, key: str) -> Accelerator | None:
     if device.model is None:
         return None
     known = accelerator(device.model, f"{key}.model")
-    speed = _speed(device.speed, f"{key}.speed")
+    speed = given_speed(device.speed, f"{key}.speed")
     return known if speed == 1.0 else known.at(speed, kind_name(known.name, speed))
 
 
 def _device_capacity(device: DescribedDevice, key: str) -> int | float:
     if device.capacity is not None:
-        return _capacity(device.capacity, f"{key}.capacity")
+        return given_capacity(device.capacity, f"{key}.capacity")
     known = _accelerator(device, key)
     if known is not None and not known.memory_bytes:
         raise ConfigError(f"{key}.capacity must be given, as '{device.model}' does not say it: such as 16GB.")
@@ -297,7 +359,9 @@ def _resolve(capacity: int | float, need_bytes: int) -> int:
 
 
 def _link(cost: LinkCost | DescribedLink, key: str) -> Link:
-    return Link(_number(cost.latency, f"{key}.latency"), 1.0 / _rate(cost.bandwidth, f"{key}.bandwidth"))
+    return Link(
+        given_number(cost.latency, f"{key}.latency"), 1.0 / given_rate(cost.bandwidth, f"{key}.bandwidth")
+    )
 
 
 def _as_list(value: object) -> list[object]:
@@ -306,76 +370,3 @@ def _as_list(value: object) -> list[object]:
 
 def _spread(values: list[object], n: int) -> list[object]:
     return values * n if len(values) == 1 else values
-
-
-def _count(value: object) -> int:
-    whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
-    if isinstance(value, float) and value.is_integer():
-        whole = int(value)
-    if whole < 1:
-        raise ConfigError(
-            f"cluster.devices is {value!r}: give a whole number of at least 1, or a list of them."
-        )
-    return whole
-
-
-def _number(value: object, key: str) -> float:
-    """A finite number of 0 or more."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(str(value))
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise ConfigError(f"{key} is {value!r}: give a number of 0 or more.")
-    return number
-
-
-def _speed(value: object, key: str) -> float:
-    number = _number(value, key)
-    if number == 0:
-        raise ConfigError(f"{key} is {value!r}: give more than 0; 1 is as fast as measured.")
-    return number
-
-
-def _rate(value: object, key: str) -> float:
-    """Bytes per second of a number or a text such as ``"12GB"`` or ``"12 GB/s"``."""
-    rate = _size(str(value).strip().removesuffix("/s"), key, "bytes per second, such as 1e9 or 12GB")
-    if rate <= 0:
-        raise ConfigError(f"{key} is {value!r}: give more than 0 bytes per second.")
-    return rate
-
-
-def _capacity(value: object, key: str) -> int | float:
-    """Bytes as an int, a fraction as a float."""
-    accepted = "bytes, a size such as 16GB, or a fraction of what the graph needs such as 40%"
-    text = str(value).strip()
-    if text.endswith("%"):
-        try:
-            fraction = float(text[:-1]) / 100
-        except ValueError:
-            fraction = math.nan
-        if not 0 < fraction < math.inf:
-            raise ConfigError(f"{key} is {value!r}: give {accepted}.")
-        return fraction
-    nbytes = int(_size(text, key, accepted))
-    if nbytes < 1:
-        raise ConfigError(f"{key} is {value!r}: give {accepted}.")
-    if nbytes > LARGEST_BYTES:
-        raise ConfigError(f"{key} is {value!r}: give at most {LARGEST_BYTES} bytes.")
-    return nbytes
-
-
-LARGEST_BYTES = 2**60  # sums of capacities stay below what a 64-bit integer holds
-
-
-def _size(text: str, key: str, accepted: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        try:
-            return float(parse_bytes(text, key))
-        except ConfigError:
-            number = math.nan
-    if not math.isfinite(number):
-        raise ConfigError(f"{key} is {text!r}: give {accepted}.")
-    return number

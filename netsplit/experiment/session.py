@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.cluster.catalogue import rates_by_kind
-from netsplit.cluster.cluster import Cluster, Link
+from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.config import OffloadName, OnNonFinite, ProfileMode, check_numbers
@@ -123,7 +123,11 @@ class Session:
                 self.link_samples = pool.call(_probe)[0]
                 links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
             devices = located(self.spec.devices, self.pool) if self.spec.external else self.spec.devices
-            self._cluster = Cluster(self.spec.name, devices, links)
+            hosts: dict[str, list[str]] = {}
+            for device in devices:
+                if device.host is not None:
+                    hosts.setdefault(device.host, []).append(device.name)
+            self._cluster = Cluster(self.spec.name, devices, links, nics=nics_of(hosts, links))
         return self._cluster
 
     def planner(

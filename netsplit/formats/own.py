@@ -20,7 +20,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.cluster import Cluster, Device, Link, Nic
 from netsplit.config import OffloadName
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
@@ -54,6 +54,7 @@ def dumps_workload(work: Workload) -> str:
             "devices": [asdict(device) for device in cluster.devices],
             "links": [{"source": p, "target": q, **asdict(link)} for (p, q), link in cluster.links.items()],
             "levels": [list(level) for level in cluster.levels],
+            "nics": [asdict(nic) for nic in cluster.nics],
         }
     data["workload"] = {
         "name": work.name,
@@ -305,9 +306,24 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
         for i, entry in enumerate(item["links"])
     }
     levels = tuple((count, rate) for count, rate in item.get("levels", ()))
-    cluster = Cluster(item["name"], tuple(devices), links, levels)
     try:
+        cluster = Cluster(item["name"], tuple(devices), links, levels, _nics_in(item, where))
         cluster.check_links()
     except ConfigError as error:
         raise NetSplitError(f"{where}: {error}") from error
     return cluster
+
+
+def _nics_in(item: dict[str, Any], where: str) -> tuple[Nic, ...]:
+    """None in files from before there were any."""
+    return tuple(
+        Nic(
+            entry["host"],
+            tuple(entry["devices"]),
+            *(
+                checked_number(entry[key], key, f"{where}, cluster.nics[{i}]")
+                for key in ("out_s_per_byte", "in_s_per_byte")
+            ),
+        )
+        for i, entry in enumerate(item.get("nics", ()))
+    )

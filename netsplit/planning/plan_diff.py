@@ -193,7 +193,7 @@ def _match(instance: Instance, old: Ints, new: Ints) -> Ints:
 
 
 def _interchangeable(cluster: Cluster) -> list[list[int]]:
-    """Sets of devices any two of which can change places without a difference to kinds, bytes, links."""
+    """Sets of devices any two of which can change places: alike in kind, bytes, links and NICs."""
     number: dict[Link | None, int] = {None: 0}
     table = np.array(
         [
@@ -201,7 +201,11 @@ def _interchangeable(cluster: Cluster) -> list[list[int]]:
             for p in cluster.devices
         ]
     )
-    return interchangeable([(d.kind, d.capacity_bytes, d.port) for d in cluster.devices], [table])
+    nics = [cluster.nic(device.name) for device in cluster.devices]
+    paces = [None if nic is None else (nic.out_s_per_byte, nic.in_s_per_byte) for nic in nics]
+    own = [(d.kind, d.capacity_bytes, d.port, pace) for d, pace in zip(cluster.devices, paces, strict=True)]
+    behind = np.array([[p is not None and p is q for q in nics] for p in nics])
+    return interchangeable(own, [table, behind])
 
 
 def _groups(instance: Instance, old: Ints, new: Ints) -> tuple[MovedGroup, ...]:
@@ -307,7 +311,7 @@ def _path_parts(
     iterations: list[float | None] = []
     for timeline, program, names in zip(timelines, programs, ({}, renamed), strict=True):
         iterations.append(None if timeline is None else timeline.iteration_s)
-        path = () if timeline is None else critical_path(timeline, program, *own)
+        path = () if timeline is None else critical_path(timeline, program, *own, problem.cluster)
         by_place: dict[str, float] = {}
         for where, s in totals(path).items():
             ends = [names.get(device, device) for device in where.split(" -> ")]

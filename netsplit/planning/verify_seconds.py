@@ -1,4 +1,8 @@
-"""Whether a predicted timeline lasts what its costs and links say."""
+"""Whether a predicted timeline lasts what its costs, links and NICs say.
+
+host A  out  [d0→d4 bytes    ][d1→d5 bytes    ]        a link's latency may pass beside the next bytes
+host B  in   [d0→d4 bytes    ][d1→d5 bytes    ]
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,8 @@ __all__ = ["wrong_seconds"]
 
 def wrong_seconds(index: TimelineIndex) -> list[str]:
     """What lasts longer or shorter than it must, in sentences."""
-    check = _SecondsCheck(index)
-    return [*check.seconds(), *check.end()]
+    check, network = _SecondsCheck(index), _NetworkCheck(index)
+    return [*check.seconds(), *check.end(), *network.sums(), *network.exclusive()]
 
 
 @dataclass
@@ -150,3 +154,103 @@ class _Moments:
     def passed_s(self, now_s: float) -> float:
         past = bisect_left(self.moments, now_s)
         return past * now_s - self.sums[past]
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """The bytes of a transfer or a sum while they go through one direction of a NIC."""
+
+    start_s: float
+    end_s: float
+    event: Event
+
+
+@dataclass
+class _NetworkCheck:
+    index: TimelineIndex
+
+    def sums(self) -> Iterator[str]:
+        """2 (r - 1) rounds, each of which takes an r-th of the bytes over every link of the ring."""
+        links = self.index.problem.cluster.links
+        for e in self._sums():
+            ring, nbytes = self._ring_of(e), self._bytes_of(e)
+            missing = [pair for pair in ring if pair not in links]
+            if missing:
+                yield f"The {shown(e)} has no link from '{missing[0][0]}' to '{missing[0][1]}'."
+                continue
+            r = len(ring)
+            rounds = [links[pair].latency_s + nbytes / r * links[pair].seconds_per_byte for pair in ring]
+            expected = 2 * (r - 1) * max(rounds, default=0.0)
+            if abs(e.end_s - e.start_s - expected) > self.index.slack_s:
+                yield f"The {shown(e)} lasts {e.end_s - e.start_s:.9g} s instead of {expected:.9g} s."
+
+    def exclusive(self) -> Iterator[str]:
+        """One transfer or sum at a time in each direction of a NIC."""
+        for (host, direction), each in self._passages().items():
+            last: _Passage | None = None
+            for one in sorted(each, key=lambda one: (one.start_s, one.end_s)):
+                overlaps = last is not None and one.start_s < last.end_s - self.index.slack_s
+                if last is not None and overlaps and one.end_s > one.start_s:
+                    yield (
+                        f"The NIC of host '{host}' has the {shown(last.event)} and the {shown(one.event)} on "
+                        f"their way {direction} at once."
+                    )
+                if last is None or one.end_s > last.end_s:
+                    last = one
+
+    def _passages(self) -> dict[tuple[str, str], list[_Passage]]:
+        passages: dict[tuple[str, str], list[_Passage]] = {}
+        cluster = self.index.problem.cluster
+        if not cluster.nics:
+            return passages
+        sends = [
+            ((e.device, e.peer), float(e.nbytes), e) for e in self.index.timeline.events if e.kind == "send"
+        ]
+        for e in self._sums():
+            ring = self._ring_of(e)
+            part = 2 * (len(ring) - 1) / len(ring) * self._bytes_of(e) if ring else 0.0
+            sends += [(pair, part, e) for pair in ring]
+        for (p, q), nbytes, e in sends:
+            for nic in cluster.nics:
+                goes, comes = p in nic.devices, q in nic.devices
+                if goes != comes:
+                    pace = nic.out_s_per_byte if goes else nic.in_s_per_byte
+                    passage = _Passage(e.start_s, e.start_s + nbytes * pace, e)
+                    passages.setdefault((nic.host, "out" if goes else "in"), []).append(passage)
+        return passages
+
+    def _sums(self) -> Iterator[Event]:
+        """Each once, though every device of it has its event."""
+        for e in self.index.timeline.events:
+            if e.kind == "reduce" and e.device == e.name.rpartition(" over ")[2].partition(", ")[0]:
+                yield e
+
+    def _ring_of(self, e: Event) -> list[tuple[str, str]]:
+        """From each device to the next of its host, and from the last one there to the next host."""
+        host_of = {p: nic.host for nic in self.index.problem.cluster.nics for p in nic.devices}
+        hosts: dict[tuple[bool, str], list[str]] = {}
+        for p in e.name.rpartition(" over ")[2].split(", "):
+            hosts.setdefault((p in host_of, host_of.get(p, p)), []).append(p)
+        order = [p for each in hosts.values() for p in each]
+        return [(p, order[(i + 1) % len(order)]) for i, p in enumerate(order)] if len(order) > 1 else []
+
+    def _bytes_of(self, e: Event) -> int:
+        """Of the parameters that just the devices of a sum hold; a norm is a number."""
+        if not e.name.startswith("sum of gradients over "):
+            return 0
+        group = frozenset(e.name.rpartition(" over ")[2].split(", "))
+        return sum(nbytes for homes, nbytes in self._held.values() if homes == group)
+
+    @cached_property
+    def _held(self) -> dict[str, tuple[frozenset[str], int]]:
+        """Trained parameter -> the devices that hold it, and its bytes."""
+        graph, where = self.index.problem.graph, self.index.placement.device_of
+        homes: dict[str, set[str]] = {}
+        nbytes: dict[str, int] = {}
+        for name, node in graph.nodes.items():
+            for init in (graph.initializers[k] for k in node.initializers):
+                if init.requires_grad:
+                    own = self.index.replicas.get(where[name], (where[name],))
+                    homes.setdefault(init.held_as, set()).update(own)
+                    nbytes[init.held_as] = init.nbytes
+        return {k: (frozenset(each), nbytes[k]) for k, each in homes.items()}

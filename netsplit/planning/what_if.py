@@ -283,22 +283,31 @@ def _faster(kind: str, factor: float) -> str:
 
 
 def _link_changes(cluster: Cluster, factor: float) -> list[Change]:
-    """Every undirected pair, and every group of two or more pairs that have equal links."""
+    """Every undirected pair, and every group of two or more pairs that have equal links.
+
+    The links between two hosts with NICs change together, and the NICs with them (`Cluster.with_links`).
+    """
     rank = {device.name: p for p, device in enumerate(cluster.devices)}
     forward = {(p, q) if rank[p] < rank[q] else (q, p) for p, q in cluster.links}
     pairs = sorted(forward, key=lambda ends: (rank[ends[0]], rank[ends[1]]))
-    changes: list[Change] = []
+    together: dict[str, list[tuple[str, str]]] = {}
     groups: dict[tuple[float, float], list[tuple[str, str]]] = {}
     for p, q in pairs:
         both = tuple(ends for ends in ((p, q), (q, p)) if ends in cluster.links)
         if all(cluster.links[ends].seconds_per_byte == 0 for ends in both):
             continue
-        changes.append(Change("bandwidth", f"bandwidth {p} <-> {q}", (), both, factor))
+        one, other = cluster.nic(p), cluster.nic(q)
+        apart = one is not None and other is not None and one is not other
+        label = f"{one.host} <-> {other.host}" if apart else f"{p} <-> {q}"  # type: ignore[union-attr]
+        together.setdefault(f"bandwidth {label}", []).extend(both)
         for ends in both:
             link = cluster.links[ends]
             groups.setdefault((link.latency_s, link.seconds_per_byte), []).append(ends)
+    changes = [Change("bandwidth", label, (), tuple(ends), factor) for label, ends in together.items()]
+    known = {frozenset(change.links) for change in changes}
     for (_, per_byte), ends_of in groups.items():
-        if per_byte > 0 and len({frozenset(ends) for ends in ends_of}) > 1:
+        several = per_byte > 0 and len({frozenset(ends) for ends in ends_of}) > 1
+        if several and frozenset(ends_of) not in known:
             label = f"bandwidth of all {len(ends_of)} links of {1 / per_byte / 1e9:.3g} GB/s"
             changes.append(Change("bandwidth", label, (), tuple(ends_of), factor))
     return changes

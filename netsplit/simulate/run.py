@@ -5,9 +5,9 @@
     device q   ──Recv──► ┘   (a heap, by time)  └─► free for the next
 
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
-directed link alone. It is ready when both ends have come to it (rendezvous, as gloo and NCCL have it);
-a link takes transfers in the order in which they become ready, ties by tag. A sum over devices is ready
-when all of them have come to it, and occupies the links of its ring.
+directed link, and between hosts their NICs (`nics`). It is ready when both ends have come to it (rendezvous,
+as gloo and NCCL have it); a link takes transfers in the order in which they become ready, ties by tag. A sum
+over devices is ready when all of them have come to it, and occupies the links of its ring.
 
 Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
 beginning is, and every device runs ahead until it waits. Otherwise see `contention`.
@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import Program, Recv, Reduce, Send
+from netsplit.simulate.nics import NicQueues
 from netsplit.simulate.tasks import (
     Key,
     Message,
@@ -30,12 +32,15 @@ from netsplit.simulate.tasks import (
     Task,
     missing_link,
     reduce_bytes,
-    reduce_links,
     reduce_seconds,
 )  # fmt: skip
 from netsplit.simulate.timeline import Event
 
 __all__ = ["DeviceClock", "Run"]
+
+
+_Ready: TypeAlias = tuple[float, int, Send | Reduce, Recv | None]
+"""Since when, tag, and what."""
 
 
 @dataclass(eq=False)
@@ -62,8 +67,9 @@ class Run:
         self.devices = {name: DeviceClock(name, tasks.of[name]) for name in program.devices}
         self.events: list[Event] = []
         self.met: dict[int, list[tuple[float, Message]]] = {}  # tag -> who came so far, and when
-        self.ready: list[tuple[float, int, Send | Reduce, Recv | None]] = []
+        self.ready: list[_Ready] = []
         self.link_free: dict[tuple[str, str], float] = {}
+        self.nics = NicQueues(cluster)
         self.arrived: dict[Key, tuple[float, Message]] = {}
         self.ended: dict[int, float] = {}  # tag -> when the transfer ended
         self.waiting: dict[Key, DeviceClock] = {}
@@ -108,14 +114,14 @@ class Run:
         return True
 
     def transfer(self) -> None:
-        """Let the transfer that became ready first have its link.
+        """Let the transfer that became ready first have its link, or wait for it on its way to another host.
 
         Whatever becomes ready later in this loop does so through a transfer that ended later: no
         transfer is overtaken by one that the heap does not know yet.
         """
         ready, tag, first, recv = heapq.heappop(self.ready)
         if isinstance(first, Reduce):
-            self._sum(ready, first)
+            self._sum(ready, tag, first)
             return
         assert recv is not None
         link = (recv.peer, first.peer)
@@ -123,7 +129,10 @@ class Run:
             raise ConfigError(missing_link(*link))
         nbytes = self.program.graph.variables[first.source].nbytes
         start = max(ready, self.link_free.get(link, 0.0))
+        if self._put_off([link], start, (ready, tag, first, recv)):
+            return
         end = start + self.links[link].seconds(nbytes)
+        self.nics.hold([link], start, nbytes)
         self.link_free[link] = self.ended[tag] = end
         name = f"gradient of {first.source}" if first.gradient else first.source
         self.events.append(Event(link[0], "send", name, first.microbatch, start, end, link[1], nbytes))
@@ -143,14 +152,26 @@ class Run:
             for message in begun:
                 self._wait(device, self.ended[message.tag], message)
 
-    def _sum(self, ready: float, reduce: Reduce) -> None:
-        ring = reduce_links(reduce)
+    def _put_off(self, links: list[tuple[str, str]], start: float, waits: _Ready) -> bool:
+        """Whether what was ready waits for a link or a NIC on its way to another host: then it comes again
+        when that is free, and whatever can begin before goes first."""
+        free_at = self.nics.free_at(links)
+        if free_at is None or (start := max(start, free_at)) <= waits[0]:
+            return False
+        heapq.heappush(self.ready, (start, *waits[1:]))
+        return True
+
+    def _sum(self, ready: float, tag: int, reduce: Reduce) -> None:
+        ring = self.cluster.ring(reduce.devices)
         seconds = reduce_seconds(self.program, self.cluster, reduce)
         start = max([ready, *(self.link_free.get(link, 0.0) for link in ring)])
+        if self._put_off(ring, start, (ready, tag, reduce, None)):
+            return
         end = self.ended[reduce.tag] = start + seconds
         self.link_free.update(dict.fromkeys(ring, end))
         nbytes = reduce_bytes(self.program, reduce)
         moved = 2 * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
+        self.nics.hold(ring, start, moved)
         for name in reduce.devices:
             self.events.append(Event(name, "reduce", str(reduce), -1, start, end, nbytes=nbytes))
         self.moving(reduce.devices, start, end, 2 * moved)

@@ -21,7 +21,7 @@ from netsplit.program.instructions import Backward, Forward, Program, Recv, Redu
 from netsplit.program.segment_times import SegmentSeconds, segment_seconds
 from netsplit.simulate.timeline import EventKind
 
-__all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_links", "reduce_seconds"]
+__all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_seconds"]
 
 Message: TypeAlias = Send | Recv | Reduce
 Key: TypeAlias = tuple[str, int, bool] | tuple[int, str]
@@ -128,24 +128,13 @@ def reduce_bytes(program: Program, reduce: Reduce) -> int:
     return sum(program.graph.initializers[k].nbytes for k in program.summed(reduce.devices))
 
 
-def reduce_links(reduce: Reduce) -> list[tuple[str, str]]:
-    """The ring of a sum: every device sends to the next, the last to the first."""
-    devices = reduce.devices
-    if len(devices) < 2:
-        return []
-    return list(zip(devices, (*devices[1:], devices[0]), strict=True))
-
-
 def reduce_seconds(program: Program, cluster: Cluster, reduce: Reduce) -> float:
     """See `Cluster.ring_seconds`.
 
     Raises:
         ConfigError: the cluster lacks a link of the ring.
     """
-    ring = reduce_links(reduce)
-    if not ring:
-        return 0.0
-    for p, q in ring:
+    for p, q in cluster.ring(reduce.devices):
         if (p, q) not in cluster.links:
             raise ConfigError(missing_link(p, q))
     return cluster.ring_seconds(reduce_bytes(program, reduce), reduce.devices)

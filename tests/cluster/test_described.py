@@ -9,6 +9,7 @@ import pytest
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.cluster.described import (
     DescribedDevice,
+    DescribedHost,
     DescribedLink,
     LinkCost,
     described_cluster,
@@ -80,6 +81,8 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
         ({"capacity": "lots"}, ["cluster.capacity is 'lots'", "40%"]),
         ({"capacity": 1e30}, ["cluster.capacity", "at most"]),
         ({"speed": 0}, ["cluster.speed is 0"]),
+        ({"nic": "1GB"}, ["cluster.nic is '1GB'", "one machine"]),
+        ({"devices": [2, 2], "nic": 0}, ["cluster.nic is 0"]),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named_by_its_key(changes: dict[str, Any], words: list[str]) -> None:
@@ -108,6 +111,41 @@ def test_a_description_that_does_not_fit_together(
             LinkCost(1e9),
             [DescribedLink(names, 1e9) for names in links],
         )
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def hosted(hosts: list[DescribedHost]) -> Cluster:
+    names = ["a", "b", "c", "d", "e"]
+    links = [DescribedLink(["a", "b"], 9e9), DescribedLink(["c", "e"], 2e9)]
+    devices = [DescribedDevice(name) for name in names]
+    return described_cluster("x", devices, LinkCost(1e9), links, hosts=hosts).cluster("cpu", 1)
+
+
+def test_hosts_share_a_nic_as_fast_as_the_fastest_link_out_of_them_or_as_said() -> None:
+    cluster = hosted([DescribedHost("one", ["a", "b"]), DescribedHost("two", ["c", "d"], nic="4GB")])
+    one, two = cluster.nics
+    assert (one.host, one.devices, one.out_s_per_byte, one.in_s_per_byte) == ("one", ("a", "b"), 1e-9, 1e-9)
+    assert (two.devices, two.out_s_per_byte) == (("c", "d"), 0.25e-9)
+    assert [cluster.nic(name) for name in "abcde"] == [one, one, two, two, None]
+    assert cluster.way("a", "b") == ()
+    assert cluster.way("b", "c") == ((("one", "out"), 1e-9), (("two", "in"), 0.25e-9))
+    assert cluster.way("e", "d") == ((("two", "in"), 0.25e-9),)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        ([DescribedHost("one", ["a", "f"])], ["cluster.hosts[0].devices is [a, f]"]),
+        ([DescribedHost("one", ["a"]), DescribedHost("two", ["a"])], ["cluster.hosts[1].devices is [a]"]),
+        ([DescribedHost("one", ["a"]), DescribedHost("one", ["b"])], ["cluster.hosts[1].name is 'one'"]),
+        ([DescribedHost("one", [])], ["cluster.hosts[0].devices is []"]),
+        ([DescribedHost("one", ["c"], nic="1GB")], ["NIC of 'one'", "no less bandwidth"]),
+        ([DescribedHost("one", ["c"], nic="fast")], ["cluster.hosts[0].nic is 'fast'"]),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused(hosts: list[DescribedHost], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        hosted(hosts)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from netsplit.cluster.cluster import Device
+from netsplit.cluster.cluster import Cluster, Device, Nic
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.planning.workload import Workload
@@ -78,3 +78,40 @@ def test_no_processors_are_refused(tmp_path: Path, processors: object) -> None:
     (tmp_path / "graph.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match="processors of device 'cpu:1'"):
         read_workload(tmp_path / "graph.json")
+
+
+def with_nics(path: Path) -> tuple[Cluster, dict[str, object]]:
+    cluster = cpus(2)
+    pace = cluster.links["cpu:0", "cpu:1"].seconds_per_byte
+    nics = (Nic("here", ("cpu:0",), pace, pace / 2), Nic("there", ("cpu:1",), pace / 4, 0.0))
+    cluster = replace(cluster, nics=nics)
+    save_workload(Workload("w", trivial_step(), COSTS, cluster), path)
+    return cluster, json.loads(path.read_text())
+
+
+def test_nics_survive_the_file_and_older_files_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    cluster, data = with_nics(path)
+    assert read_workload(path).cluster == cluster
+    del data["cluster"]["nics"]  # type: ignore[attr-defined]
+    path.write_text(json.dumps(data))
+    assert read_workload(path).cluster == replace(cluster, nics=())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"out_s_per_byte": 9.0}, "the NIC of 'here' takes 9.0 s a byte"),
+        ({"out_s_per_byte": -1.0}, "out_s_per_byte"),
+        ({"devices": ["cpu:7"]}, "'cpu:7' behind a NIC"),
+        ({"devices": ["cpu:1"]}, "a device behind two"),
+        ({"host": "there"}, "two NICs of one host"),
+    ],
+)
+def test_a_nic_that_cannot_be_is_refused(tmp_path: Path, wrong: dict[str, object], said: str) -> None:
+    path = tmp_path / "graph.json"
+    _, data = with_nics(path)
+    data["cluster"]["nics"][0] |= wrong  # type: ignore[index]
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=said):
+        read_workload(path)

@@ -27,7 +27,7 @@ from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import SCHEDULES, OneFOneB, SingleBatch
-from tests.builders import chain, cluster_of, costs_of, cpus, graph_fed
+from tests.builders import behind_nics, chain, cluster_of, costs_of, cpus, graph_fed
 from tests.examples import tried
 from tests.partition.builders import disturbed, large_problem, problems, trained, with_capacities
 
@@ -49,6 +49,8 @@ def drawn(problem: Problem, draw: random.Random) -> Problem:
     """Simulated, with gradients, costs of all kinds, tensors that are saved, by either count of bytes."""
     problem = trained(problem, draw.choice([0.0, 0.8, 1.0]), draw.randrange(1000))
     problem = disturbed(problem, draw) if draw.random() < 0.6 else problem
+    if draw.random() < 0.4:
+        problem = replace(problem, cluster=behind_nics(problem.cluster, draw))
     costs = problem.costs
     for kind, each in costs.devices.items():
         late = {

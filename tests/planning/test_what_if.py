@@ -213,6 +213,24 @@ def test_changes_cover_devices_kinds_pairs_and_equal_links() -> None:
     ]  # fmt: skip
 
 
+def test_the_links_between_two_hosts_change_together_and_their_nics_with_them() -> None:
+    graph = graph_of(["a", "b"], [("a", 1, ["b"])])
+    cluster = uniform_cluster([2, 2], [1e12, 1e9], capacity=10**6).cluster("cpu", 0)
+    problem = Problem(graph, costs_of(graph), cluster)
+    changes = {c.label: c for c in possible_changes(problem) if c.resource == "bandwidth"}
+    assert list(changes) == [
+        "bandwidth d0 <-> d1", "bandwidth host0 <-> host1", "bandwidth d2 <-> d3",
+        "bandwidth of all 4 links of 1e+03 GB/s",
+    ]  # fmt: skip
+    inside, _ = apply_change(problem, changes["bandwidth of all 4 links of 1e+03 GB/s"])
+    assert inside.nics == cluster.nics
+    between, _ = apply_change(problem, changes["bandwidth host0 <-> host1"])
+    for nic, before in zip(between.nics, cluster.nics, strict=True):
+        assert nic.out_s_per_byte == pytest.approx(before.out_s_per_byte / 1.1)
+        assert nic.in_s_per_byte == pytest.approx(before.in_s_per_byte / 1.1)
+    between.check_links()
+
+
 def test_ports_count_for_loads_and_links_for_latencies() -> None:
     graph = graph_of(["a", "b"], [("a", 1, ["b"])])
     cluster = cluster_of([1000, 1000, 1000])

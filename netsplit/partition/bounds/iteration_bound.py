@@ -16,8 +16,8 @@ and a whole one is a placement. Its rows are
     host        of devices that slow one another: a second is one in which one computes, or several do, each
                 class at its best number of them; and all classes together share the processors
 
-Overlapped transfers, contention of links and of copying, recomputation, and the order of tasks are left out:
-they only delay.
+Overlapped transfers, contention of links, of NICs and of copying, recomputation, and the order of tasks are
+left out: they only delay.
 """
 
 from __future__ import annotations

@@ -236,6 +236,19 @@ class Instance:
         )
 
     @cached_property
+    def nic_of(self) -> Ints:
+        """[D] NIC that the device shares on its way to other hosts, by number; -1: none."""
+        nics = self.problem.cluster.nics
+        number = {device: n for n, nic in enumerate(nics) for device in nic.devices}
+        return np.array([number.get(name, -1) for name in self.devices], np.int64)
+
+    @cached_property
+    def nic_s_per_byte(self) -> Floats:
+        """[2, NICs] seconds that a byte holds each NIC: on its way out, and in."""
+        nics = self.problem.cluster.nics
+        return np.array([[x.out_s_per_byte for x in nics], [x.in_s_per_byte for x in nics]])
+
+    @cached_property
     def slowdown(self) -> Floats:
         """[D, most devices of a host + 1] how many times longer a computation of the device takes, by how
         many devices of its host compute; the last of its own where its host has fewer."""

@@ -11,7 +11,7 @@ import numpy as np
 from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inner
-from netsplit.partition.engines.step_arrays import KINDS, Arrays, DeviceSeconds, moving_s
+from netsplit.partition.engines.step_arrays import KINDS, Arrays, DeviceSeconds, Nics, moving_s
 from netsplit.partition.engines.step_lists import lay_out
 from netsplit.partition.engines.step_run import seconds_of
 
@@ -30,8 +30,9 @@ class CompiledStep:
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
-            i.seconds_per_byte, i.trainable_bytes, _of_devices(i), i.unit_of, _units(i), i.weights.packed,
-            i.weight_bytes, np.array([KINDS[turns.schedule], turns.microbatches]),
+            i.seconds_per_byte, Nics(i.nic_of, i.nic_s_per_byte), i.trainable_bytes, _of_devices(i),
+            i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
+            np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 
     def makespan_s(self, where: Ints, order: Ints) -> float:

@@ -18,6 +18,7 @@ __all__ = [
     "SINGLE_BATCH",
     "Arrays",
     "DeviceSeconds",
+    "Nics",
     "moving_s",
 ]
 
@@ -38,6 +39,13 @@ class DeviceSeconds(NamedTuple):
     accumulate_per_byte: Floats
 
 
+class Nics(NamedTuple):
+    """What transfers between hosts share (`Cluster.way`)."""
+
+    of: Ints  # [D] NIC of the device's host; -1: none
+    s_per_byte: Floats  # [2, NICs] out, and in
+
+
 class Arrays(NamedTuple):
     """An instance for compiled functions."""
 
@@ -54,6 +62,7 @@ class Arrays(NamedTuple):
     nbytes: Ints  # [m]
     latency_s: Floats  # [D, D]
     seconds_per_byte: Floats  # [D, D]
+    nics: Nics
     trainable_bytes: Ints  # [n]
     device: DeviceSeconds
     unit_of: Ints  # [n] as the instance has it; a node that is in none of the graph's is one alone

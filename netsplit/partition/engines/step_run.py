@@ -1,8 +1,8 @@
 """The seconds of a step's computations and transfers: what `simulate` says of them, without names and events.
 
 `simulate.run` and `simulate.contention` say what is so and why; the result is the same to the last bit.
-Where no device slows another, one pass is enough: every link has its transfers in the order in which both of
-its devices come to them, which is the one order of all.
+Where no device slows another and none shares a NIC, one pass is enough: every link has its transfers in the
+order in which both of its devices come to them, which is the one order of all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
 from netsplit.partition.engines.step_arrays import Arrays, DeviceSeconds, moving_s
+from netsplit.partition.engines.step_heap import Heap, heap_of, pop, push
 from netsplit.partition.engines.step_lists import BACKWARD, FORWARD, MESSAGE, STEP, Lists
 
 __all__ = ["seconds_of"]
@@ -26,15 +27,6 @@ _LATER = 2**40  # more than there are notes
 
 _LEFT, _SINCE, _RATE, _COPYING, _BEGIN, _END = range(6)  # rows of `pace`: seconds, times, fractions
 _BEGINS, _ENDS, _COMPUTES = range(3)  # rows of `number`: of the last note of each; 1 while it computes
-
-
-class _Heap(NamedTuple):
-    """The least time first, then the least key."""
-
-    size: Ints  # [1]
-    time: Floats
-    key: Ints
-    what: Ints
 
 
 class _Transfers(NamedTuple):
@@ -53,9 +45,10 @@ class _Happened(NamedTuple):
     at: Ints  # [D] the place of each device's next turn
     missing: Ints  # [D] transfers that it waits for
     moves: _Transfers
-    ready: _Heap  # places of transfers whose ends are both there, by tag
+    ready: Heap  # places of transfers whose ends are both there, by tag
     free: Floats  # [D, D] when each link is
-    copies: _Heap  # changes of copying to come
+    nics: Floats  # [2, NICs] when each is: out, and in
+    copies: Heap  # changes of copying to come
     fractions: Floats  # [copies] of a device's rate
     pace: Floats  # [6, D]
     number: Ints  # [3, D]
@@ -78,7 +71,8 @@ def seconds_of(lists: Lists, a: Arrays) -> float:
     devices have come to it and the link is free. 3. Where devices slow one another, by computing on one
     host or by copying, an agenda has what begins and ends.
     """
-    return _contended_s(lists, a) if _slowed(a.device) else _undisturbed_s(lists, a)
+    slowed = _slowed(a.device)
+    return _queued_s(lists, a, slowed) if slowed or a.nics.s_per_byte.size > 0 else _undisturbed_s(lists, a)
 
 
 @inner
@@ -122,17 +116,19 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
 
 
 @inner
-def _contended_s(lists: Lists, a: Arrays) -> float:
+def _queued_s(lists: Lists, a: Arrays, slowed: bool) -> float:
     """Until nothing happens: 1. a device goes on, as long as one can; 2. the transfer that became ready
-    first has its link; or 3. what is next on the agenda happens. Both may let a device go on.
+    first has its link; or 3. what is next on the agenda happens, which is empty where no computation is
+    slowed. Both may let a device go on.
     """
     devices, places = len(lists.step_s), len(lists.tag)
-    turns = _by_device(lists, devices)
+    turns, changes = _by_device(lists, devices), 2 * places if slowed else 0
     run = _Happened(
         turns, np.zeros(devices), turns[:devices].copy(), np.zeros(devices, np.int64),
-        _Transfers(np.full(places, -1.0), np.full(places, -1.0), np.zeros(places, np.bool_)), _heap(places),
-        np.zeros((devices, devices)), _heap(4 * places), np.zeros(2 * places), np.zeros((6, devices)),
-        np.zeros((3, devices), np.int64), np.zeros(devices, np.int64), np.zeros(2, np.int64),
+        _Transfers(np.full(places, -1.0), np.full(places, -1.0), np.zeros(places, np.bool_)), heap_of(places),
+        np.zeros((devices, devices)), np.zeros(a.nics.s_per_byte.shape), heap_of(2 * changes),
+        np.zeros(changes), np.zeros((6, devices)), np.zeros((3, devices), np.int64),
+        np.zeros(devices, np.int64), np.zeros(2, np.int64),
     )  # fmt: skip
     run.pace[_BEGIN:] = np.inf
     # taken out of their tuples once: each time would count references
@@ -141,11 +137,11 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
     while True:
         # 1. device
         if goes >= 0:
-            _advance(goes, lists, run, device)
+            _advance(goes, lists, run, device, slowed)
             starting = starting and goes + 1 < devices
             goes = goes + 1 if starting else -1
             continue
-        happens, first = _next(run)
+        happens, first = _next(run) if slowed else (np.inf, -1)
         if waiting[0] > 0 and since[0] < happens:
             # 2. link
             goes = _carry(lists, run, a)
@@ -163,13 +159,26 @@ def _contended_s(lists: Lists, a: Arrays) -> float:
 @inlined
 def _carry(lists: Lists, run: _Happened, a: Arrays) -> int:
     """2. The first transfer that is ready has its link, and both devices copy meanwhile; the device that
-    waited for it alone, or -1.
+    waited for it alone, or -1. Between hosts it has the NICs too, or is ready again when all are free.
     """
     when = run.ready.time[0]
-    place = _pop(run.ready)
+    place = pop(run.ready)
     x = place % len(lists.source)
     p, q, u = lists.source[x], lists.target[x], lists.variable[x]
     start = max(when, run.free[p, q])
+    leaves, enters = a.nics.of[p], a.nics.of[q]
+    if leaves != enters:
+        if leaves >= 0:
+            start = max(start, run.nics[0, leaves])
+        if enters >= 0:
+            start = max(start, run.nics[1, enters])
+        if start > when:
+            push(run.ready, start, lists.tag[place], place)
+            return -1
+        if leaves >= 0:
+            run.nics[0, leaves] = start + a.nbytes[u] * a.nics.s_per_byte[0, leaves]
+        if enters >= 0:
+            run.nics[1, enters] = start + a.nbytes[u] * a.nics.s_per_byte[1, enters]
     end = start + moving_s(u, p, q, a)
     run.free[p, q] = end
     run.moves.arrived[place] = end
@@ -179,8 +188,8 @@ def _carry(lists: Lists, run: _Happened, a: Arrays) -> int:
             if copying_s > 0:
                 noted, key = run.counts[_COPIES], run.counts[_NOTES]
                 run.fractions[noted] = min(copying_s / (end - start), 1.0)
-                _push(run.copies, start, _COPY * _LATER + key + 1, noted * len(run.clock) + d)
-                _push(run.copies, end, _COPY_END * _LATER + key + 2, noted * len(run.clock) + d)
+                push(run.copies, start, _COPY * _LATER + key + 1, noted * len(run.clock) + d)
+                push(run.copies, end, _COPY_END * _LATER + key + 2, noted * len(run.clock) + d)
                 run.counts[_NOTES] = key + 2
                 run.counts[_COPIES] = noted + 1
     if run.moves.awaited[place]:
@@ -206,7 +215,7 @@ def _happen(first: int, now: float, run: _Happened, device: DeviceSeconds) -> in
         _company(d, 1, now, run, device)
         return -1
     stops = run.copies.key[0] < _COPY * _LATER
-    noting = _pop(run.copies)
+    noting = pop(run.copies)
     d, fraction = noting % devices, run.fractions[noting // devices]
     pace[_COPYING, d] += -fraction if stops else fraction
     _change(d, now, run, device)
@@ -256,9 +265,9 @@ def _slowed(device: DeviceSeconds) -> bool:
 
 
 @inlined
-def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds) -> None:
+def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds, slowed: bool) -> None:
     """1. A device a. meets the other end of its transfers, b. waits for those that are not there, or
-    c. begins to compute.
+    c. begins to compute: where nothing is slowed, its end is known at once.
     """
     kinds, whats, came, arrived = lists.kind, lists.what, run.moves.came, run.moves.arrived
     turns, pace, number, counts = run.turns, run.pace, run.number, run.counts
@@ -275,7 +284,7 @@ def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds) -> Non
             if came[place] < 0:
                 came[place] = clock
             else:
-                _push(run.ready, max(clock, came[place]), lists.tag[place], place)
+                push(run.ready, max(clock, came[place]), lists.tag[place], place)
             continue
         # b. wait
         if kind == STEP:
@@ -300,6 +309,9 @@ def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds) -> Non
                 seconds += lists.adding_s[x]
         i += 1
         # c. compute
+        if not slowed:
+            clock += seconds
+            continue
         counts[_NOTES] += 1
         pace[_LEFT, d], pace[_BEGIN, d], number[_BEGINS, d] = seconds, clock, counts[_NOTES]
         break
@@ -355,43 +367,3 @@ def _change(d: int, t: float, run: _Happened, device: DeviceSeconds) -> None:
         run.counts[_NOTES] += 1
         number[_ENDS, d] = run.counts[_NOTES]
         pace[_END, d] = np.inf if rate < _STANDS else t + (left if rate == 1.0 else left / rate)
-
-
-@inner
-def _heap(size: int) -> _Heap:
-    return _Heap(np.zeros(1, np.int64), np.zeros(size), np.zeros(size, np.int64), np.zeros(size, np.int64))
-
-
-@inlined
-def _push(heap: _Heap, time: float, key: int, what: int) -> None:
-    i = heap.size[0]
-    heap.size[0] = i + 1
-    while i > 0:
-        up = (i - 1) // 2
-        if not (time < heap.time[up] or (time == heap.time[up] and key < heap.key[up])):
-            break
-        heap.time[i], heap.key[i], heap.what[i] = heap.time[up], heap.key[up], heap.what[up]
-        i = up
-    heap.time[i], heap.key[i], heap.what[i] = time, key, what
-
-
-@inlined
-def _pop(heap: _Heap) -> int:
-    top, size = heap.what[0], heap.size[0] - 1
-    heap.size[0] = size
-    time, key, what = heap.time[size], heap.key[size], heap.what[size]
-    i = 0
-    while 2 * i + 1 < size:
-        low = 2 * i + 1
-        if low + 1 < size and (
-            heap.time[low + 1] < heap.time[low]
-            or (heap.time[low + 1] == heap.time[low] and heap.key[low + 1] < heap.key[low])
-        ):
-            low += 1
-        if time < heap.time[low] or (time == heap.time[low] and key < heap.key[low]):
-            break
-        heap.time[i], heap.key[i], heap.what[i] = heap.time[low], heap.key[low], heap.what[low]
-        i = low
-    if size > 0:
-        heap.time[i], heap.key[i], heap.what[i] = time, key, what
-    return top

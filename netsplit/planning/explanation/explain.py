@@ -67,7 +67,7 @@ def explain(
         if timeline is None:
             raise ValueError("a timeline is needed to explain a latency")
         objective_s, uses = timeline.iteration_s, device_uses(instance, placement, timeline)
-        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
+        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs), problem.cluster)
         binding = path_binding(instance, path, objective_s)
         hot = [name for span in path for name in span.nodes] or list(placement.device_of)
     if score is not None and moves > 0 and len(instance.devices) > 1:

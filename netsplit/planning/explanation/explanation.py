@@ -190,8 +190,9 @@ def _span(span: PathSpan) -> str:
     i = f", micro-batch {span.microbatch}" if span.microbatch > 0 else ""
     what = node_run(span.nodes, 24) if span.nodes else short(span.name, 40)
     if span.what == "transfer":
-        why = {"link": " (the link was busy)", "receiver": " (the receiver came late)"}.get(span.after, "")
-        return f"{when}  {span.where}: {what}{i}{why}"
+        why = {"link": "the link was busy", "nic": "a NIC was busy", "receiver": "the receiver came late"}
+        late = f" ({why[span.after]})" if span.after in why else ""
+        return f"{when}  {span.where}: {what}{i}{late}"
     if span.what in ("step", "overhead", "reduce"):
         return f"{when}  {span.where}: {span.name}"
     return f"{when}  {span.where}: {span.what} of {what}{i}"

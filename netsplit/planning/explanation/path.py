@@ -49,7 +49,8 @@ class PathSpan:
     name: str = ""  # of the segment, or of the variable that moves
     nodes: tuple[str, ...] = ()  # those computed, in order of execution; empty where the program is not given
     microbatch: int = -1
-    after: str = "start"  # what it waited for: "start", "device", "transfer", "link", "sender", "receiver"
+    after: str = "start"
+    """What it waited for: "start", "device", "transfer", "link", "nic", "sender", "receiver"."""
 
     @property
     def seconds(self) -> float:
@@ -66,6 +67,7 @@ def critical_path(
     program: Program | None = None,
     instruction_s: Mapping[str, float] | None = None,
     message_s: Mapping[str, float] | None = None,
+    cluster: Cluster | None = None,
 ) -> tuple[PathSpan, ...]:
     """The chain of spans that makes the iteration as long as it is, from its start to its end.
 
@@ -76,8 +78,9 @@ def critical_path(
             it the device whose computation ended last before the transfer is taken.
         instruction_s: device -> overhead of an instruction, as in `DeviceCosts` of its kind.
         message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
+        cluster: whose NICs may have made a predicted transfer wait; None: there are none.
     """
-    return _PathWalk(timeline, program, instruction_s or {}, message_s or {}).spans()
+    return _PathWalk(timeline, program, instruction_s or {}, message_s or {}, cluster).spans()
 
 
 def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
@@ -126,9 +129,11 @@ class _PathWalk:
         program: Program | None,
         instruction_s: Mapping[str, float],
         message_s: Mapping[str, float],
+        cluster: Cluster | None = None,
     ) -> None:
         self.end_s = timeline.iteration_s
         self.program = program
+        self.cluster = cluster
         self.lanes: dict[str, list[Event]] = {}
         self.links: dict[tuple[str, str], list[Event]] = {}
         self.sums: dict[str, dict[str, list[Event]]] = {}  # name -> device -> one after another
@@ -138,7 +143,7 @@ class _PathWalk:
                 self.links.setdefault((event.device, event.peer), []).append(event)
             elif event.kind == "reduce":
                 self.sums.setdefault(event.name, {}).setdefault(event.device, []).append(event)
-                ring = _ring(event.name)
+                ring = self._ring(event.name)
                 self.links.setdefault((event.device, ring.get(event.device, "")), []).append(event)
             elif event.kind != "recv":
                 self.lanes.setdefault(event.device, []).append(event)
@@ -149,6 +154,7 @@ class _PathWalk:
             for ends in (link, link[::-1])
             if event.kind == "send"
         }
+        self.held = self._bytes_held()
         self.passed: set[object] = set()
         self.posts: dict[_Key, _Post] = {}
         self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
@@ -202,6 +208,11 @@ class _PathWalk:
             self._add("transfer", where, start, t, event)
             t = start
             before = events[i - 1] if i else None
+            if came < t and (before is None or before.end_s < t):
+                at_nic = self._before_at_nic([link], t)
+                if at_nic is not None:
+                    self.walked[-1] = replace(self.walked[-1], after="nic")
+                    return self._over(*at_nic, t)
             if before is None or came >= t or before.end_s < came:
                 break
             i -= 1
@@ -225,10 +236,13 @@ class _PathWalk:
         posts = {p: self._post(p, "", event, start, number) for p, event in events.items()}
         last = max(posts, key=lambda p: posts[p].clock)
         if posts[last].clock < start:
-            for link in _ring(name).items():
+            for link in self._ring(name).items():
                 for i, event in enumerate(self.links.get(link, ())):
                     if event.kind == "send" and event.end_s == start and (link, i) not in self.passed:
                         return self._transfer(link, i, start)
+            at_nic = self._before_at_nic(self._ring(name).items(), start)
+            if at_nic is not None:
+                return self._over(*at_nic, start)
         return (last, posts[last].at), start
 
     def _post(self, device: str, peer: str, event: Event, t: float, number: int | None = None) -> _Post:
@@ -240,6 +254,49 @@ class _PathWalk:
         lane = self.lanes.get(device, [])
         at = sum(e.end_s <= t and e.start_s < t for e in lane)
         return _Post(lane[at - 1].end_s if at else 0.0, at)
+
+    def _ring(self, name: str) -> dict[str, str]:
+        """Of a sum "... over d0, d1": each device's next."""
+        devices = name.rpartition(" over ")[2].split(", ")
+        if self.cluster is not None and len(devices) > 1:
+            return dict(self.cluster.ring(devices))
+        return dict(zip(devices, (*devices[1:], devices[0]), strict=True))
+
+    def _bytes_held(self) -> dict[tuple[tuple[str, str], float], list[tuple[tuple[str, str], int]]]:
+        """NIC and moment -> the transfers, by link and number there, whose bytes are through then."""
+        held: dict[tuple[tuple[str, str], float], list[tuple[tuple[str, str], int]]] = {}
+        if self.cluster is None or not self.cluster.nics:
+            return held
+        for link, events in self.links.items():
+            for i, event in enumerate(events):
+                r = len(self.sums[event.name]) if event.kind == "reduce" else 0
+                nbytes = 2 * (r - 1) / r * event.nbytes if r else event.nbytes
+                for nic, pace in self.cluster.way(*link):
+                    held.setdefault((nic, event.start_s + nbytes * pace), []).append((link, i))
+        return held
+
+    def _before_at_nic(
+        self, links: Iterable[tuple[str, str]], start: float
+    ) -> tuple[tuple[str, str], int] | None:
+        """What held a NIC of these links until then; None: nothing."""
+        for link in links if self.cluster is not None else ():
+            for nic, _ in self.cluster.way(*link):  # type: ignore[union-attr]
+                for other, i in self.held.get((nic, start), ()):
+                    event = self.links[other][i]
+                    known = (event.name, self._number(event)) if event.kind == "reduce" else (other, i)
+                    if known not in self.passed and event.start_s < start:
+                        return other, i
+        return None
+
+    def _number(self, event: Event) -> int:
+        return self.sums[event.name][event.device].index(event)
+
+    def _over(self, link: tuple[str, str], i: int, t: float) -> tuple[tuple[str, int] | None, float]:
+        """Back over what is on a link: a transfer, or a sum."""
+        event = self.links[link][i]
+        if event.kind == "reduce":
+            return self._sum(event.name, self._number(event), t)
+        return self._transfer(link, i, t)
 
     def _add(self, what: SpanKind, where: str, start: float, end: float, event: Event | None = None) -> None:
         nodes: tuple[str, ...] = ()
@@ -257,7 +314,8 @@ class _PathWalk:
             if before is None:
                 reasons.append("start")
             elif span.what == "transfer":
-                reasons.append("link" if before.where == span.where else span.after)
+                same = before.where == span.where and span.after != "nic"
+                reasons.append("link" if same else span.after)
             else:
                 reasons.append("transfer" if before.what in ("transfer", "reduce") else "device")
         return reasons
@@ -299,12 +357,6 @@ def _computed(lane: list[Event], at: int, clock: float) -> tuple[float, int]:
         if event.kind not in ("wait", "recompute"):
             return event.end_s, at
     return clock, at
-
-
-def _ring(name: str) -> dict[str, str]:
-    """Of a sum "... over d0, d1": each device's next."""
-    devices = name.rpartition(" over ")[2].split(", ")
-    return dict(zip(devices, (*devices[1:], devices[0]), strict=True))
 
 
 def _sent_name(wait: Event) -> str:

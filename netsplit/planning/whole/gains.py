@@ -175,7 +175,11 @@ def _one_more(problem: Problem) -> Cluster:
             cluster.links[name, like.name],
         )
     links[new.name, like.name] = links[like.name, new.name] = between
-    return Cluster(cluster.name, (*cluster.devices, new), links)
+    nics = tuple(
+        replace(nic, devices=(*nic.devices, new.name)) if like.name in nic.devices else nic
+        for nic in cluster.nics
+    )
+    return Cluster(cluster.name, (*cluster.devices, new), links, nics=nics)
 
 
 def _roomier(problem: Problem) -> Cluster:
@@ -190,7 +194,7 @@ def _wider(problem: Problem) -> Cluster:
         ends: replace(link, seconds_per_byte=link.seconds_per_byte / FACTOR)
         for ends, link in problem.cluster.links.items()
     }
-    return replace(problem.cluster, links=links)
+    return problem.cluster.with_links(links)
 
 
 CHANGES: dict[str, Callable[[Problem], Cluster]] = {

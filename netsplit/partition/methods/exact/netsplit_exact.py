@@ -59,9 +59,9 @@ class NetSplitExact(Partitioner):
     """Minimise the problem's objective itself; the report's bound is a proof for it.
 
     Latency: the CP-SAT model of `cp_model.LatencyModel` has the semantics of the simulator under
-    `single_batch` with every operator timed on its own, but for two things that only delay: instruction
-    overheads, and that a transfer waits for its receiver too. Its bound holds, its answer is measured as
-    the simulator does, and on graphs of up to 8 nodes all orders are tried where the two differ
+    `single_batch` with every operator timed on its own, but for three things that only delay: instruction
+    overheads, NICs, and that a transfer waits for its receiver too. Its bound holds, its answer is measured
+    as the simulator does, and on graphs of up to 8 nodes all orders are tried where the two differ
     (`enumeration`). The best of some heuristics is its complete hint. Above 150 nodes or 1500 incomparable
     pairs of them it is replaced by the relaxations of `latency_bounds`, whose best placement is scheduled;
     the bound is still one for the full graph.

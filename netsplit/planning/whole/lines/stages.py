@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
+from math import ceil, lcm
 
 import numpy as np
 
@@ -136,7 +136,22 @@ class StageCosts:
         if groups[g - 1] == groups[g]:
             return np.zeros((len(line.places),) * 2)
         ways = min(len(groups[g - 1]), len(groups[g]))
-        return np.asarray(np.broadcast_to((each / ways)[:, None], (len(each), len(each))))
+        there, home = self._nic_s_per_byte(groups[g - 1], groups[g])
+        at_nics = np.maximum(line.sent_bytes * there, line.returned_bytes * home)
+        return np.asarray(np.broadcast_to(np.maximum(each / ways, at_nics)[:, None], (len(each),) * 2))
+
+    def _nic_s_per_byte(self, sources: Group, targets: Group) -> tuple[float, float]:
+        """Seconds that a byte of every micro-batch holds the busiest NIC, there and back; by turns."""
+        devices, cluster = self.problem.cluster.devices, self.problem.cluster
+        rounds = lcm(len(sources), len(targets)) if cluster.nics else 0
+        held: tuple[Counter[tuple[str, str]], ...] = (Counter(), Counter())
+        for i in range(rounds):
+            ends = devices[sources[i % len(sources)]].name, devices[targets[i % len(targets)]].name
+            for seconds, way in zip(held, (cluster.way(*ends), cluster.way(*ends[::-1])), strict=True):
+                for nic, pace in way:
+                    seconds[nic] += pace / rounds  # type: ignore[assignment]
+        there, home = (float(max(seconds.values(), default=0.0)) for seconds in held)
+        return there, home
 
     def _link(self, sources: Group, targets: Group) -> tuple[float, float]:
         """The slowest between two groups, as latency and seconds per byte."""

@@ -2,10 +2,13 @@
 
 import itertools
 import math
+import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplitExact, Problem
@@ -14,6 +17,7 @@ from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.exact.enumeration import best_order, enumerated, least_s
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
+from tests.builders import behind_nics
 from tests.partition.builders import large_problem, problems, trained
 
 quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -44,6 +48,20 @@ def simulated_s(problem: Problem, instance: Instance, where: Ints, order: tuple[
 @settings(quiet, max_examples=25)
 @given(problem=problems(max_nodes=4, max_devices=2).map(trained))
 def test_the_exact_method_equals_the_simulator_on_everything(problem: Problem) -> None:
+    is_best_of_all(problem)
+
+
+@settings(quiet, max_examples=12)
+@given(
+    problem=problems(max_nodes=4, max_devices=3, colocate=False).map(trained),
+    seed=st.integers(0, 10**6),
+)
+def test_so_it_does_where_transfers_wait_for_nics(problem: Problem, seed: int) -> None:
+    """The model knows none: its bound is one all the same, and what it leaves open is tried."""
+    is_best_of_all(replace(problem, cluster=behind_nics(problem.cluster, random.Random(seed))))
+
+
+def is_best_of_all(problem: Problem) -> None:
     instance = Instance.of(problem)
     best = min(
         (

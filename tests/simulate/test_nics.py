@@ -1,0 +1,234 @@
+"""Transfers between hosts wait for NICs: in the simulator, in compiled steps, and for the verifier."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Cluster, Link, Nic
+from netsplit.cluster.described import uniform_cluster
+from netsplit.partition import Problem
+from netsplit.partition.base import Placement, SolverReport
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.engines.kernels import CompiledStep
+from netsplit.planning.explanation.path import critical_path, overheads
+from netsplit.planning.simulated import Simulated
+from netsplit.planning.verify_timeline import verify_timeline
+from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
+from netsplit.program.instructions import Reduce
+from netsplit.program.schedules import EagerOneFOneB, OneFOneB
+from netsplit.simulate import simulate
+from netsplit.simulate.contention import Contended
+from netsplit.simulate.run import Run
+from netsplit.simulate.timeline import Event
+from tests.builders import behind_nics, costs_of, graph_of, linked
+from tests.examples import tried
+from tests.partition.builders import disturbed, problems, trained
+from tests.simulate.drawn import Drawn, programs
+
+NAMES = ("p", "q", "r", "s")
+
+
+def two_hosts(nic: float = 0.5) -> Cluster:
+    """p and q at host a, r and s at host b; every link has a latency of 1 s and half a second a byte."""
+    cluster = linked(NAMES, Link(1.0, 0.5))
+    return replace(cluster, nics=(Nic("a", NAMES[:2], nic, nic), Nic("b", NAMES[2:], nic, nic)))
+
+
+def drawn_again(drawn: Drawn, cluster: Cluster) -> Drawn:
+    """The same program on another cluster."""
+    timeline = simulate(drawn.program, cluster, drawn.costs)
+    return replace(drawn, problem=replace(drawn.problem, cluster=cluster), timeline=timeline)
+
+
+@st.composite
+def networked(draw: st.DrawFn, disturbed: bool | None = None) -> Drawn:
+    drawn = draw(programs(disturbed=disturbed))
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    return drawn_again(drawn, behind_nics(drawn.cluster, rng))
+
+
+def sends_of(cluster: Cluster, moves: list[tuple[str, str, int]]) -> dict[str, tuple[float, float]]:
+    """Spans of transfers from node to node, each of its bytes and from one device to another, all at once."""
+    count = range(len(moves))
+    names, tensors, device_of = [f"{end}{i}" for end in "uv" for i in count], [], {}
+    for i, (source, target, nbytes) in enumerate(moves):
+        tensors.append((f"u{i}", nbytes, [f"v{i}"]))
+        device_of |= {f"u{i}": source, f"v{i}": target}
+    graph = graph_of(names, tensors)
+    graph = replace(graph, variables={k: replace(v, requires_grad=False) for k, v in graph.variables.items()})
+    costs = costs_of(graph)
+    program = compile_program(graph, device_of, {n: i for i, n in enumerate(names)}, cluster, SingleBatch())
+    events = simulate(program, cluster, costs).events
+    return {e.name: e.span for e in events if e.kind == "send"}
+
+
+def test_transfers_of_one_host_to_another_share_its_nic_and_not_the_latency() -> None:
+    """p to r and q to s, 10 bytes of half a second: the second begins when the first's bytes are out."""
+    spans = sends_of(two_hosts(), [("p", "r", 10), ("q", "s", 10)])
+    (first, second) = spans.values()
+    assert second[0] == first[0] + 5.0
+    assert [end - start for start, end in spans.values()] == [6.0, 6.0]
+
+
+def test_a_nic_is_full_duplex_and_a_host_has_none_within() -> None:
+    spans = list(sends_of(two_hosts(), [("p", "r", 10), ("s", "q", 10), ("r", "s", 10)]).values())
+    assert len({start for start, _ in spans}) == 1
+
+
+def test_receivers_share_their_nic() -> None:
+    """From hosts of their own into one host."""
+    cluster = linked(NAMES, Link(0.0, 0.5))
+    cluster = replace(cluster, nics=(Nic("b", NAMES[2:], 0.5, 0.5),))
+    first, second = sends_of(cluster, [("p", "r", 10), ("q", "s", 10)]).values()
+    assert second[0] == first[1]
+
+
+def test_a_faster_nic_lets_transfers_overlap() -> None:
+    first, second = sends_of(two_hosts(nic=0.125), [("p", "r", 10), ("q", "s", 10)]).values()
+    assert second[0] == first[0] + 1.25
+
+
+@pytest.mark.parametrize("order", [("p", "q", "r", "s"), ("p", "r", "q", "s"), ("s", "p", "q", "r")])
+def test_a_ring_goes_once_out_of_every_host(order: tuple[str, ...]) -> None:
+    cluster = two_hosts()
+    ring = cluster.ring(order)
+    assert sorted(p for p, _ in ring) == sorted(order) == sorted(q for _, q in ring)
+    assert sum((p in "pq") and (q in "rs") for p, q in ring) == 1
+    assert linked(NAMES, Link(0.0, 1.0)).ring(order) == list(zip(order, (*order[1:], order[0]), strict=True))
+
+
+@settings(max_examples=tried(150), deadline=None)
+@given(drawn=networked())
+def test_every_timeline_with_nics_passes_the_verifier(drawn: Drawn) -> None:
+    verify_timeline(drawn.problem, drawn.placement, drawn.program, drawn.timeline).require()
+
+
+@settings(max_examples=tried(100), deadline=None)
+@given(drawn=programs(replicated=False), seed=st.integers(0, 2**32))
+def test_nics_that_take_no_time_change_nothing(drawn: Drawn, seed: int) -> None:
+    """Bit for bit; a sum's ring may go round in another order."""
+    instructions = (ins for each in drawn.program.instructions.values() for ins in each)
+    assume(not any(isinstance(ins, Reduce) for ins in instructions))
+    instant = behind_nics(drawn.cluster, random.Random(seed), shared=False)
+    assert simulate(drawn.program, instant, drawn.costs) == drawn.timeline
+
+
+@settings(max_examples=tried(100), deadline=None)
+@given(drawn=networked(disturbed=False))
+def test_both_engines_agree_with_nics_too(drawn: Drawn) -> None:
+    runs = [kind(drawn.program, drawn.cluster, drawn.costs) for kind in (Run, Contended)]
+    for run in runs:
+        run.run()
+    assert sorted(runs[0].events, key=_order) == sorted(runs[1].events, key=_order)
+    assert [d.clock for d in runs[0].devices.values()] == [d.clock for d in runs[1].devices.values()]
+
+
+def _order(event: Event) -> tuple[object, ...]:
+    return (event.device, event.start_s, event.end_s, event.kind, event.name, event.microbatch)
+
+
+@settings(max_examples=tried(100), deadline=None)
+@given(drawn=networked())
+def test_the_critical_path_goes_through_nics(drawn: Drawn) -> None:
+    """Contiguous, and nothing on it is idle: what is no event is a few instructions' overhead."""
+    instruction, message = overheads(drawn.cluster, drawn.costs)
+    path = critical_path(drawn.timeline, drawn.program, instruction, message, drawn.cluster)
+    assert (path[0].start_s, path[-1].end_s) == (0.0, drawn.timeline.iteration_s)
+    assert all(a.end_s == b.start_s for a, b in pairwise(path))
+    events = {(e.name, e.microbatch, e.start_s) for e in drawn.timeline.events if e.kind != "wait"}
+    for span in path:
+        if span.what == "overhead":
+            most = len(drawn.program.instructions[span.where])
+            own, of_message = instruction[span.where], message[span.where]
+            possible = {round(i * own + m * of_message, 6) for i in range(5) for m in range(most + 1)}
+            assert round(span.seconds, 6) in possible
+        else:
+            assert span.what != "wait"
+            assert (span.name, span.microbatch, span.start_s) in events
+
+
+@settings(max_examples=tried(40), deadline=None)
+@given(drawn=networked(disturbed=False), data=st.data())
+def test_the_verifier_names_what_is_at_a_nic_at_once(drawn: Drawn, data: st.DataObject) -> None:
+    """A transfer that waited for nothing but a NIC is moved to before that was free."""
+    at = [
+        (e, other)
+        for e in drawn.timeline.events
+        for other in drawn.timeline.events
+        if e.kind == other.kind == "send" and other.start_s < e.start_s
+        for nic, pace in drawn.cluster.way(e.device, e.peer)
+        if dict(drawn.cluster.way(other.device, other.peer)).get(nic) == pace
+        if other.start_s + other.nbytes * pace == e.start_s
+        if (e.device, e.peer) != (other.device, other.peer)
+    ]
+    assume(at)
+    late, other = data.draw(st.sampled_from(at))
+    start = (late.start_s + other.start_s) / 2
+    moved = replace(late, start_s=start, end_s=start + late.seconds)
+    events = tuple(moved if e is late else e for e in drawn.timeline.events)
+    verdict = verify_timeline(
+        drawn.problem, drawn.placement, drawn.program, replace(drawn.timeline, events=events)
+    )
+    assert any("NIC of host" in each for each in verdict.violations)
+
+
+@settings(max_examples=tried(40), deadline=None)
+@given(drawn=networked(disturbed=False), factor=st.sampled_from([0.5, 1.5]))
+def test_the_verifier_says_how_long_a_sum_lasts(drawn: Drawn, factor: float) -> None:
+    sums = [e for e in drawn.timeline.events if e.kind == "reduce" and e.seconds > 1e-6]
+    assume(sums)
+    events = tuple(
+        replace(e, end_s=e.start_s + factor * e.seconds) if e in sums else e for e in drawn.timeline.events
+    )
+    verdict = verify_timeline(
+        drawn.problem, drawn.placement, drawn.program, replace(drawn.timeline, events=events)
+    )
+    assert any(str(sums[0].name) in each and "instead of" in each for each in verdict.violations)
+
+
+KNOWN = (lambda m: SingleBatch(), GPipe, OneFOneB, EagerOneFOneB)
+
+
+@settings(max_examples=tried(260), deadline=None)
+@given(
+    problem=problems(max_nodes=9, max_devices=5),
+    known=st.sampled_from(KNOWN),
+    microbatches=st.integers(1, 5),
+    seed=st.integers(0, 10**6),
+    slowed=st.booleans(),
+)
+def test_a_compiled_step_is_the_simulators_bit_for_bit(
+    problem: Problem, known: Callable[[int], Schedule], microbatches: int, seed: int, slowed: bool
+) -> None:
+    draw = random.Random(seed)
+    problem = trained(problem, draw.choice([0.7, 1.0]), seed)
+    problem = disturbed(problem, draw) if slowed else problem
+    problem = replace(problem, cluster=behind_nics(problem.cluster, draw))
+    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, known(microbatches))
+    instance = Instance.of(problem)
+    step = CompiledStep(instance, evaluate.turns)
+    where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
+    where = where[[int(instance.atoms[a][0]) for a in instance.atom_of]]
+    priority = topological_priority(problem.graph, {v: draw.random() for v in instance.names})
+    order = np.argsort([priority[v] for v in instance.names])
+    placement = Placement("drawn", instance.decode(where), priority, SolverReport("feasible", 0.0))
+    assert step.makespan_s(where, order) == evaluate(placement).iteration_s
+
+
+@given(rate=st.sampled_from(["auto", 5e9, "2GB"]))
+def test_described_machines_share_their_nics(rate: float | str) -> None:
+    described = uniform_cluster([4, 2], [45e9, 1.15e9], "1TB", nic=rate).cluster("cpu", 1)
+    assert [nic.devices for nic in described.nics] == [("d0", "d1", "d2", "d3"), ("d4", "d5", "d6", "d7")]
+    expected = {"auto": 1.15e9, 5e9: 5e9, "2GB": 2e9}[rate]
+    assert 1 / described.nics[0].out_s_per_byte == pytest.approx(expected)
+    assert not uniform_cluster([4, 2], [45e9, 1.15e9], "1TB", nic=None).nics
+    assert not uniform_cluster(4, 45e9, "1TB").nics
