@@ -12,6 +12,7 @@ from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.orders import ORDERS
 from netsplit.reshard.plan import ReshardPlan, plan_reshard
 from netsplit.reshard.tasks import UnitTask, unit_tasks
+from netsplit.reshard.verify_reshard import verify_reshard
 
 __all__ = [
     "ORDERS",
@@ -27,5 +28,6 @@ __all__ = [
     "network_of",
     "plan_reshard",
     "unit_tasks",
+    "verify_reshard",
     "volume",
 ]

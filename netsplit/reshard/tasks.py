@@ -20,7 +20,7 @@ class UnitTask:
         region: of the tensor; never empty.
         senders: devices of the source that have it, in the order of its mesh.
         receivers: devices of the destination that need it and do not have it, in the order of its mesh.
-        keepers: devices that need it and have it: each copies it from its old piece into its new one.
+        keepers: those of the senders that need it, too: each copies it from its old piece into its new one.
     """
 
     region: Box
@@ -72,13 +72,9 @@ def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
         groups = by_hosts(task.receivers, network)
         own = {host: group for host, group in groups.items() if host in havers}
         others = tuple(device for device in task.receivers if network.host(device) not in own)
-        if others or not own:
+        if others or task.keepers:
             across.append(replace(task, receivers=others))
-        kept_with = bool(others)
-        for host, group in own.items():
-            keepers = () if kept_with else task.keepers
-            inside.append(UnitTask(task.region, havers[host], group, keepers))
-            kept_with = True
+        inside += [UnitTask(task.region, havers[host], group) for host, group in own.items()]
     return across + inside
 
 
