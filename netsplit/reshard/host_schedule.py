@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["HostSchedule", "HostTask", "naive", "size_only", "timed"]
+__all__ = ["HostSchedule", "HostTask", "at_least", "naive", "size_only", "timed"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,17 @@ def timed(tasks: Sequence[HostTask], order: Sequence[int], chosen: Sequence[int]
         into.update(dict.fromkeys(task.receivers, end))
         starts[i], last = start, max(last, end)
     return HostSchedule(tuple(order), tuple(chosen), tuple(starts), last)
+
+
+def at_least(tasks: Sequence[HostTask]) -> float:
+    """Seconds that no schedule of these tasks is below: of each receiving card, of all senders together."""
+    into: dict[str, float] = {}
+    for task in tasks:
+        for host in task.receivers:
+            into[host] = into.get(host, 0.0) + min(task.seconds)
+    senders = {host for task in tasks for host in task.senders}
+    together = sum(min(task.seconds) for task in tasks) / max(len(senders), 1)
+    return max([together, *into.values()])
 
 
 def naive(tasks: Sequence[HostTask]) -> HostSchedule:

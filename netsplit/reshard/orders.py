@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from netsplit.errors import ReshardError
 from netsplit.reshard.depth_first import depth_first
 from netsplit.reshard.exact import exact
-from netsplit.reshard.host_schedule import HostSchedule, HostTask, naive, size_only, timed
+from netsplit.reshard.host_schedule import HostSchedule, HostTask, at_least, naive, size_only, timed
 
 __all__ = ["AUTO_ORDERS", "ORDERS", "greedy", "order_named"]
 
@@ -18,6 +18,7 @@ Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
 
 _ROUNDS = 8
 _DRAWS = 16
+_LOOKS = 200_000  # at a task, by the depth-first search
 
 
 def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
@@ -31,19 +32,26 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
     """
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
+    least_s = at_least(tasks)
     for _ in range(rounds):
-        left = list(range(len(tasks)))
+        if best.seconds <= least_s:
+            break
+        left: dict[HostTask, list[int]] = {}
+        for i in reversed(range(len(tasks))):
+            left.setdefault(tasks[i], []).append(i)
         order: list[int] = []
         chosen = [0] * len(tasks)
         load: dict[str, float] = {}
         while left:
-            sets = (_disjoint(tasks, left, load, drawn) for _ in range(draws if len(left) > 1 else 1))
-            largest = max(sets, key=lambda each: sum(1 + len(tasks[i].receivers) for i in each))
-            for i, s in largest.items():
+            sets = (_disjoint(left, load, drawn) for _ in range(draws if len(left) > 1 else 1))
+            largest = max(sets, key=lambda each: sum(1 + len(task.receivers) for task in each))
+            for task, s in sorted(largest.items(), key=lambda each: -each[0].seconds[each[1]]):
+                i = left[task].pop()
+                if not left[task]:
+                    del left[task]
+                order.append(i)
                 chosen[i] = s
-                load[tasks[i].senders[s]] = load.get(tasks[i].senders[s], 0.0) + tasks[i].seconds[s]
-            order += sorted(largest, key=lambda i: -tasks[i].seconds[chosen[i]])
-            left = [i for i in left if i not in largest]
+                load[task.senders[s]] = load.get(task.senders[s], 0.0) + task.seconds[s]
         schedule = timed(tasks, order, chosen)
         if schedule.seconds < best.seconds:
             best = schedule
@@ -51,26 +59,28 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
 
 
 def _disjoint(
-    tasks: Sequence[HostTask], left: Sequence[int], load: dict[str, float], drawn: random.Random
-) -> dict[int, int]:
-    """Task -> index of its sender: those that fit beside one another, in an order that is drawn."""
+    left: Mapping[HostTask, Sequence[int]], load: Mapping[str, float], drawn: random.Random
+) -> dict[HostTask, int]:
+    """Task -> index of its sender: those that fit beside one another, in an order that is drawn.
+
+    Equal tasks share cards, so that one of them is in it at most: the sooner the more there are of them.
+    """
     sending: set[str] = set()
     receiving: set[str] = set()
-    fitting: dict[int, int] = {}
-    for i in drawn.sample(left, len(left)):
-        task = tasks[i]
+    fitting: dict[HostTask, int] = {}
+    for task in sorted(left, key=lambda task: drawn.expovariate(len(left[task]))):
         free = [s for s, host in enumerate(task.senders) if host not in sending]
         if not free or not receiving.isdisjoint(task.receivers):
             continue
         s = min(free, key=lambda s: (load.get(task.senders[s], 0.0) + task.seconds[s], drawn.random()))
-        fitting[i] = s
+        fitting[task] = s
         sending.add(task.senders[s])
         receiving.update(task.receivers)
     return fitting
 
 
 def _searched(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
-    return depth_first(tasks, greedy(tasks, seed))
+    return depth_first(tasks, greedy(tasks, seed), most_nodes=_LOOKS // max(len(tasks), 10))
 
 
 def _solved(tasks: Sequence[HostTask], seed: int) -> HostSchedule:

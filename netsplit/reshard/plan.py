@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from itertools import pairwise
+from math import prod, sqrt
 
 from netsplit.errors import ReshardError
 from netsplit.reshard.bound import least_seconds
@@ -26,6 +27,7 @@ from netsplit.reshard.timing import hop_times
 __all__ = ["ReshardPlan", "host_tasks", "plan_reshard"]
 
 _AT_BOUND = 1.0 + 1e-9
+_MOST_CHUNKS = 100  # K of the paper's measurements
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def plan_reshard(
     network: Network,
     strategy: str = "auto",
     order: str = "auto",
-    chunks: int = 100,
+    chunks: int | None = None,
     seed: int = 0,
 ) -> ReshardPlan:
     """Plan a resharding; the meshes may share devices and hosts.
@@ -113,13 +115,13 @@ def plan_reshard(
         strategy: one of `STRATEGIES`, or auto: the one that is predicted to take least.
         order: one of `ORDERS`, or auto. Where the naive one is predicted to take less than the one that is
             asked for, it is taken.
-        chunks: K of `broadcast`.
+        chunks: K of `broadcast`; None: what messages' latencies speak for, at most 100.
         seed: of the randomised order.
 
     Raises:
         ReshardError: a layout for another number of dimensions, a device without host, an unknown name.
     """
-    if chunks < 1 or itemsize < 1:
+    if (chunks is not None and chunks < 1) or itemsize < 1:
         raise ReshardError(
             f"a plan of {chunks} chunks and {itemsize} bytes an element: give at least 1 of both."
         )
@@ -132,7 +134,7 @@ def plan_reshard(
         for name in AUTO_ORDERS if order == "auto" else dict.fromkeys(["naive", order]):
             schedule = order_named(name)(list(between.values()), seed)
             turns, senders = _decided(tasks, list(between), schedule, network, spread=name != "naive")
-            hops = _all_hops(turns, senders, build, chunks, network)
+            hops = _all_hops(turns, senders, build, chunks, itemsize, network)
             plan = ReshardPlan(
                 source,
                 destination,
@@ -198,11 +200,27 @@ def _decided(
 
 
 def _all_hops(
-    tasks: Sequence[UnitTask], senders: Sequence[DeviceName], build: Strategy, chunks: int, network: Network
+    tasks: Sequence[UnitTask],
+    senders: Sequence[DeviceName],
+    build: Strategy,
+    chunks: int | None,
+    itemsize: int,
+    network: Network,
 ) -> list[Hop]:
     hops: list[Hop] = []
     for index, (task, sender) in enumerate(zip(tasks, senders, strict=True)):
         if task.receivers:
             groups = list(by_hosts(task.receivers, network).values())
-            hops += build(index, task.elements, sender, groups, chunks, len(hops))
+            chain = [sender, *(device for group in groups for device in group)]
+            k = chunks or _best_chunks(task.elements * itemsize, chain, network)
+            hops += build(index, task.elements, sender, groups, k, len(hops))
     return hops
+
+
+def _best_chunks(nbytes: int, chain: Sequence[DeviceName], network: Network) -> int:
+    """K of the least K latency + t + D / K: D, in seconds, is the slice's way from the first receiver on."""
+    latency_s = network.seconds(0, *chain[:2])
+    way_s = sum(network.seconds(nbytes, *pair) - network.seconds(0, *pair) for pair in pairwise(chain[1:]))
+    if way_s >= _MOST_CHUNKS**2 * latency_s:
+        return _MOST_CHUNKS
+    return max(1, round(sqrt(way_s / latency_s)))

@@ -174,3 +174,21 @@ def test_a_device_without_a_host_is_refused() -> None:
     source, destination = between(((2, 2), "S0R"), ((2, 2), "RS0"))
     with pytest.raises(ReshardError, match="'b0' is on no host"):
         plan_reshard(source, destination, (4, 4), 4, network_for(source.mesh))
+
+
+def test_the_number_of_chunks_follows_the_latency_of_a_message() -> None:
+    """The fewer the longer a message takes by itself; never longer than one more or one less."""
+    source, destination = between(((1, 1), "R"), ((4, 2), "R"))
+    seen = []
+    for latency in (0.0, 1.0, 100.0, 1e9):
+        network = replace(network_for(source.mesh, destination.mesh), nic_latency_s=latency)
+        plan = plan_reshard(source, destination, (3000,), 8, network, "broadcast", "naive")
+        k = sum(hop.destination == "b0" for hop in plan.hops)
+        seen.append(k)
+        others = [
+            plan_reshard(source, destination, (3000,), 8, network, "broadcast", "naive", other).seconds
+            for other in (k - 1, k + 1)
+            if 1 <= other <= 100
+        ]
+        assert plan.seconds <= min(others) * 1.001
+    assert seen == [100, 100, 27, 1]
