@@ -6,7 +6,7 @@
 
 Each host has a network, a name, a table of names and process numbers of its own (Linux namespaces); files,
 processors and memory are the machine's. The namespaces have no names that could be left behind: they live as
-long as their keeper, which ends when the pipe from this process does, and the kernel ends all that runs in them.
+long as their keeper, which ends when the pipe from this process does, and the kernel ends all that they run.
 Every frame of a link counts with its 14 bytes of Ethernet's header: of 1514 bytes TCP carries 1448.
 """
 
@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -35,10 +34,21 @@ CARRIED = 1448 / 1514
 """Of a link's bytes those that TCP carries in full frames."""
 
 _ADDRESSES = {"a": "10.77.0.1", "b": "10.77.0.2"}
+_TABLE = "".join(f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **_ADDRESSES}.items())
 _BURST_BYTES = 10_000  # that may pass at once after a pause: less than a millisecond's at 100 Mbit/s
 _QUEUE_S = 0.2  # of sent bytes that an end keeps before it drops some
-_SPACES = ("net", "uts", "mnt", "pid")
 _CALLERS = ("net", "uts")  # that a thread may enter alone
+_KEEPER = """
+set -e
+hostname {name}
+mount -t tmpfs none /mnt
+printf '%s' '{table}' > /mnt/hosts
+mount --bind /mnt/hosts /etc/hosts
+umount --lazy /mnt
+ip link set lo up
+echo
+exec cat
+"""
 
 
 @dataclass(frozen=True)
@@ -100,9 +110,6 @@ class TwoHosts:
         self.rate_mbit = rate_mbit
         self._opened = ExitStack()
         try:
-            self._folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="two-hosts-")))
-            table = "".join(f"{address} {name}\n" for name, address in _ADDRESSES.items())
-            (self._folder / "hosts").write_text(f"127.0.0.1 localhost\n{table}")
             self.a, self.b = (self._host(name) for name in _ADDRESSES)
             self._join()
             self.shape(rate_mbit)
@@ -149,10 +156,7 @@ class TwoHosts:
 
     def _host(self, name: str) -> Host:
         """A keeper with namespaces of its own: it waits for the end of its input."""
-        hosts = self._folder / "hosts"
-        script = (
-            f'hostname {name} && mount --bind "{hosts}" /etc/hosts && ip link set lo up && echo && exec cat'
-        )
+        script = _KEEPER.format(name=name, table=_TABLE)
         own = ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         outer = subprocess.Popen(
             ["unshare", *own, "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -162,7 +166,7 @@ class TwoHosts:
         assert outer.stdout is not None
         assert outer.stderr is not None
         if outer.stdout.readline() != "\n":
-            raise NetSplitError(f"no host of its own can be had here: {outer.stderr.read().strip()}.")
+            raise NetSplitError(f"no host of its own can be had here: {outer.stderr.readline().strip()}.")
         (keeper,) = psutil.Process(outer.pid).children()
         return Host(name, _ADDRESSES[name], keeper)
 
@@ -216,5 +220,6 @@ def _enter(spaces: list[IO[str]]) -> None:
 
 def _ended(outer: subprocess.Popen[str]) -> None:
     """The keeper and, by the kernel, all processes of its host; then its namespaces are gone too."""
-    outer.kill()
-    outer.communicate()
+    with outer, suppress(psutil.NoSuchProcess):
+        for keeper in psutil.Process(outer.pid).children():
+            keeper.kill()  # which ends `outer`
