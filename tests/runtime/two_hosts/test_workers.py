@@ -1,4 +1,4 @@
-"""Two workers on each of two hosts: how tensors go, what the probe finds, what devices of a host share; training.
+"""Two workers on each of two hosts: how tensors go, what the probe finds, what a host has once; training.
 
 this test = controller on a ◄── torchrun agent on a ── cpu:0, cpu:1
                             ◄── torchrun agent on b ── cpu:2, cpu:3
@@ -74,17 +74,17 @@ def _probe(worker: Worker, sizes: Sequence[int]) -> dict[tuple[str, str], Sample
 def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts) -> None:
     """Of all pairs of devices of two hosts, either way: one at a time has the link for itself.
 
-    The least of several packets counts, so what is left of noise only slows; 10,000 bytes, which may pass at
-    once, and gloo's own few bytes are less than a tenth of the sizes that weigh here.
+    The least of several packets counts, so what is left of noise only slows; 3,100 bytes, which may pass at
+    once, are a twentieth of the smallest size.
     """
-    sizes = [2**power for power in range(14, 21)]
+    sizes = [2**power for power in range(16, 21)]
     samples = pool.call(_probe, sizes)[0]
     links = {pair: fit_link(points) for pair, points in samples.items()}
     over = {pair for pair in links if (pair[0] in NAMES[:2]) != (pair[1] in NAMES[:2])}
     assert len(over) == 8
     for pair in over:
         assert links[pair].bandwidth == pytest.approx(hosts.bytes_per_s, rel=0.1), pair
-        assert links[pair].latency_s < 2e-3, pair
+        assert links[pair].latency_s < 5e-3, pair
     for pair in set(links) - over:
         assert links[pair].bandwidth > 5 * hosts.bytes_per_s, pair
 
