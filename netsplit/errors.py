@@ -17,6 +17,7 @@ __all__ = [
     "ModelSizeError",
     "NetSplitError",
     "NonFiniteError",
+    "ReshardError",
     "RewriteError",
     "TimeLimitError",
     "WorkerError",
@@ -44,6 +45,10 @@ class CaptureError(NetSplitError):
 
 class RewriteError(NetSplitError):
     """An operator that cannot be split or moved as asked, and why."""
+
+
+class ReshardError(NetSplitError):
+    """A layout, a mesh or a network that nothing can be moved between, and why."""
 
 
 class InfeasibleError(NetSplitError):

@@ -14,7 +14,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
 from netsplit.pictures.drawing import colours_of, mib, new_figure, save_figure, tint
 from netsplit.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
-from netsplit.pictures.graph_layout import Layout, layered_layout
+from netsplit.pictures.graph_layout import LayeredLayout, layered_layout
 from netsplit.profile.costs import Costs
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:
 
 
 def _draw_boxes(
-    axes: Axes, groups: GroupGraph, layout: Layout, seconds: _KnownSeconds, colours: Mapping[str, str]
+    axes: Axes, groups: GroupGraph, layout: LayeredLayout, seconds: _KnownSeconds, colours: Mapping[str, str]
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 
@@ -147,7 +147,7 @@ def _fitted_end(text: str, limit: int) -> str:
     return text if len(text) <= limit else "…" + text[1 - limit :]
 
 
-def _draw_edges(axes: Axes, groups: GroupGraph, layout: Layout) -> None:
+def _draw_edges(axes: Axes, groups: GroupGraph, layout: LayeredLayout) -> None:
     cut = set(groups.cut_edges)
     for edge in groups.edges:
         crossing = edge in cut
@@ -155,7 +155,7 @@ def _draw_edges(axes: Axes, groups: GroupGraph, layout: Layout) -> None:
             _draw_line(axes, points, crossing)
 
 
-def _draw_jumps(axes: Axes, groups: GroupGraph, layout: Layout) -> None:
+def _draw_jumps(axes: Axes, groups: GroupGraph, layout: LayeredLayout) -> None:
     """Lettered connectors at the foot of a column and at the head of the next; red where the edge is cut."""
     sources = dict.fromkeys(jump.source for jump in layout.jumps)
     name_of = {source: _letters(number) for number, source in enumerate(sources)}

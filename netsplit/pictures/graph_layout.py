@@ -20,7 +20,7 @@ import numpy as np
 
 from netsplit.graph.order import longest_before
 
-__all__ = ["Jump", "Layout", "layered_layout"]
+__all__ = ["Jump", "LayeredLayout", "layered_layout"]
 
 _SWEEPS = 12
 _BEND_WIDTH = 0.12  # of a box
@@ -43,7 +43,7 @@ class Jump:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LayeredLayout:
     """Centres in units of one box width and one layer, y downwards; and the pieces of each edge."""
 
     boxes: tuple[Point, ...]
@@ -53,7 +53,7 @@ class Layout:
     height: float
 
 
-def layered_layout(count: int, edges: Sequence[tuple[int, int]], columns: int = 1) -> Layout:
+def layered_layout(count: int, edges: Sequence[tuple[int, int]], columns: int = 1) -> LayeredLayout:
     """Place boxes 0..count-1, which are in a topological order of `edges`."""
     chains, layer = _bends(edges, _layers(count, edges))
     total = len(layer)
@@ -74,7 +74,7 @@ def layered_layout(count: int, edges: Sequence[tuple[int, int]], columns: int = 
     height = max((y for _, y in points), default=0.0) + 0.5 + _HEAD
     feet = [end - start + 1.3 * _HEAD for start, end in pairwise([*starts, len(layers)])]
     paths, jumps = _paths(chains, points, column_of, feet)
-    return Layout(tuple(points[:count]), paths, jumps, max(left - _GAP, 1.0), height)
+    return LayeredLayout(tuple(points[:count]), paths, jumps, max(left - _GAP, 1.0), height)
 
 
 def _neighbours(count: int, edges: Iterable[tuple[int, int]]) -> tuple[list[list[int]], list[list[int]]]:

@@ -16,6 +16,7 @@ from netsplit.studies.memory import memory_needs
 from netsplit.studies.operators import OperatorCase, operator_seconds
 from netsplit.studies.question import question
 from netsplit.studies.render import markdown, record, write
+from netsplit.studies.resharding import MeshHosts, ReshardCase, layer_bytes, reshard_seconds
 from netsplit.studies.result import Picture, StudyResult
 from netsplit.tables import Column
 
@@ -23,20 +24,24 @@ __all__ = [
     "ByName",
     "Column",
     "LinkCase",
+    "MeshHosts",
     "ModelCase",
     "OperatorCase",
     "Picture",
+    "ReshardCase",
     "RunCase",
     "StudyResult",
     "V100Servers",
     "edge_bytes",
     "largest_batches",
+    "layer_bytes",
     "link_lines",
     "markdown",
     "memory_needs",
     "operator_seconds",
     "question",
     "record",
+    "reshard_seconds",
     "split_speeds",
     "time_breakdown",
     "write",

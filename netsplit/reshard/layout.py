@@ -1,0 +1,122 @@
+"""Where the pieces of a tensor lie: a mesh, and a specification of S and R (AlpaComm, section 2.2).
+
+    Mesh(("a", "b", "c", "d"), (2, 2))      Layout(mesh, "S0R") of [4, 4]     Layout(mesh, "S01R")
+
+        a b    axis 0 ↓                     a, b: rows 0..2                   a: row 0    b: row 1
+        c d    axis 1 →                     c, d: rows 2..4                   c: row 2    d: row 3
+
+One letter a dimension of the tensor: R is whole everywhere, S with axes of the mesh is cut along these, the
+first of them first: "S01" and "S10" give pieces to devices in another order. A cut along one axis is that of
+`torch.chunk`: pieces of the size rounded up, the last ones smaller or empty; along two, each piece of the
+first is cut again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import TypeAlias
+
+from netsplit.errors import ReshardError
+
+__all__ = ["Box", "DeviceName", "Layout", "Mesh", "volume"]
+
+DeviceName: TypeAlias = int | str
+"""A device of a cluster by its name, or a process of torch.distributed by its rank."""
+
+Box: TypeAlias = tuple[tuple[int, int], ...]
+"""A region of a tensor: first index and the one past the last, of every dimension."""
+
+_LETTERS = re.compile(r"R|S[0-9]+")
+
+
+def volume(box: Box) -> int:
+    """Its elements; 1 of a tensor without dimensions."""
+    return prod(stop - start for start, stop in box)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Devices as an array, in row-major order.
+
+    Raises:
+        ReshardError: not as many devices as the shape says, or one twice.
+    """
+
+    devices: tuple[DeviceName, ...]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if prod(self.shape) != len(self.devices) or not self.devices:
+            raise ReshardError(
+                f"a mesh of shape {self.shape} has {len(self.devices)} devices: give {prod(self.shape)}."
+            )
+        if len(set(self.devices)) != len(self.devices):
+            raise ReshardError(f"a mesh names a device twice: {list(self.devices)}.")
+
+    @cached_property
+    def places(self) -> dict[DeviceName, tuple[int, ...]]:
+        """The index of every device along the axes, in the order of the devices."""
+        return dict(zip(self.devices, product(*map(range, self.shape)), strict=True))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor's pieces on a mesh.
+
+    Raises:
+        ReshardError: a specification that is none, or that names an axis twice or one that the mesh has not.
+    """
+
+    mesh: Mesh
+    spec: str
+
+    def __post_init__(self) -> None:
+        if "P" in self.spec:
+            raise ReshardError(
+                f"'{self.spec}' has a partial sum, which is not resharded: reduce it on its own mesh first."
+            )
+        if "".join(_LETTERS.findall(self.spec)) != self.spec:
+            raise ReshardError(f"'{self.spec}' is no layout: give R or S and axes a dimension, as in S01R.")
+        named = [axis for axes in self.axes for axis in axes]
+        if len(set(named)) != len(named):
+            raise ReshardError(
+                f"'{self.spec}' names an axis of the mesh twice: each cuts one dimension, once."
+            )
+        if named and max(named) >= len(self.mesh.shape):
+            raise ReshardError(
+                f"'{self.spec}' names axis {max(named)}, and its mesh has {len(self.mesh.shape)}, from 0 on."
+            )
+
+    @cached_property
+    def axes(self) -> tuple[tuple[int, ...], ...]:
+        """Per dimension of the tensor the axes that cut it, the outermost first; () where it is whole."""
+        return tuple(tuple(map(int, letter[1:])) for letter in _LETTERS.findall(self.spec))
+
+    def region(self, device: DeviceName, shape: Sequence[int]) -> Box:
+        """What a device of the mesh holds of a tensor of this shape.
+
+        Raises:
+            ReshardError: the specification is for another number of dimensions.
+        """
+        if len(shape) != len(self.axes):
+            raise ReshardError(
+                f"'{self.spec}' is for {len(self.axes)} dimensions, and the tensor has {len(shape)}."
+            )
+        place = self.mesh.places[device]
+        box = []
+        for size, axes in zip(shape, self.axes, strict=True):
+            start, stop = 0, size
+            for axis in axes:
+                piece = -(-(stop - start) // self.mesh.shape[axis])
+                start, stop = (min(start + piece * (place[axis] + end), stop) for end in (0, 1))
+            box.append((start, stop))
+        return tuple(box)
+
+    def regions(self, shape: Sequence[int]) -> dict[DeviceName, Box]:
+        """Of all its devices, in their order."""
+        return {device: self.region(device, shape) for device in self.mesh.devices}

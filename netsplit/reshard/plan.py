@@ -1,0 +1,226 @@
+"""From a layout to a layout: the plan, with what it is predicted to take and what nothing can be below.
+
+plan = plan_reshard(Layout(left, "S0R"), Layout(right, "RS0"), (1024, 512), itemsize=4, network=network)
+print(plan.summary())
+
+layouts ──unit_tasks──► slices ──HostTask──► senders and order ──strategy──► hops ──hop_times──► seconds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import prod, sqrt
+
+from netsplit.errors import ReshardError
+from netsplit.reshard.bound import least_seconds
+from netsplit.reshard.hops import STRATEGIES, Hop, Strategy, strategy_named, times_sent
+from netsplit.reshard.host_schedule import HostSchedule, HostTask
+from netsplit.reshard.layout import DeviceName, Layout
+from netsplit.reshard.network import Network
+from netsplit.reshard.orders import AUTO_ORDERS, order_named
+from netsplit.reshard.tasks import UnitTask, by_hosts, inside_apart, unit_tasks
+from netsplit.reshard.timing import hop_times
+
+__all__ = ["ReshardPlan", "host_tasks", "plan_reshard"]
+
+_AT_BOUND = 1.0 + 1e-9
+_MOST_CHUNKS = 100  # K of the paper's measurements
+
+
+@dataclass(frozen=True)
+class ReshardPlan:
+    """How a tensor gets from one layout to another.
+
+    Args:
+        shape: of the whole tensor.
+        itemsize: bytes of an element.
+        strategy, order: by name, as they were chosen.
+        tasks: unit tasks; those without receivers have no hops, but may have keepers.
+        senders: of every task, the device that sends it first.
+        hops: in the order in which cards and devices do them; `Hop.task` is an index into `tasks`.
+        times: seconds from the beginning at which each hop starts and ends, predicted.
+        bound_s: no way from the one layout to the other takes less, by any strategy and in any order.
+    """
+
+    source: Layout
+    destination: Layout
+    shape: tuple[int, ...]
+    itemsize: int
+    network: Network = field(repr=False)
+    strategy: str
+    order: str
+    tasks: tuple[UnitTask, ...] = field(repr=False)
+    senders: tuple[DeviceName, ...] = field(repr=False)
+    hops: tuple[Hop, ...] = field(repr=False)
+    times: tuple[tuple[float, float], ...] = field(repr=False)
+    bound_s: float
+
+    @cached_property
+    def seconds(self) -> float:
+        """Predicted, until the last hop has ended."""
+        return max((end for _, end in self.times), default=0.0)
+
+    @cached_property
+    def nic_bytes(self) -> dict[str, tuple[int, int]]:
+        """Host -> bytes that its card sends and receives."""
+        host_of = self.network.host_of
+        totals = {
+            host_of[device]: [0, 0]
+            for layout in (self.source, self.destination)
+            for device in layout.mesh.devices
+        }
+        for hop in self.hops:
+            a, b = host_of[hop.source], host_of[hop.destination]
+            if a != b:
+                totals[a][0] += (hop.stop - hop.start) * self.itemsize
+                totals[b][1] += (hop.stop - hop.start) * self.itemsize
+        return {host: (sent, received) for host, (sent, received) in totals.items()}
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        mib = prod(self.shape) * self.itemsize / 2**20
+        layouts = (
+            f"{self.source.spec} on {self.source.mesh.shape} to {self.destination.spec} on "
+            f"{self.destination.mesh.shape}: {list(self.shape)}, {mib:,.1f} MiB"
+        )
+        lines = [
+            layouts,
+            f"{self.strategy}, {self.order}: {len(self.tasks)} unit tasks, {len(self.hops)} messages",
+            f"predicted {self.seconds * 1e3:,.3f} ms, at least {self.bound_s * 1e3:,.3f} ms by any way",
+        ]
+        for host, (sent, received) in self.nic_bytes.items():
+            lines.append(f"{host}: sends {sent / 2**20:,.1f} MiB, receives {received / 2**20:,.1f} MiB")
+        return "\n".join(lines)
+
+
+def plan_reshard(
+    source: Layout,
+    destination: Layout,
+    shape: Sequence[int],
+    itemsize: int,
+    network: Network,
+    strategy: str = "auto",
+    order: str = "auto",
+    chunks: int | None = None,
+    seed: int = 0,
+) -> ReshardPlan:
+    """Plan a resharding; the meshes may share devices and hosts.
+
+    Args:
+        shape: of the whole tensor.
+        itemsize: bytes of an element.
+        strategy: one of `STRATEGIES`, or auto: the one that is predicted to take least.
+        order: one of `ORDERS`, or auto. Where the naive one is predicted to take less than the one that is
+            asked for, it is taken.
+        chunks: K of `broadcast`; None: what messages' latencies speak for, at most 100.
+        seed: of the randomised order.
+
+    Raises:
+        ReshardError: a layout for another number of dimensions, a device without host, an unknown name.
+    """
+    if (chunks is not None and chunks < 1) or itemsize < 1:
+        raise ReshardError(
+            f"a plan of {chunks} chunks and {itemsize} bytes an element: give at least 1 of both."
+        )
+    tasks = inside_apart(unit_tasks(source, destination, shape), network)
+    bound_s = least_seconds(tasks, itemsize, network)
+    best: ReshardPlan | None = None
+    for way in STRATEGIES if strategy == "auto" else [strategy]:
+        build = strategy_named(way)
+        between = host_tasks(tasks, itemsize, network, way)
+        for name in AUTO_ORDERS if order == "auto" else dict.fromkeys(["naive", order]):
+            schedule = order_named(name)(list(between.values()), seed)
+            turns, senders = _decided(tasks, list(between), schedule, network, spread=name != "naive")
+            hops = _all_hops(turns, senders, build, chunks, itemsize, network)
+            plan = ReshardPlan(
+                source,
+                destination,
+                tuple(shape),
+                itemsize,
+                network,
+                way,
+                name if order == "auto" else order,
+                tuple(turns),
+                tuple(senders),
+                tuple(hops),
+                tuple(hop_times(hops, itemsize, network)),
+                bound_s,
+            )
+            if best is None or plan.seconds < best.seconds:
+                best = plan
+            if best.seconds <= bound_s * _AT_BOUND:
+                return best
+    assert best is not None
+    return best
+
+
+def host_tasks(
+    tasks: Sequence[UnitTask], itemsize: int, network: Network, strategy: str
+) -> dict[int, HostTask]:
+    """Index -> a task of `inside_apart` that passes cards, as hosts see it; seconds without latencies."""
+    seen = {}
+    for index, task in enumerate(tasks):
+        havers, groups = by_hosts(task.senders, network), by_hosts(task.receivers, network)
+        if not groups or not havers.keys().isdisjoint(groups):
+            continue
+        nbytes = task.elements * itemsize * times_sent(strategy, len(groups), len(task.receivers))
+        slowest = max(network.nic[host] for host in groups)
+        seconds = tuple(nbytes * max(network.nic[host], slowest) for host in havers)
+        seen[index] = HostTask(tuple(havers), seconds, tuple(groups))
+    return seen
+
+
+def _decided(
+    tasks: Sequence[UnitTask],
+    crossing: Sequence[int],
+    schedule: HostSchedule,
+    network: Network,
+    spread: bool,
+) -> tuple[list[UnitTask], list[DeviceName]]:
+    """The tasks in their turns, those inside hosts last, and who sends them.
+
+    Args:
+        crossing: index in `tasks` of each task of the schedule.
+        spread: of a host's devices the one with least to send so far; else the first.
+    """
+    chosen = {crossing[i]: schedule.chosen[i] for i in schedule.order}
+    load: dict[DeviceName, int] = {}
+    turns, senders = [], []
+    for index in [*chosen, *(i for i in range(len(tasks)) if i not in chosen)]:
+        task = tasks[index]
+        havers = list(by_hosts(task.senders, network).values())[chosen.get(index, 0)]
+        sender = min(havers, key=lambda device: load.get(device, 0)) if spread else havers[0]
+        load[sender] = load.get(sender, 0) + task.elements
+        turns.append(task)
+        senders.append(sender)
+    return turns, senders
+
+
+def _all_hops(
+    tasks: Sequence[UnitTask],
+    senders: Sequence[DeviceName],
+    build: Strategy,
+    chunks: int | None,
+    itemsize: int,
+    network: Network,
+) -> list[Hop]:
+    hops: list[Hop] = []
+    for index, (task, sender) in enumerate(zip(tasks, senders, strict=True)):
+        if task.receivers:
+            groups = list(by_hosts(task.receivers, network).values())
+            chain = [sender, *(device for group in groups for device in group)]
+            k = chunks or _best_chunks(task.elements * itemsize, chain, network)
+            hops += build(index, task.elements, sender, groups, k, len(hops))
+    return hops
+
+
+def _best_chunks(nbytes: int, chain: Sequence[DeviceName], network: Network) -> int:
+    """K of the least K latency + t + D / K: D, in seconds, is the slice's way from the first receiver on."""
+    latency_s = network.seconds(0, *chain[:2])
+    way_s = sum(network.seconds(nbytes, *pair) - network.seconds(0, *pair) for pair in pairwise(chain[1:]))
+    if way_s >= _MOST_CHUNKS**2 * latency_s:
+        return _MOST_CHUNKS
+    return max(1, round(sqrt(way_s / latency_s)))

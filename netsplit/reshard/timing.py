@@ -1,0 +1,34 @@
+"""When every hop begins and ends: one walk over the hops, in their order.
+
+card of A, out    ├ hop 0 ┤├ hop 2 ┤          a hop between hosts holds the sending card and the receiving
+card of B, in     ├ hop 0 ┤        ├ hop 3 ┤  one; one inside a host, what its two devices send and receive by
+card of C, out             ├ hop 3 ┤          (hop 3 waits for hop 1, which brings what it sends)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from netsplit.reshard.hops import Hop
+from netsplit.reshard.network import Network
+
+__all__ = ["hop_times"]
+
+
+def hop_times(hops: Sequence[Hop], itemsize: int, network: Network) -> list[tuple[float, float]]:
+    """Seconds from the beginning at which each hop starts and ends.
+
+    What a card or a device sends goes in the order of the hops, and so does what it receives.
+    """
+    free: dict[Hashable, float] = {}
+    times: list[tuple[float, float]] = []
+    for hop in hops:
+        a, b = network.host_of[hop.source], network.host_of[hop.destination]
+        out, into = (
+            ((a, "out"), (b, "in")) if a != b else ((hop.source, a, "out"), (hop.destination, a, "in"))
+        )
+        start = max(free.get(out, 0.0), free.get(into, 0.0), *(times[i][1] for i in hop.after))
+        end = start + network.seconds((hop.stop - hop.start) * itemsize, hop.source, hop.destination)
+        free[out] = free[into] = end
+        times.append((start, end))
+    return times

@@ -1,0 +1,96 @@
+"""Senders and orders between hosts: against one another, and against every order there is."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.reshard.depth_first import depth_first
+from netsplit.reshard.exact import exact
+from netsplit.reshard.host_schedule import HostSchedule, HostTask, naive, size_only, timed
+from netsplit.reshard.orders import greedy
+
+
+@st.composite
+def drawn_tasks(draw: st.DrawFn, most: int) -> list[HostTask]:
+    """Between up to three hosts and up to three others; some alike, seconds of whole or odd numbers."""
+    senders = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True)
+    receivers = st.lists(st.sampled_from(["x", "y", "z"]), min_size=1, max_size=3, unique=True)
+    seconds = st.sampled_from([1.0, 2.0, 3.0, 0.7, 1.3])
+    tasks = []
+    for _ in range(draw(st.integers(1, most))):
+        hosts, takes = draw(senders), draw(seconds)
+        slower = draw(st.sampled_from([1.0, 1.5]))
+        each = tuple(takes * (slower if host == "c" else 1.0) for host in hosts)
+        tasks.append(HostTask(tuple(hosts), each, tuple(draw(receivers))))
+    return tasks
+
+
+def is_sound(tasks: list[HostTask], schedule: HostSchedule) -> bool:
+    """Each task once, from a host that has it; no two at once on a card; seconds are the last one's end."""
+    spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    last = 0.0
+    for i, task in enumerate(tasks):
+        start = schedule.starts[i]
+        end = start + task.seconds[schedule.chosen[i]]
+        spans.setdefault((task.senders[schedule.chosen[i]], "out"), []).append((start, end))
+        for host in task.receivers:
+            spans.setdefault((host, "in"), []).append((start, end))
+        last = max(last, end)
+    apart = all(
+        b <= c
+        for each in spans.values()
+        for (_, b), (c, _) in zip(sorted(each), sorted(each)[1:], strict=False)
+    )
+    return apart and sorted(schedule.order) == list(range(len(tasks))) and schedule.seconds == last
+
+
+@settings(max_examples=80, deadline=None)
+@given(tasks=drawn_tasks(most=14), seed=st.integers(0, 5))
+def test_greedy_is_never_above_naive_nor_size_only(tasks: list[HostTask], seed: int) -> None:
+    schedules = naive(tasks), size_only(tasks), greedy(tasks, seed)
+    assert all(is_sound(tasks, each) for each in schedules)
+    assert schedules[2].seconds <= min(schedules[0].seconds, schedules[1].seconds)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tasks=drawn_tasks(most=8))
+def test_depth_first_equals_cp_sat_up_to_8_unit_tasks(tasks: list[HostTask]) -> None:
+    known = naive(tasks)
+    searched, solved = depth_first(tasks, known, most_nodes=1_000_000), exact(tasks, known)
+    assert searched.proven
+    assert solved.proven
+    assert searched.seconds == pytest.approx(solved.seconds, rel=1e-5)
+    assert is_sound(tasks, searched)
+    assert is_sound(tasks, solved)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tasks=drawn_tasks(most=4))
+def test_depth_first_is_the_best_of_every_order_and_every_sender(tasks: list[HostTask]) -> None:
+    every = (
+        timed(tasks, order, chosen).seconds
+        for order in permutations(range(len(tasks)))
+        for chosen in product(*(range(len(task.senders)) for task in tasks))
+    )
+    assert depth_first(tasks, naive(tasks)).seconds == pytest.approx(min(every), rel=1e-12)
+
+
+def test_depth_first_ends_at_its_budget_with_what_it_has() -> None:
+    """Twelve tasks of different seconds, whose best order no bound proves at once."""
+    hosts = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "z"), ("c", "y"), ("c", "z")] * 2
+    tasks = [HostTask((s,), (1.0 + 0.37 * i % 1.1,), (r, "x")) for i, (s, r) in enumerate(hosts)]
+    tasks = [HostTask(task.senders, task.seconds, tuple(dict.fromkeys(task.receivers))) for task in tasks]
+    known = timed(tasks, sorted(range(12), key=lambda i: hosts[i]), [0] * 12)
+    few = depth_first(tasks, known, most_nodes=5)
+    assert few == depth_first(tasks, known, most_nodes=5)
+    assert few.seconds <= known.seconds
+
+
+def test_no_tasks_are_done_at_once() -> None:
+    assert depth_first([], naive([])).proven
+    assert exact([], naive([])).proven
+    assert greedy([], 0).seconds == 0.0
