@@ -1,6 +1,7 @@
 """The link probe: packets of a range of sizes between workers, and the line that fits their seconds.
 
     source                 target
+      │── n ────────────────►│
       │── packet, n bytes ──►│      round trip(n) = one way(n) + one way of an acknowledgement
       │◄─ ack, 1 byte ───────│      one way(n)    = round trip(n) - round trip(1) / 2
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import permutations, product
+from itertools import permutations
 from typing import Protocol
 
 import torch
@@ -29,6 +30,8 @@ Samples = list[tuple[int, float]]  # (bytes, seconds one way)
 DEFAULT_SIZES = (64, *(2**power for power in range(10, 24)))  # 64 bytes, then 1 KiB to 8 MiB
 ROUNDS = 3  # over all pairs, so that a slow minute does not fall on one of them
 WARMUP = 2  # packets of a size that do not count, in every round
+SPENT_S = 0.25  # on a size in one round: no more packets of it, so that a slow link takes seconds too
+ENOUGH_S = 1.0  # of one packet: no larger ones
 PAUSE_S = 1e-3  # before a packet: in a program most receivers have waited so long that they sleep
 SMALLEST_S = 1e-7  # no transfer between processes is faster; keeps a weight finite
 
@@ -75,7 +78,7 @@ def probe_links(
     """Samples of every ordered pair of devices, one pair at a time while all others wait.
 
     Pairs take turns, several times: both directions of a link are measured under the same conditions. Of
-    what a size took in all rounds the least counts.
+    what a size took in all rounds the least counts. On slow links large sizes are sent less often, or not.
 
     To be called by all workers of an initialised process group at once; each gets the whole result.
 
@@ -95,33 +98,51 @@ def probe_links(
             f"sizes={sizes}, repeats={repeats}: give sizes of at least 1 byte, and 1 repeat or more."
         )
     end = _End(mover, torch.device(torch_device), timeout_s, sizes[-1])
-    mine: dict[tuple[str, str], Samples] = {}
+    trips: dict[tuple[str, str], dict[int, float]] = {}
     rounds = min(ROUNDS, repeats)
     for turn in range(rounds):
         times = WARMUP + repeats // rounds + (turn < repeats % rounds)
         for source, target in permutations(device_names, 2):
             dist.barrier()
             if name == source:
-                points = _probe_pair(end, target, sizes, times)
-                mine[source, target] = _least(points, mine.get((source, target), points))
+                _probe_pair(end, target, sizes, times, trips.setdefault((source, target), {}))
             elif name == target:
-                for _, nbytes in product(range(times), (1, *sizes)):
-                    end.answer(nbytes, source)
+                end.answer(source)
+    mine = {pair: _one_way(least, sizes) for pair, least in trips.items()}
     gathered: list[dict[tuple[str, str], Samples] | None] = [None] * len(device_names)
     dist.all_gather_object(gathered, mine)
     return {pair: points for part in gathered if part is not None for pair, points in part.items()}
 
 
-def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int) -> Samples:
-    """One-way seconds of packets to `target`.
+def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int, least: dict[int, float]) -> None:
+    """One round of packets to `target`; their seconds there and back go into `least`, by size.
 
     The least of a size's repeats is its answer: whatever disturbs a packet makes it late, and where the
     processors are busy most packets wait for milliseconds. Every repeat goes through all sizes, so that
     one disturbance cannot spoil all packets of a size.
     """
-    round_trips = [[end.round_trip(nbytes, target) for nbytes in (1, *sizes)] for _ in range(times)]
-    ack_s, *seconds_of = [min(seconds) for seconds in zip(*round_trips[WARMUP:], strict=True)]
-    return [(n, max(s, ack_s) - ack_s / 2) for n, s in zip(sizes, seconds_of, strict=True)]
+    spent_s = dict.fromkeys((1, *sizes), 0.0)
+    for walk in range(times):
+        for nbytes in list(spent_s):
+            if spent_s[nbytes] > SPENT_S:
+                continue
+            seconds = end.round_trip(nbytes, target)
+            spent_s[nbytes] += seconds
+            if walk >= WARMUP or spent_s[nbytes] > SPENT_S:
+                least[nbytes] = min(seconds, least.get(nbytes, seconds))
+            if seconds > ENOUGH_S and nbytes > sizes[0]:
+                spent_s = {each: spent for each, spent in spent_s.items() if each <= nbytes}
+                break
+    end.no_more(target)
+
+
+def _one_way(least: dict[int, float], sizes: Sequence[int]) -> Samples:
+    """Seconds one way by size, of the least of all rounds there and back.
+
+    Not within a round: an acknowledgement that was late in one would make its packets too fast.
+    """
+    ack_s = least[1]
+    return [(n, max(least[n], ack_s) - ack_s / 2) for n in sizes if n in least]
 
 
 class _End:
@@ -132,9 +153,11 @@ class _End:
         self.timeout_s = timeout_s
         self.packet = torch.zeros(largest, dtype=torch.uint8, device=device)
         self.ack = torch.zeros(1, dtype=torch.uint8, device=device)
+        self.size = torch.zeros(1, dtype=torch.int64, device=device)
 
     def round_trip(self, nbytes: int, target: str) -> float:
-        """Seconds of a packet there and of an acknowledgement back."""
+        """Seconds of a packet there and of an acknowledgement back; the target is told its size before."""
+        self._send(self.size.fill_(nbytes), target)
         self._finish()
         start = time.perf_counter() + PAUSE_S
         while time.perf_counter() < start:
@@ -143,9 +166,17 @@ class _End:
         self._receive(self.ack, target)
         return time.perf_counter() - start
 
-    def answer(self, nbytes: int, source: str) -> None:
-        self._receive(self.packet[:nbytes], source)
-        self._send(self.ack, source)
+    def no_more(self, target: str) -> None:
+        self._send(self.size.fill_(0), target)
+
+    def answer(self, source: str) -> None:
+        """Acknowledge packets until there are no more."""
+        while True:
+            self._receive(self.size, source)
+            if (nbytes := int(self.size)) == 0:
+                return
+            self._receive(self.packet[:nbytes], source)
+            self._send(self.ack, source)
 
     def _send(self, tensor: Tensor, peer: str) -> None:
         self.mover.send(tensor, peer, 0, False).wait(self.timeout_s)
@@ -157,10 +188,6 @@ class _End:
     def _finish(self) -> None:
         if self.packet.is_cuda:
             torch.cuda.synchronize(self.packet.device)
-
-
-def _least(points: Samples, others: Samples) -> Samples:
-    return [(nbytes, min(mine, other)) for (nbytes, mine), (_, other) in zip(points, others, strict=True)]
 
 
 def _line(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:

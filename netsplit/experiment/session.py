@@ -104,7 +104,7 @@ class Session:
                 log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
             self.stages.stage(f"start of {len(self.spec.devices)} workers")
             with interrupts_held():  # not between its start and its name here
-                self._pool = WorkerPool(self.spec, self.folder)
+                self._pool = WorkerPool(self.spec, self.folder, again=self._pool is not None)
         return self._pool
 
     @property

@@ -12,7 +12,15 @@ import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.cluster.probe import DEFAULT_SIZES, fit_link, probe_links
+from netsplit.cluster.probe import (
+    DEFAULT_SIZES,
+    ENOUGH_S,
+    SPENT_S,
+    _one_way,
+    _probe_pair,
+    fit_link,
+    probe_links,
+)
 from netsplit.runtime.transport.process import ProcessTransport
 
 LATENCIES = st.floats(1e-6, 1e-2)
@@ -80,6 +88,42 @@ def test_workers_probe_every_ordered_pair_and_all_know_the_result(tmp_path: Path
         assert [nbytes for nbytes, _ in points] == sizes
         assert all(seconds > 0 for _, seconds in points)
         assert fit_link(points).seconds_per_byte >= 0
+
+
+class _SlowEnd:
+    """Seconds of a link by rule, and what was asked of it."""
+
+    def __init__(self, bytes_per_s: float, late_ack_s: float = 0.0) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.late_ack_s = late_ack_s
+        self.sent: list[int] = []
+
+    def round_trip(self, nbytes: int, target: str) -> float:
+        self.sent.append(nbytes)
+        return 1e-3 + nbytes / self.bytes_per_s + self.late_ack_s
+
+    def no_more(self, target: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e5, 1e6, 1e7, 1e9])
+def test_a_round_takes_seconds_on_a_slow_link_too(bytes_per_s: float) -> None:
+    """At least two sizes are sent, and none that takes longer than the first to take a second."""
+    end, least = _SlowEnd(bytes_per_s), dict[int, float]()
+    _probe_pair(end, "b", DEFAULT_SIZES, 12, least)  # type: ignore[arg-type]
+    assert sum(end.round_trip(n, "b") for n in tuple(end.sent)) < 2 * ENOUGH_S + len(DEFAULT_SIZES) * SPENT_S
+    assert len(least) > 2
+    assert fit_link(_one_way(least, DEFAULT_SIZES)).bandwidth == pytest.approx(bytes_per_s, rel=0.01)
+
+
+def test_a_late_acknowledgement_of_one_round_makes_no_packet_fast() -> None:
+    least: dict[int, float] = {}
+    for late_s in (0.02, 0.0):
+        _probe_pair(_SlowEnd(1e7, late_s), "b", (1000, 10_000), 4, least)  # type: ignore[arg-type]
+    assert _one_way(least, (1000, 10_000)) == [
+        (1000, pytest.approx(6e-4, rel=1e-3)),
+        (10_000, pytest.approx(1.5e-3, rel=1e-3)),
+    ]
 
 
 @pytest.mark.parametrize(("sizes", "repeats"), [([], 3), ([0, 64], 3), ([64, 128], 0)])

@@ -13,6 +13,7 @@ import json
 import platform
 import socket
 import struct
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -29,6 +30,7 @@ from netsplit.errors import WorkerError
 __all__ = [
     "KEY_VARIABLE",
     "Hello",
+    "await_free",
     "check_free",
     "check_hello",
     "check_loopback",
@@ -158,6 +160,16 @@ def check_free(host: str, port: int, key: str = "cluster.port") -> None:
     probe.close()
 
 
+def await_free(host: str, port: int, seconds: float) -> None:
+    """`check_free`, once whoever listens there, and is about to end, has; or after the seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(WorkerError):
+            return check_free(host, port)
+        time.sleep(0.2)
+    return check_free(host, port)
+
+
 def check_loopback(host: str) -> None:
     """Raises WorkerError: other machines may reach `host`, though all workers run on this one."""
     if not ip_address(socket.gethostbyname(host)).is_loopback:
@@ -187,7 +199,9 @@ def limit_waits(connection: Connection, seconds: float) -> None:
 
 
 def tune(connection: Connection) -> None:
-    """Send what is to be sent at once; notice within half a minute that the machine at the other end is gone.
+    """Send what is to be sent at once; notice within a minute that the machine at the other end is gone.
+
+    Half a minute where nothing is on its way; what is would otherwise be sent again for a quarter of an hour.
 
     A message of over 16 KiB goes in two writes; without `TCP_NODELAY` the second waits until the other end
     acknowledges the first, which it puts off for 40 ms.
@@ -195,7 +209,8 @@ def tune(connection: Connection) -> None:
     with _socket(connection) as opened:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        limits = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 60_000}
+        for name, value in limits.items():
             if hasattr(socket, name):
                 opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -30,6 +30,7 @@ from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose, sta
 from netsplit.runtime.workers.handshake import (
     KEY_VARIABLE,
     Hello,
+    await_free,
     check_free,
     check_hello,
     check_loopback,
@@ -56,6 +57,7 @@ __all__ = ["WorkerPool"]
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 120.0
+_AGENTS_END_S = 30.0  # torchrun's look, stop and end, on a busy machine
 _AT_ONCE_S = 0.3
 _GRACE_S = 1.0  # for the peers of a failed worker to say what they waited for
 
@@ -66,13 +68,15 @@ class WorkerPool:
     Args:
         spec: the devices, in rank order, and the timeout.
         folder: for the workers' logs and heartbeats.
+        again: after workers that failed, whose agents elsewhere are given a while to let go of their port.
 
     Raises:
         WorkerError: a port is in use, the workers do not come up, or one of them does not fit.
     """
 
-    def __init__(self, spec: ClusterSpec, folder: str | Path) -> None:
+    def __init__(self, spec: ClusterSpec, folder: str | Path, again: bool = False) -> None:
         self.spec = spec
+        self.again = again
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.connections: list[Connection] = []
@@ -159,7 +163,7 @@ class WorkerPool:
             raise WorkerError(
                 f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines."
             )
-        check_free(spec.host, spec.port)
+        await_free(spec.host, spec.port, _AGENTS_END_S if self.again and spec.external else 0.0)
         if not spec.external:
             check_loopback(spec.host)
         control_port = spec.port + 1 if spec.external else 0

@@ -1,0 +1,103 @@
+"""Two hosts are apart but for their link, which has the rate it was given; nothing of them is left."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.two_hosts.hosts import Host, TwoHosts
+
+PORT = 5001
+
+
+def seconds_over_link(source: Host, target: Host, nbytes: int) -> float:
+    """From the begin of sending to the last byte's arrival."""
+    with target.entered(), socket.create_server((target.address, PORT)) as door:
+        with source.entered():
+            sender = socket.create_connection((target.address, PORT))
+        receiver, _ = door.accept()
+    thread = threading.Thread(target=lambda: (sender.sendall(bytes(nbytes)), sender.close()))
+    began = time.perf_counter()
+    thread.start()
+    with receiver:
+        left = nbytes
+        while left:
+            left -= len(receiver.recv(min(left, 1 << 20)))
+        seconds = time.perf_counter() - began
+    thread.join()
+    return seconds
+
+
+@pytest.mark.parametrize("rate_mbit", [50.0, 200.0])
+def test_the_link_has_the_rate_that_it_was_given_either_way(hosts: TwoHosts, rate_mbit: float) -> None:
+    """Faster by what may pass at once, a two-hundredth here; slower while others have the processors."""
+    hosts.shape(rate_mbit)
+    nbytes = 2_000_000
+    for ends in ((hosts.a, hosts.b), (hosts.b, hosts.a)):
+        rate = nbytes / min(seconds_over_link(*ends, nbytes) for _ in range(3))
+        assert 0.9 * hosts.bytes_per_s < rate < 1.01 * hosts.bytes_per_s
+
+
+def test_hosts_have_names_and_process_numbers_of_their_own(hosts: TwoHosts, tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w+") as output:
+        shell = hosts.b.start(["sh", "-c", "hostname; cd /proc; echo [0-9]*; pwd"], output=output)
+        assert shell.wait(10) == 0
+        output.seek(0)
+        name, numbers, _ = output.read().splitlines()
+    assert name == "b"
+    assert max(map(int, numbers.split())) < 50
+    here = socket.gethostname()
+    with hosts.a.entered():
+        assert socket.gethostname() == "a"
+    assert socket.gethostname() == here
+
+
+def test_a_pulled_cable_is_silent_and_works_again_once_plugged_in(hosts: TwoHosts) -> None:
+    hosts.pull()
+    with hosts.a.entered(), pytest.raises(OSError, match=r"timed out|No route"):
+        socket.create_connection((hosts.b.address, PORT), timeout=0.5)
+    hosts.plug()
+    assert seconds_over_link(hosts.a, hosts.b, 1000) < 5
+
+
+def test_nothing_is_left_after_an_error_either() -> None:
+    begun: list[psutil.Process] = []
+
+    def fails() -> None:
+        with TwoHosts(100) as hosts:
+            hosts.a.start(["sleep", "600"])
+            deadline = time.monotonic() + 10
+            while not (inner := hosts.a.processes()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            begun.extend((*inner, hosts.a.keeper, hosts.b.keeper))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert len(begun) == 3
+    assert not [each for each in begun if each.is_running()]
+
+
+def test_what_runs_there_ends_with_whoever_began_it() -> None:
+    """As when a test is killed: the pipe to the keepers breaks, and the kernel ends the rest."""
+    script = (
+        "import os; from benchmarks.two_hosts.hosts import TwoHosts; hosts = TwoHosts(100); "
+        "hosts.a.start(['sleep', '600']); print(hosts.a.keeper.pid, hosts.b.keeper.pid, flush=True); "
+        "os.kill(os.getpid(), 9)"
+    )
+    began = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert began.stdout is not None
+    keepers = [int(pid) for pid in began.stdout.readline().split()]
+    began.wait()
+    deadline = time.monotonic() + 10
+    while any(map(psutil.pid_exists, keepers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(keepers) == 2
+    assert not any(map(psutil.pid_exists, keepers))

@@ -1,0 +1,144 @@
+"""Two workers on each of two hosts: how tensors go, what the probe finds, what a host has once; training.
+
+this test = controller on a ◄── torchrun agent on a ── cpu:0, cpu:1
+                            ◄── torchrun agent on b ── cpu:2, cpu:3
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks.two_hosts.agents import PORT, Agents
+from benchmarks.two_hosts.hosts import TwoHosts
+from netsplit.cluster.local import LocalDevice, local_cluster
+from netsplit.cluster.probe import Samples, fit_link, probe_links
+from netsplit.experiment.calibration import located
+from netsplit.graph import capture, initial_values
+from netsplit.program import GPipe, compile_program
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.workers.handshake import KEY_VARIABLE
+from netsplit.runtime.workers.launch import external_command
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
+from tests.builders import cpus
+from tests.nets import CASES, SGD, TOLERANCE, plain_training
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+NAMES = ["cpu:0", "cpu:1", "cpu:2", "cpu:3"]
+TIMEOUT_S = 30.0
+NBYTES = 2_000_000  # a sixth of a second at 100 Mbit/s
+
+
+@pytest.fixture(scope="module")
+def pool(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    folder = tmp_path_factory.mktemp("two_hosts")
+    devices = [LocalDevice(name) for name in NAMES]
+    spec = local_cluster("two", devices, timeout_s=TIMEOUT_S, port=PORT, host=hosts.a.address, external=True)
+    agents = Agents(hosts, (2, 2), folder)
+    with hosts.a.entered(), pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
+        patch.setenv(KEY_VARIABLE, agents.key)
+        opening = beside.submit(WorkerPool, spec, folder / "controller")
+        agents.start(external_command(spec, spec.host, spec.port + 1))
+        with opening.result(120) as opened:
+            yield opened
+    assert agents.ended() == [0, 0]
+    assert hosts.a.processes() == hosts.b.processes() == []
+
+
+def _neighbours(worker: Worker) -> set[str]:
+    return {worker.devices[rank].name for rank in worker.neighbours.wires}
+
+
+def test_only_workers_of_one_host_read_one_another_s_memory(pool: WorkerPool) -> None:
+    """Though the kernel would let all of this machine: what goes from host to host takes the link."""
+    assert pool.call(_neighbours) == [{"cpu:1"}, {"cpu:0"}, {"cpu:3"}, {"cpu:2"}]
+
+
+def test_the_workers_say_which_host_they_are_of(pool: WorkerPool) -> None:
+    found_on = [device.host for device in located(pool.spec.devices, pool)]
+    assert found_on == ["a", "a", "b", "b"]
+
+
+def _probe(worker: Worker, sizes: Sequence[int]) -> dict[tuple[str, str], Samples]:
+    return probe_links(worker.transport(), worker.device.name, NAMES, "cpu", sizes, repeats=6)
+
+
+def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts) -> None:
+    """Of all pairs of devices of two hosts, either way: one at a time has the link for itself.
+
+    The least of several packets counts, so what is left of noise only slows; 3,100 bytes, which may pass at
+    once, are a twentieth of the smallest size.
+    """
+    sizes = [2**power for power in range(16, 21)]
+    samples = pool.call(_probe, sizes)[0]
+    links = {pair: fit_link(points) for pair, points in samples.items()}
+    over = {pair for pair in links if (pair[0] in NAMES[:2]) != (pair[1] in NAMES[:2])}
+    assert len(over) == 8
+    for pair in over:
+        assert links[pair].bandwidth == pytest.approx(hosts.bytes_per_s, rel=0.1), pair
+        assert links[pair].latency_s < 5e-3, pair
+    for pair in set(links) - over:
+        assert links[pair].bandwidth > 5 * hosts.bytes_per_s, pair
+
+
+def _send(worker: Worker, ways: Sequence[tuple[str, str]], nbytes: int) -> float:
+    """Seconds until what this worker has to do with these transfers, all begun at once, is over."""
+    transport, own = worker.transport(), worker.device.name
+    dist.barrier()
+    began = time.perf_counter()
+    under_way = [
+        transport.send(torch.zeros(nbytes, dtype=torch.uint8), target, tag, False)
+        if source == own
+        else transport.receive(torch.empty(nbytes, dtype=torch.uint8), source, tag)
+        for tag, (source, target) in enumerate(ways)
+        if own in (source, target)
+    ]
+    for each in under_way:
+        each.wait(TIMEOUT_S)
+    return time.perf_counter() - began
+
+
+def seconds_of(pool: WorkerPool, *ways: tuple[str, str]) -> float:
+    """Until the last has ended; the median of 5."""
+    return median(max(pool.call(_send, ways, NBYTES)) for _ in range(5))
+
+
+def test_devices_of_a_host_share_its_way_out_and_its_way_in(pool: WorkerPool, hosts: TwoHosts) -> None:
+    """Twice the bytes over one link take twice the seconds, whoever sends and receives them."""
+    alone = seconds_of(pool, ("cpu:0", "cpu:2"))
+    assert NBYTES / alone == pytest.approx(hosts.bytes_per_s, rel=0.15)
+    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:1", "cpu:3")) / alone == pytest.approx(2, rel=0.15)
+    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:0", "cpu:3")) / alone == pytest.approx(2, rel=0.15)
+
+
+def test_the_two_ways_of_a_link_do_not_share(pool: WorkerPool) -> None:
+    alone = seconds_of(pool, ("cpu:0", "cpu:2"))
+    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:3", "cpu:1")) / alone < 1.3
+    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:0", "cpu:1")) / alone < 1.3  # stays on the host
+
+
+@pytest.mark.parametrize("name", ["chain", "u_shape", "tied"])
+def test_training_on_two_hosts_is_the_plain_loop_s(pool: WorkerPool, name: str) -> None:
+    """Nodes in turn on the four devices, so that nearly all variables change hosts; in double precision."""
+    case = CASES[name]
+    graph = capture(case.fresh(), case.loss, case.batch(4))
+    device_of = {node: NAMES[2 * i % 3 + i // 3 % 2] for i, node in enumerate(graph.nodes)}
+    for group in graph.colocated:
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    assert len(set(device_of.values())) > 2
+    program = compile_program(graph, device_of, graph.position, cpus(4), GPipe(2))
+    runtime = DistributedRuntime(program, pool, initial_values(case.fresh(), graph), SGD)
+    losses = [runtime.train_batch(case.inputs, case.targets) for _ in range(3)]
+    state = runtime.state()
+    plain_losses, plain = plain_training(case, 2)
+    assert losses == pytest.approx(plain_losses, rel=TOLERANCE)
+    for key, tensor in state.items():
+        torch.testing.assert_close(tensor, plain[key], rtol=TOLERANCE, atol=TOLERANCE)
