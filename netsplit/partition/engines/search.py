@@ -21,7 +21,7 @@ from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.partitioner import Partitioner
 
-__all__ = ["Proof", "Scheduled", "Search"]
+__all__ = ["SLIGHT", "Proof", "Scheduled", "Search"]
 
 log = logging.getLogger(__name__)
 
