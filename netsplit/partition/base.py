@@ -311,7 +311,7 @@ class Problem:
     Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
 
     improved: Callable[[float, str], object] | None = None  # told seconds and source of a better answer
-    known: Placement | None = None  # one that fits, from which a search may begin
+    known: Placement | None = None  # one that fits, from which a search may begin, of any rewrites
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
 
@@ -331,8 +331,7 @@ class Problem:
             return self
         evaluate = None if self.evaluate is None else self.evaluate.rewritten(rewrites)
         costs = rewrite.rewritten_costs(self.costs, self.graph, graph)
-        known = self.known if self.known is not None and self.known.rewrites == graph.rewrites else None
-        return replace(self, graph=graph, costs=costs, evaluate=evaluate, known=known)
+        return replace(self, graph=graph, costs=costs, evaluate=evaluate)
 
     @property
     def copies(self) -> int:

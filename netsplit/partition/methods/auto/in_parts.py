@@ -91,12 +91,12 @@ def whole_or_in_parts(
     Raises:
         InfeasibleError: that of whole operators, where nothing in parts fits either.
     """
-    now, known = time.perf_counter(), problem.known
-    if known is not None and known.rewrites != problem.graph.rewrites:
-        known = None
+    loading = Search(problem, starts, deadline, (), "auto")
+    loading.compile()
+    now, deadline = time.perf_counter(), loading.deadline
     whole, told, refusal = None, None, None
     try:
-        whole = of_whole(replace(problem, known=known), now + WHOLE * (deadline - now))
+        whole = of_whole(problem, now + WHOLE * (deadline - now))
         told = _judged("whole operators", problem, _placed(problem.graph, whole))
     except InfeasibleError as error:
         refusal = error
@@ -127,8 +127,14 @@ def best_in_parts(problem: Problem, starts: int, deadline: float) -> InParts | N
         problem: of whole operators, with an `evaluate`; what is known may be of operators in parts.
     """
     began = time.perf_counter()
-    until, judged = began + JUDGED * (deadline - began), list[InParts]()
-    for origin, rewrites, placement in _asked(problem, began + FASTT * (deadline - began), until):
+    judged: list[InParts] = []
+
+    def until(part: float) -> float:
+        """When that part of the time has passed; all, as long as nothing fits."""
+        part = part if any(not each.missing_bytes for each in judged) else 1.0
+        return began + part * (deadline - began)
+
+    for origin, rewrites, placement in _asked(problem, until):
         try:
             own = replace(problem, improved=None).rewritten(rewrites)
         except RewriteError as refusal:
@@ -169,7 +175,7 @@ def structures(problem: Problem) -> Iterator[Structure]:
 
 
 def _asked(
-    problem: Problem, fastt_until: float, until: float
+    problem: Problem, until: Callable[[float], float]
 ) -> Iterator[tuple[str, tuple[Rewrite, ...], Placement | None]]:
     """Origin, rewrites, and the placement where there is one already; what would take too long is left out,
     by what the ones before took."""
@@ -180,7 +186,7 @@ def _asked(
     part_s, left_out = 0.0, False
     for each in structures(problem):
         began = time.perf_counter()
-        if began + part_s * each.parts > until:
+        if began + part_s * each.parts > until(JUDGED):
             log.debug("auto: no time for %s", each.origin)
             left_out = True
             continue
@@ -189,7 +195,7 @@ def _asked(
             seen.add(rewrites)
             yield each.origin, rewrites, None
         part_s = max(part_s, (time.perf_counter() - began) / max(each.parts, 1))
-    left_s = fastt_until - time.perf_counter()
+    left_s = until(FASTT) - time.perf_counter()
     if left_s > 0:
         with suppress(NetSplitError):
             own = replace(problem, known=None, improved=None, time_limit_s=left_s)
