@@ -23,7 +23,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
-from netsplit.partition.methods.auto.in_parts import InParts, best_in_parts
+from netsplit.partition.methods.auto.in_parts import best_in_parts
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
@@ -53,6 +53,7 @@ WORTH_S = 2.0  # less time is not worth annealing
 AGAIN_S = 1.0  # at least, where all that was tried was refused
 LITTLE_S = 0.1  # at least, for methods that ask for some
 PROVING, ANNEALING = 0.1, 0.8  # of that time; the rest is for what simulates the answer
+SEARCHING = 0.85  # of the time for operators in parts; the rest as well
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
 PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
@@ -347,16 +348,15 @@ class WholeSearch:
         for i, m in enumerate(counts):
             now = time.perf_counter()
             last = self.deadline if self.judge.winner is not None else 2 * self.deadline - self.started
-            until = now + max(0.0, last - now) / (len(counts) - i)
-            parts = best_in_parts(problem_under(self.problem_of(m), self._usual(m)), STARTS, until)
-            for schedule in self.open.orders(m) if parts is not None else ():
-                if parts is not None and not schedule.timed:
-                    self._judge_parts(schedule, parts)
-
-    def _judge_parts(self, schedule: Schedule, parts: InParts) -> None:
-        """Under any schedule that can have them."""
-        with suppress(NetSplitError):
-            self.judge.judge(f"auto, {parts.origin}", schedule, parts.placement)
+            until, usual = now + SEARCHING * max(0.0, last - now) / (len(counts) - i), self._usual(m)
+            parts = best_in_parts(problem_under(self.problem_of(m), usual), STARTS, until)
+            if parts is None:
+                continue
+            for schedule in dict.fromkeys((usual, *self.open.orders(m))):
+                if not schedule.timed:
+                    with suppress(NetSplitError):  # of schedules that have no copies
+                        first, origin = schedule == usual, f"auto, {parts.origin}"
+                        self.judge.judge(origin, schedule, parts.placement, however_late=first)
 
     def line(self, m: int) -> NodeLine:
         if m not in self.known_lines:
