@@ -11,7 +11,6 @@ from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.priority import topological_priority
-from netsplit.planning.simulated import rewritten
 from netsplit.planning.verify import verify
 from netsplit.rewrite.records import rewrite_from
 
@@ -42,7 +41,7 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{where}, which is no placement.json or result.json ({error}).") from error
     try:
-        problem = rewritten(problem, placement.rewrites)
+        problem = problem.rewritten(placement.rewrites)
     except RewriteError as error:
         raise ConfigError(f"{where}, whose rewrites are of another graph: {error}") from error
     _require_same_names(placement, problem, where)

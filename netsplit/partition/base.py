@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
@@ -191,6 +192,9 @@ class Evaluate(Protocol):
     def moved_to(self, cluster: Cluster, costs: Costs) -> Evaluate:
         """The same on another cluster with other costs."""
 
+    def rewritten(self, rewrites: Sequence[Rewrite]) -> Evaluate:
+        """Of the graph after these rewrites; raises as `applied`."""
+
 
 class Solvers(Protocol[Answer]):
     """One solver per objective; `Objective.solved_by` calls its own."""
@@ -307,7 +311,7 @@ class Problem:
     Contiguity is asked of them and of the other nodes separately. Empty for captured graphs."""
 
     improved: Callable[[float, str], object] | None = None  # told seconds and source of a better answer
-    known: Placement | None = None  # one that fits, from which a search may begin
+    known: Placement | None = None  # one that fits, from which a search may begin, of any rewrites
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
 
@@ -315,6 +319,19 @@ class Problem:
         """The same problem on another cluster with other costs, its `evaluate` included."""
         evaluate = None if self.evaluate is None else self.evaluate.moved_to(cluster, costs)
         return replace(self, cluster=cluster, costs=costs, evaluate=evaluate)
+
+    def rewritten(self, rewrites: Sequence[Rewrite]) -> Problem:
+        """The problem of placing the rewritten graph; itself, where that has been done.
+
+        Raises:
+            RewriteError: the graph cannot be rewritten so.
+        """
+        graph = rewrite.applied(self.graph, rewrites)
+        if graph is self.graph:
+            return self
+        evaluate = None if self.evaluate is None else self.evaluate.rewritten(rewrites)
+        costs = rewrite.rewritten_costs(self.costs, self.graph, graph)
+        return replace(self, graph=graph, costs=costs, evaluate=evaluate)
 
     @property
     def copies(self) -> int:

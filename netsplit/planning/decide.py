@@ -24,7 +24,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import rewritten, simulated_by
+from netsplit.planning.simulated import simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
 from netsplit.planning.verify_timeline import verify_timeline
@@ -78,7 +78,7 @@ def verified(
         contiguity: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
     """
-    problem = rewritten(problem, placement.rewrites)
+    problem = problem.rewritten(placement.rewrites)
     free = replace(problem, objective=problem.objective.relaxed())
     verify(free, placement, capacity=False).require()
     instance = Instance.of(problem)  # one for all that follows

@@ -26,7 +26,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed, recomputes
-from netsplit.planning.simulated import rewritten, simulated_by
+from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import OneFOneB, Schedule
 
 __all__ = ["fitted", "nearest_fill"]
@@ -66,7 +66,7 @@ def fitted(
         return _Fitting(problem, partitioner, last=until, nearest=nearest).run()
     placement = partitioner.partition(problem)
     if recomputes(problem):
-        again, peaks = nearest_recomputed(rewritten(problem, placement.rewrites), placement)
+        again, peaks = nearest_recomputed(problem.rewritten(placement.rewrites), placement)
         if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in peaks.items()):
             return again
     return placement
@@ -233,7 +233,7 @@ class _Fitting:
 
     def _learn(self, placement: Placement, peaks: Mapping[str, int]) -> None:
         """Tell each device what its bytes were in this answer, for each byte of its peak."""
-        instance = Instance.of(rewritten(self.problem, placement.rewrites))
+        instance = Instance.of(self.problem.rewritten(placement.rewrites))
         held = instance.totals(placement.all_stages).nbytes
         counted = {name: int(nbytes) for name, nbytes in zip(instance.devices, held, strict=True) if nbytes}
         ratios = {name: nbytes / peaks[name] for name, nbytes in counted.items() if peaks.get(name)}
@@ -296,7 +296,7 @@ class _Fitting:
     def _fit(self, placement: Placement) -> tuple[Placement, dict[str, int]]:
         """With recomputation, where that is needed and left to planning; and its peaks."""
         if self.anew:
-            return nearest_recomputed(rewritten(self.problem, placement.rewrites), placement)
+            return nearest_recomputed(self.problem.rewritten(placement.rewrites), placement)
         return placement, self._peaks(placement)
 
     def _peaks(self, placement: Placement) -> dict[str, int]:

@@ -16,14 +16,14 @@ from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
-from netsplit.rewrite.records import Rewrite
+from netsplit.rewrite.records import CopyWeights, Rewrite
 from netsplit.rewrite.replay import applied
 from netsplit.rewrite.seconds import rewritten_costs
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Simulated", "rewritten", "simulated_by"]
+__all__ = ["Simulated", "simulated_by"]
 
 _TURNS: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
@@ -58,10 +58,16 @@ class Simulated:
 
     @property
     def turns(self) -> Turns:
-        """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of."""
+        """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of.
+
+        They know neither sums of copies' gradients nor what is sent once for all micro-batches.
+        """
         schedule, trained = self.schedule, self.training or not self.graph.requires_backward
-        plain = trained and not (schedule.recompute is True or schedule.delay_weights or self.shared_norm)
-        plain = plain and not (schedule.microbatches > 1 and unchanging(self.graph))  # which are sent once
+        summed = any(isinstance(each, CopyWeights) for each in self.graph.rewrites)
+        once = schedule.microbatches > 1 and bool(unchanging(self.graph))
+        plain = trained and not (
+            schedule.recompute is True or schedule.delay_weights or self.shared_norm or summed or once
+        )
         for name in _TURNS:
             if schedule.name == name:
                 return Turns(name, schedule.microbatches, plain)
@@ -147,19 +153,3 @@ def simulated_by(problem: Problem) -> Simulated:
     if not isinstance(problem.evaluate, Simulated):
         raise TypeError(f"the problem is not simulated: its `evaluate` is {problem.evaluate!r}")
     return problem.evaluate
-
-
-def rewritten(problem: Problem, rewrites: Sequence[Rewrite]) -> Problem:
-    """The problem of placing the rewritten graph; itself, where that has been done.
-
-    Raises:
-        RewriteError: the graph cannot be rewritten so.
-    """
-    graph = applied(problem.graph, rewrites)
-    if graph is problem.graph:
-        return problem
-    evaluate = problem.evaluate
-    if isinstance(evaluate, Simulated):
-        evaluate = evaluate.rewritten(rewrites)
-    costs = rewritten_costs(problem.costs, problem.graph, graph)
-    return replace(problem, graph=graph, costs=costs, evaluate=evaluate)

@@ -9,6 +9,7 @@ from netsplit.lazy import imports_of
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, rewrite_from
 
 if TYPE_CHECKING:
+    from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.copies import copy_weights
     from netsplit.rewrite.data_parallel import along_samples, copies_after, replicate
     from netsplit.rewrite.read import read_weights
@@ -24,6 +25,7 @@ __all__ = [
     "along_samples",
     "also",
     "applied",
+    "columns_and_rows",
     "copies_after",
     "copy_weights",
     "read_weights",
@@ -32,6 +34,7 @@ __all__ = [
     "rewritten_costs",
     "split_axes",
     "split_operator",
+    "splits_of",
 ]
 
 __getattr__ = imports_of(
@@ -40,6 +43,7 @@ __getattr__ = imports_of(
         "along_samples": "data_parallel",
         "also": "replay",
         "applied": "replay",
+        "columns_and_rows": "columns_rows",
         "copies_after": "data_parallel",
         "copy_weights": "copies",
         "read_weights": "read",
@@ -47,5 +51,6 @@ __getattr__ = imports_of(
         "rewritten_costs": "seconds",
         "split_axes": "split",
         "split_operator": "split",
+        "splits_of": "columns_rows",
     },
 )

@@ -17,7 +17,7 @@ from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.copies import reads_weights
 from netsplit.rewrite.draft import Draft
-from netsplit.rewrite.records import CopyWeights, Rewrite, Split
+from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Cat, Place, SplitCall, Way
 
@@ -33,20 +33,19 @@ class _SampleRows:
 
 
 @once_of
-def along_samples(graph: Graph, parts: int) -> tuple[Split, ...]:
-    """Splits of all operators that can be cut along the samples, into so many parts that differ by a sample.
+def along_samples(graph: Graph, parts: int | tuple[float, ...]) -> tuple[Split, ...]:
+    """Splits of all operators that can be cut along the samples.
 
     What cannot be cut so stays whole: a BatchNorm, whose parts would have statistics of their own, and what
     draws random numbers; so does all, where there are fewer samples than parts.
 
     Args:
         graph: as it was captured; the samples are the first dimension of what it is given.
-        parts: two or more.
+        parts: two or more, that differ by a sample at most; or their proportions.
     """
-    samples = graph.batch_size
-    if samples < parts:
+    sizes = proportioned(graph.batch_size, (1.0,) * parts if isinstance(parts, int) else parts)
+    if not sizes:
         return ()
-    sizes = tuple(samples // parts + (i < samples % parts) for i in range(parts))
     whole: set[str] = set()  # nodes whose parts do not run on what the others make
     while True:
         splits, refused = _splits(graph, sizes, whole)
@@ -56,7 +55,7 @@ def along_samples(graph: Graph, parts: int) -> tuple[Split, ...]:
 
 
 @once_of
-def replicate(graph: Graph, parts: int) -> tuple[Rewrite, ...]:
+def replicate(graph: Graph, parts: int | tuple[float, ...]) -> tuple[Rewrite, ...]:
     """`along_samples`, and that the parts of number 1, 2, ... read copies of the weights of their own.
 
     Each device then has all weights of its part of the batch, and gradients are summed once in a step,
@@ -65,7 +64,7 @@ def replicate(graph: Graph, parts: int) -> tuple[Rewrite, ...]:
 
     Args:
         graph: as it was captured.
-        parts: two or more.
+        parts: as `along_samples` has them.
     """
     splits = along_samples(graph, parts)
     return (*splits, *copies_after(graph, splits))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from netsplit.errors import RewriteError
 
-__all__ = ["CopyWeights", "ReadWeights", "Rewrite", "Split", "rewrite_from"]
+__all__ = ["CopyWeights", "ReadWeights", "Rewrite", "Split", "proportioned", "rewrite_from"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,24 @@ class CopyWeights:
 
 
 Rewrite: TypeAlias = Split | ReadWeights | CopyWeights
+
+
+def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
+    """Whole numbers of about these proportions that add up to `count`, none of them 0; () where it is less
+    than the parts. What is left over by rounding down goes where most was lost."""
+    if count < len(parts):
+        return ()
+    exact = [count * part / sum(parts) for part in parts]
+    sizes = [max(1, int(each)) for each in exact]
+
+    def lacks(i: int) -> float:
+        return exact[i] - sizes[i]
+
+    while sum(sizes) < count:
+        sizes[max(range(len(sizes)), key=lacks)] += 1
+    while sum(sizes) > count:
+        sizes[min((i for i, size in enumerate(sizes) if size > 1), key=lacks)] -= 1
+    return tuple(sizes)
 
 
 def rewrite_from(values: Mapping[str, Any]) -> Rewrite:

@@ -13,7 +13,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import placed_splits, restated
-from netsplit.planning.simulated import rewritten
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
@@ -37,7 +36,7 @@ def test_parts_take_as_much_as_they_have_of_the_work() -> None:
     before = problem_of()
     (kind,) = before.costs.devices
     known = before.costs.with_device(kind, accumulate_s_per_byte=3e-9)
-    problem = rewritten(replace(before, costs=known), LINEAR)
+    problem = replace(before, costs=known).rewritten(LINEAR)
     costs = problem.costs.devices[kind]
     assert costs.nodes.keys() == problem.graph.nodes.keys()
     assert costs.nodes["linear_2:0"].forward_s == pytest.approx(0.75e-3)
@@ -51,7 +50,7 @@ def test_parts_take_as_much_as_they_have_of_the_work() -> None:
 
 def test_any_method_places_a_rewritten_graph() -> None:
     """Its answer says what was rewritten: of the problem as it was, it is the same plan."""
-    problem = rewritten(problem_of(), HEADS)
+    problem = problem_of().rewritten(HEADS)
     plan = decide(problem, Heft())
     assert plan.placement.rewrites == HEADS
     assert plan.placement.device_of.keys() == problem.graph.nodes.keys()

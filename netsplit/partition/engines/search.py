@@ -21,7 +21,7 @@ from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.partitioner import Partitioner
 
-__all__ = ["Proof", "Scheduled", "Search"]
+__all__ = ["SLIGHT", "Proof", "Scheduled", "Search"]
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class Search:
             where = self.instance.encode(filled)
             self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
         known = self.problem.known
-        if known is not None:
+        if known is not None and known.rewrites == self.problem.graph.rewrites:
             where = self.instance.encode(known.device_of)
             self.offer(
                 Scheduled(where, order_of(self.instance, known), self._value_of(known), "what is known")

@@ -27,6 +27,7 @@ class AutoSchedule:
         schedules: names to choose from; None: all that train what one device trains.
         replicas: whether stages may have several devices.
         recompute: whether activations may be computed again where they do not fit.
+        splits: whether operators may be in parts; that takes 0.4 of the time from whole ones.
         time_limit_s: of the whole decision.
 
     Raises:
@@ -37,11 +38,13 @@ class AutoSchedule:
     schedules: Sequence[str] | None = None
     replicas: bool = True
     recompute: bool = True
+    splits: bool = False
     time_limit_s: float = 30.0
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
-        check_switches(**{"schedule.replicas": self.replicas, "schedule.recompute": self.recompute})
+        switches = {name: getattr(self, name) for name in ("replicas", "recompute", "splits")}
+        check_switches(**{f"schedule.{name}": value for name, value in switches.items()})
         limit_s, given, names = self.time_limit_s, self.microbatches, self.schedules
         if not _is_number(limit_s) or not 0 < limit_s < math.inf:
             raise ConfigError(

@@ -51,7 +51,7 @@ class FrontierRow:
 def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierRow, ...]:
     """The best few placements of every kind, each under its best schedule; the chosen one first."""
     rows = [_row(winner, winner, batch_size)]
-    for kind in KINDS:
+    for kind in (*KINDS, "parts"):
         seen: set[tuple[str, str]] = {_likeness(winner)} if kind == winner.kind else set()
         own = sorted((t for t in judge.tried if t.kind == kind), key=lambda tried: tried.rank)
         for tried in own:

@@ -75,7 +75,8 @@ def changed_clusters(search: WholeSearch, until: float) -> list[ChangedCluster]:
         end = now + PARTS[i] * (until - now)
         pace = replace(judge.pace, deadline=now + SEARCHED * (end - now))
         first = known[0]
-        if not pace.affords(judge.problem_of(first.schedule.microbatches), first.schedule, first.placement):
+        problem = judge.problem_for(first.schedule.microbatches, first.placement)
+        if not pace.affords(problem, first.schedule, first.placement):
             continue
         changed = _searched(search, change, known, pace)
         new = {each.name for each in changed.problem_of(search.counts[0]).cluster.devices} - devices

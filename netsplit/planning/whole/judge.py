@@ -19,9 +19,11 @@ from netsplit.simulate.timeline import COMPUTING, Timeline
 
 __all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under"]
 
-Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators"]
-"""One device; replicas of everything; a stage a device; stages with replicas; operators as they come."""
+Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts"]
+"""One device; replicas of everything; a stage a device; stages with replicas; operators as they come, or in
+parts."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
+"""Of whole operators."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,10 @@ class Judge:
         self.left_out = 0  # for want of time
         self.refused: set[tuple[object, ...]] = set()  # by verification
 
+    def problem_for(self, microbatches: int, placement: Placement) -> Problem:
+        """Of so many, and of the operators that are placed."""
+        return self.problem_of(microbatches).rewritten(placement.rewrites)
+
     @property
     def tried(self) -> list[Tried]:
         """All whose bytes are known."""
@@ -124,7 +130,9 @@ class Judge:
         winner = self.winner
         return winner.iteration_s if winner is not None else float("inf")
 
-    def judge(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
+    def judge(
+        self, origin: str, schedule: Schedule, placement: Placement, however_late: bool = False
+    ) -> Tried | None:
         """Simulate it; with recomputation where that is allowed and makes it fit.
 
         Returns:
@@ -135,7 +143,7 @@ class Judge:
             placement = replace(placement, recomputed=frozenset())
         key = _key(schedule, placement)
         if key not in self.seen:
-            if not self.affords(schedule, placement):
+            if not however_late and not self.affords(schedule, placement):
                 self.left_out += 1
                 return None
             tried = self._simulated(origin, schedule, placement)
@@ -164,21 +172,21 @@ class Judge:
 
     def affords(self, schedule: Schedule, placement: Placement) -> bool:
         """Whether there is time to simulate it; always, as long as nothing fits."""
-        problem = self.problem_of(schedule.microbatches)
+        problem = self.problem_for(schedule.microbatches, placement)
         return self.winner is None or self.pace.affords(problem, schedule, placement)
 
     def _recomputed(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
         """With activations computed again, where there is time for that and it is worth something."""
         if not self.affords(schedule, placement):
             return []
-        problem = problem_under(self.problem_of(schedule.microbatches), schedule)
+        problem = problem_under(self.problem_for(schedule.microbatches, placement), schedule)
         nearest, _ = nearest_recomputed(problem, placement, self.pace.deadline)
         other = self._simulated(origin, schedule, nearest)
         return [] if other is None else [other]
 
     def load_s(self, microbatches: int, placement: Placement) -> float:
         """What the busiest device computes under any schedule: no iteration is shorter."""
-        problem = self.problem_of(microbatches)
+        problem = self.problem_for(microbatches, placement)
         costs, kinds = problem.costs, {each.name: each.kind for each in problem.cluster.devices}
         busiest = 0.0
         for stage in placement.all_stages:
@@ -189,7 +197,7 @@ class Judge:
         return busiest
 
     def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
-        problem = self.problem_of(schedule.microbatches)
+        problem = self.problem_for(schedule.microbatches, placement)
         with self.pace.learning(problem, schedule, placement):
             return self._predicted(problem, origin, schedule, placement)
 
@@ -228,7 +236,8 @@ def identity(placement: Placement) -> tuple[object, ...]:
     """Equal for placements that are the same but for what they recompute."""
     where = tuple(sorted(placement.device_of.items()))
     order = tuple(sorted(placement.priority, key=placement.priority.__getitem__))
-    return hash(where), hash(order), tuple(sorted(placement.turns.items())), placement.cuts
+    turns, rewrites = tuple(sorted(placement.turns.items())), hash(placement.rewrites)
+    return hash(where), hash(order), turns, placement.cuts, rewrites
 
 
 def _busiest(timeline: Timeline) -> tuple[str, float, float, float]:
@@ -252,6 +261,8 @@ def _kind_of(problem: Problem, placement: Placement) -> Kind:
     homes = {name for stage in placement.all_stages for name in stage.devices}
     if len(homes) == 1:
         return "single"
+    if placement.rewrites:
+        return "parts"
     if placement.replicas:
         return "data parallel" if len(set(placement.device_of.values())) == 1 else "hybrid"
     if placement.cuts:

@@ -37,4 +37,5 @@ def plan_under(
     chosen = judge.judge(plan.placement.method, simulated_by(problem).schedule, plan.placement)
     assert chosen is not None, "the first of its kind"
     rows, notes = frontier_of(judge, chosen, batch_size), (*told, *notes_of(problem, plan.placement))
-    return WholePlan(plan, batch_size, plan.bound_s or 0.0, rows, (), (), notes, plan.seconds, len(rows))
+    bound_s, parts = plan.bound_s or 0.0, bool(plan.placement.rewrites)
+    return WholePlan(plan, batch_size, bound_s, parts, rows, (), (), notes, plan.seconds, len(rows))

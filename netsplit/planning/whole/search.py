@@ -3,7 +3,8 @@
     for every number of micro-batches:  a line cut into stages for groups of devices  ──┐
                                         answers of methods that take no long           ├─► simulated ─► best
     for the best of these:              every schedule; every cut moved                ─┤   of every kind
-    for the best of all:                `auto`, annealed under its schedule            ─┘
+    for the best of all:                `auto`, annealed under its schedule            ─┤
+    where they may be:                  operators in parts, as `auto` has them         ─┘
 
 Where nothing fits by then, methods that heed capacities are asked for what keeps least. What cannot be better
 is not simulated: no iteration is shorter than what its busiest device computes.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product, zip_longest
 
@@ -21,6 +23,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
+from netsplit.partition.methods.auto.in_parts import best_in_parts
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
@@ -45,16 +48,19 @@ STRUCTURES, ANSWERS, ORDERS, MOVED = 0.3, 0.45, 0.65, 0.78
 """Of the time, when each part ends at the latest; the rest is annealing's."""
 FEW = 10  # placements of all that were tried, whose other schedules are looked at
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
+UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
 WORTH_S = 2.0  # less time is not worth annealing
 AGAIN_S = 1.0  # at least, where all that was tried was refused
 LITTLE_S = 0.1  # at least, for methods that ask for some
 PROVING, ANNEALING = 0.1, 0.8  # of that time; the rest is for what simulates the answer
+SEARCHING = 0.85  # of the time for operators in parts; the rest as well
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
 PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
 SLACK = 1.02  # over the best: a placement may gain by another schedule
 
+STARTS = 8  # annealed of operators in parts
 CLOSE = 0.001  # relative: so little is not worth annealing for
 
 ProblemOf = Callable[[int], Problem]
@@ -86,6 +92,21 @@ class WholeSearch:
 
     def run(self) -> None:
         """Everything that the time allows; the judge has what came of it."""
+        end = self.deadline
+        if self._splits:
+            self.deadline = self._until(UNSPLIT)
+        self._whole_operators()
+        self.deadline = end
+        if self._splits:
+            self._in_parts()
+        self._search_order()
+
+    @property
+    def _splits(self) -> bool:
+        several = len(self.problem_of(self.counts[0]).cluster.devices) > 1
+        return self.open.splits and self.method is None and several
+
+    def _whole_operators(self) -> None:
         if self.method is None:
             self._structures(self._until(STRUCTURES))
         self._answers(self._until(ANSWERS))
@@ -97,7 +118,6 @@ class WholeSearch:
         if self.method is None:
             self._moves(self._until(MOVED))
             self._anneal()
-        self._search_order()
 
     def run_again(self) -> None:
         """For as long again, as what was tried was refused."""
@@ -319,6 +339,24 @@ class WholeSearch:
             for schedule in dict.fromkeys((winner.schedule, *self.open.orders(m))):
                 if not schedule.timed:
                     self.judge.judge("auto", schedule, placement)
+
+    def _in_parts(self) -> None:
+        """Operators in parts, with the fewest micro-batches and with as many as the best plan has."""
+        winner = self.judge.winner
+        known = () if winner is None else (winner.schedule.microbatches,)
+        counts = list(dict.fromkeys([self.counts[0], *(known or self.counts[-1:])]))
+        for i, m in enumerate(counts):
+            now = time.perf_counter()
+            last = self.deadline if self.judge.winner is not None else 2 * self.deadline - self.started
+            until, usual = now + SEARCHING * max(0.0, last - now) / (len(counts) - i), self._usual(m)
+            parts = best_in_parts(problem_under(self.problem_of(m), usual), STARTS, until)
+            if parts is None:
+                continue
+            for schedule in dict.fromkeys((usual, *self.open.orders(m))):
+                if not schedule.timed:
+                    with suppress(NetSplitError):  # of schedules that have no copies
+                        first, origin = schedule == usual, f"auto, {parts.origin}"
+                        self.judge.judge(origin, schedule, parts.placement, however_late=first)
 
     def line(self, m: int) -> NodeLine:
         if m not in self.known_lines:

@@ -44,7 +44,8 @@ class WholePlan:
 
     plan: Plan
     batch_size: int
-    bound_s: float  # no iteration of any plan that was open is shorter, whatever its micro-batches
+    bound_s: float  # no iteration of any plan of whole operators that was open is shorter
+    splits: bool  # whether plans in parts were open, too
     frontier: tuple[FrontierRow, ...]  # the chosen one first
     absent: tuple[str, ...]  # why kinds have no row there, in sentences
     gains: tuple[Gain, ...]
@@ -85,7 +86,8 @@ class WholePlan:
         proven = ""
         if self.bound_s > 0:
             faster = max(self.iteration_s / self.bound_s - 1.0, 0.0)
-            proven = f"; proven: no plan is more than {100 * faster:.1f} % faster"
+            plan = "plan of whole operators" if self.splits else "plan"
+            proven = f"; proven: no {plan} is more than {100 * faster:.1f} % faster"
         what = (
             f"{chosen.kind} on {used if given > 1 else 'the device'}: {chosen.placement}, "
             f"{schedule.name} with {schedule.microbatches} micro-batches{again}"
@@ -196,6 +198,7 @@ def decide_whole(
         plan,
         batch_size,
         bound_s,
+        open_.splits,
         frontier_of(judge, winner, batch_size),
         absent_kinds(judge, search.absent, method),
         gains_of(changes, judge, batch_size),

@@ -53,7 +53,8 @@ class CoarseProblem:
         np.add.at(there, (atom_of, where), seconds + 1e-12)
         device_of = coarse.decode(there.argmax(axis=1)[coarse.atom_of])
         order = topological_priority(self.problem.graph, self.problem.graph.position)
-        return Placement("coarsened", device_of, order, SolverReport("heuristic", 0.0))
+        report, rewrites = SolverReport("heuristic", 0.0), self.problem.graph.rewrites
+        return Placement("coarsened", device_of, order, report, rewrites=rewrites)
 
 
 def _summed(costs: DeviceCosts, names: Sequence[str], groups: Sequence[Sequence[int]]) -> DeviceCosts:

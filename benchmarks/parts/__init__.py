@@ -1,0 +1,1 @@
+"""Operators in parts, beside whole ones and torch's tensor parallelism."""

@@ -1,0 +1,291 @@
+"""`auto` with operators in parts: a few structures and what `os_dpos` answers, the best of them annealed.
+
+products by columns and rows  ─┐
+data parallelism of the batch ─┼─► parts side by side, or listed ─► simulated ─► the best annealed ─► best
+os_dpos, what is known        ─┘
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from netsplit import rewrite
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError, RewriteError
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.engines.search import SLIGHT, Search
+from netsplit.partition.methods.baechi.m_etf import MEtf
+from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.os_dpos import OsDpos
+from netsplit.partition.methods.pipedream.pipedream import PipeDream
+from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.rewrite.records import Rewrite, Split
+
+__all__ = ["InParts", "best_in_parts", "structures", "whole_or_in_parts"]
+
+log = logging.getLogger(__name__)
+
+LISTED: tuple[Partitioner, ...] = (Heft(), Dpos())
+METHODS: tuple[Partitioner, ...] = (
+    Heft(),
+    Dpos(),
+    MEtf(),
+    Balanced(),
+    PipeDream(straight=True, max_states=400),
+)
+WHOLE = 0.6  # of the time, for whole operators
+FASTT, JUDGED = 0.7, 0.5  # of the rest, when os_dpos and structures have ended; then it is annealed
+ANNEALED = 2  # of what was judged
+WIDE = 0.5  # times the bytes of the widest chain, from which others are cut with it
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What may be done to a graph, in words and how."""
+
+    origin: str
+    parts: int  # of operators that it makes, about
+    rewrites: Callable[[], tuple[Rewrite, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class InParts:
+    """A placement of a rewritten graph."""
+
+    origin: str
+    problem: Problem  # of the rewritten graph
+    placement: Placement
+    iteration_s: float
+    missing_bytes: int  # over the capacity of the device that lacks most
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Least is best: what fits, by its seconds; else by what is missing."""
+        return self.missing_bytes > 0, float(self.missing_bytes or self.iteration_s)
+
+    def gains(self, other: InParts) -> bool:
+        """Whether this one fits and takes less, or alone fits."""
+        better = self.iteration_s < (1 - SLIGHT) * other.iteration_s
+        return not self.missing_bytes and (better or other.missing_bytes > 0)
+
+
+def whole_or_in_parts(
+    problem: Problem, starts: int, deadline: float, of_whole: Callable[[Problem, float], Choice]
+) -> Choice:
+    """What takes less: the answer for whole operators, or one in parts; what fits, where only one does.
+
+    Args:
+        problem: with an `evaluate`.
+        deadline: on ``time.perf_counter``.
+        of_whole: the answer for a problem, by then.
+
+    Raises:
+        InfeasibleError: that of whole operators, where nothing in parts fits either.
+    """
+    loading = Search(problem, starts, deadline, (), "auto")
+    loading.compile()
+    now, deadline = time.perf_counter(), loading.deadline
+    whole, told, refusal = None, None, None
+    try:
+        whole = of_whole(problem, now + WHOLE * (deadline - now))
+        told = _judged("whole operators", problem, _placed(problem.graph, whole))
+    except InfeasibleError as error:
+        refusal = error
+    parts = best_in_parts(problem, starts, deadline)
+    if parts is None and whole is None:
+        assert refusal is not None
+        raise refusal
+    if parts is None or (whole is not None and told is not None and not parts.gains(told)):
+        assert whole is not None
+        return whole
+    if problem.improved is not None:
+        problem.improved(parts.iteration_s, parts.origin)
+    priority = parts.placement.priority
+    return Choice(
+        parts.placement.device_of,
+        {name: float(rank) for name, rank in priority.items()},
+        status="feasible",
+        objective_s=parts.iteration_s,
+        notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s},
+        rewrites=parts.problem.graph.rewrites,
+    )
+
+
+def best_in_parts(problem: Problem, starts: int, deadline: float) -> InParts | None:
+    """The best found that fits; until `deadline` on ``time.perf_counter``.
+
+    Args:
+        problem: of whole operators, with an `evaluate`; what is known may be of operators in parts.
+    """
+    began = time.perf_counter()
+    judged: list[InParts] = []
+
+    def until(part: float) -> float:
+        """When that part of the time has passed; all, as long as nothing fits."""
+        part = part if any(not each.missing_bytes for each in judged) else 1.0
+        return began + part * (deadline - began)
+
+    for origin, rewrites, placement in _asked(problem, until):
+        try:
+            own = replace(problem, improved=None).rewritten(rewrites)
+        except RewriteError as refusal:
+            log.debug("auto: no %s: %s", origin, refusal)
+            continue
+        given = [placement] if placement is not None else [_side_by_side(own), *_listed(own)]
+        judged += filter(None, (_judged(origin, own, each) for each in given))
+    leaders: dict[tuple[Rewrite, ...], InParts] = {}
+    for each in sorted(judged, key=lambda each: each.rank):
+        leaders.setdefault(each.problem.graph.rewrites, each)
+    found, few = list(leaders.values()), list(leaders.values())[:ANNEALED]
+    for i, each in enumerate(few):
+        now = time.perf_counter()
+        found += _annealed(each, starts, now + (deadline - now) / (len(few) - i)) if now < deadline else []
+    return min((each for each in found if not each.missing_bytes), key=lambda each: each.rank, default=None)
+
+
+def structures(problem: Problem) -> Iterator[Structure]:
+    """In as many parts as there are devices, equal ones and as large as the devices are fast."""
+    graph, count = problem.graph, len(problem.cluster.devices)
+    cuts = rewrite.columns_and_rows(graph)
+    widest = max((each.weight_bytes for each in cuts), default=0)
+    chosen = {
+        "columns and rows": [each for each in cuts if each.chained],
+        "columns and rows of the widest": [each for each in cuts if each.weight_bytes >= WIDE * widest],
+        "columns and rows of all weights": cuts,
+    }
+    families: dict[str, Callable[[tuple[float, ...]], tuple[Rewrite, ...]]] = {
+        "data parallelism on copies": partial(rewrite.replicate, graph),
+        "data parallelism on one set of weights": partial(rewrite.along_samples, graph),
+    }
+    for parts in dict.fromkeys([(1.0,) * count, _speeds(problem)]):
+        for origin, some in chosen.items():
+            cut = sum(len(each.cuts) for each in some)
+            yield Structure(origin, count * cut, partial(rewrite.splits_of, graph, some, parts))
+        for origin, family in families.items():
+            yield Structure(origin, count * len(graph), partial(family, parts))
+
+
+def _asked(
+    problem: Problem, until: Callable[[float], float]
+) -> Iterator[tuple[str, tuple[Rewrite, ...], Placement | None]]:
+    """Origin, rewrites, and the placement where there is one already; what would take too long is left out,
+    by what the ones before took."""
+    known = problem.known
+    if known is not None and known.rewrites != problem.graph.rewrites:
+        yield "what is known", known.rewrites, known
+    seen: set[tuple[Rewrite, ...]] = set()
+    part_s, left_out = 0.0, False
+    for each in structures(problem):
+        began = time.perf_counter()
+        if began + part_s * each.parts > until(JUDGED):
+            log.debug("auto: no time for %s", each.origin)
+            left_out = True
+            continue
+        rewrites = (*problem.graph.rewrites, *each.rewrites())
+        if len(rewrites) > len(problem.graph.rewrites) and rewrites not in seen:
+            seen.add(rewrites)
+            yield each.origin, rewrites, None
+        part_s = max(part_s, (time.perf_counter() - began) / max(each.parts, 1))
+    left_s = until(FASTT) - time.perf_counter()
+    if left_s > 0:
+        with suppress(NetSplitError):
+            own = replace(problem, known=None, improved=None, time_limit_s=left_s)
+            placement = OsDpos(start="whole" if left_out else "data_parallel").partition(own)
+            if placement.rewrites != problem.graph.rewrites:
+                yield OsDpos.name, placement.rewrites, placement
+
+
+def _speeds(problem: Problem) -> tuple[float, ...]:
+    """Of the devices: how often each does everything in a second, beside the slowest."""
+    costs = problem.costs
+    seconds = {
+        device.kind: sum(costs.total_s(name, device.kind) for name in problem.graph.nodes)
+        for device in problem.cluster.devices
+    }
+    slowest = max(seconds.values())
+    if min(seconds.values()) <= 0:
+        return (1.0,) * len(problem.cluster.devices)
+    return tuple(slowest / seconds[device.kind] for device in problem.cluster.devices)
+
+
+def _side_by_side(problem: Problem) -> Placement:
+    """Part j of every operator, with all that must be beside it, on device j; all else on the first."""
+    graph, devices = problem.graph, problem.cluster.devices
+    device_of = dict.fromkeys(graph.nodes, devices[0].name)
+    for name, number in _numbered(graph).items():
+        device_of[name] = devices[number % len(devices)].name
+    for group in graph.colocated:
+        there = next((name for name in group if graph.nodes[name].initializers), group[0])
+        device_of.update(dict.fromkeys(group, device_of[there]))
+    return _placement(graph, device_of)
+
+
+def _numbered(graph: Graph) -> Mapping[str, int]:
+    """The parts of operators that were cut, by their numbers."""
+    splits = [each for each in graph.rewrites if isinstance(each, Split)]
+    names = ((f"{each.node}:{j}", j) for each in splits for j in range(len(each.sizes)))
+    return {name: j for name, j in names if name in graph.nodes}
+
+
+def _listed(problem: Problem) -> Iterator[Placement]:
+    for method in LISTED:
+        with suppress(InfeasibleError):
+            yield method.partition(problem)
+
+
+def _placed(graph: Graph, choice: Choice) -> Placement:
+    order = topological_priority(graph, choice.key or graph.position)
+    report = choice.report(0.0)
+    return Placement(
+        "auto", choice.device_of, order, report, choice.stages, choice.cuts, rewrites=graph.rewrites
+    )
+
+
+def _placement(graph: Graph, device_of: dict[str, str], rank: Mapping[str, float] | None = None) -> Placement:
+    order = topological_priority(graph, rank or graph.position)
+    return Placement("auto", device_of, order, SolverReport("feasible", 0.0), rewrites=graph.rewrites)
+
+
+def _judged(origin: str, problem: Problem, placement: Placement) -> InParts | None:
+    """None of what the schedule cannot have."""
+    evaluate = problem.evaluate
+    assert evaluate is not None
+    try:
+        predicted = evaluate(placement)
+    except ConfigError as refusal:  # copies of weights, under some
+        log.debug("auto: no %s: %s", origin, refusal)
+        return None
+    if problem.memory == "lifetimes":
+        over = [
+            predicted.peak_bytes.get(device.name, 0) - device.capacity_bytes
+            for device in evaluate.cluster.devices
+        ]
+    else:
+        instance = Instance.of(problem)
+        over = (instance.totals(placement.all_stages).nbytes - instance.capacity).tolist()
+    return InParts(origin, problem, placement, predicted.iteration_s, max(0, *map(int, over)))
+
+
+def _annealed(start: InParts, starts: int, deadline: float) -> list[InParts]:
+    """What a search from it finds."""
+    instance = Instance.of(start.problem)
+    fits = instance.fits(instance.encode(start.placement.device_of))
+    problem = replace(start.problem, known=start.placement if fits else None)
+    search = Search(problem, starts, deadline, METHODS, "auto, in parts", simulated=True)
+    search.compile()
+    answer = search.run(None)
+    if answer is None:
+        return []
+    rank = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
+    placement = _placement(problem.graph, instance.decode(answer.where), rank)
+    found = _judged(start.origin, start.problem, placement)
+    return [] if found is None else [found]

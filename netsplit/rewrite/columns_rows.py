@@ -1,0 +1,222 @@
+"""Consecutive products in parts: the first by columns, the last by rows, and all between them alike.
+
+    x ─► [a] ─► [gelu] ─► [b] ─► y   becomes   x ─┬─► [a:0] ─► [gelu:0] ─► [b:0] ─┬─► sum ─► y
+                                                  └─► [a:1] ─► [gelu:1] ─► [b:1] ─┘
+
+Found from the end: of a product that can be cut along what it sums over, what it reads is wanted in pieces.
+So is what an operator reads that makes these pieces and nothing for others, up to products whose weights
+alone are cut. Through attention the pieces are heads. Nothing is put together in between.
+
+Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+Parallelism", 2019, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from netsplit.errors import RewriteError
+from netsplit.graph.arguments import references
+from netsplit.graph.ir import Graph, once_of
+from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.records import Split, proportioned
+from netsplit.rewrite.split import split_in, ways_to_cut
+from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
+
+__all__ = ["CutProducts", "columns_and_rows", "splits_of"]
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Where the chain's axis lies in a tensor: dimension `dim` is [blocks, pieces], `scale` elements for each
+    of the last product's."""
+
+    dim: int
+    scale: Fraction
+    blocks: int
+
+
+@dataclass(frozen=True)
+class _AxisCut:
+    axis: Axis
+    scale: Fraction  # elements of it for each of the last product's
+    blocks: int
+
+
+@dataclass(frozen=True)
+class CutProducts:
+    """Operators that are cut alike, `size` along the last one, in steps of `unit`: some are heads."""
+
+    cuts: Mapping[str, _AxisCut]  # by the operators' names, in the graph's order
+    size: int
+    unit: int
+    weight_bytes: int  # of the parameters that are cut
+    chained: bool  # by columns, then rows; else one product that is alone
+
+    def splits(self, parts: Sequence[float]) -> tuple[Split, ...]:
+        """Into parts of about these proportions; none, where there are fewer steps than parts."""
+        steps = proportioned(self.size // self.unit, parts)
+        if not steps:
+            return ()
+        sizes = [each * self.unit for each in steps]
+        return tuple(
+            Split(name, cut.axis, tuple(int(cut.scale * size) for size in sizes), cut.blocks)
+            for name, cut in self.cuts.items()
+        )
+
+
+@once_of
+def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
+    """All that products with weights can be cut in, no operator twice, most bytes of weights first.
+
+    Chains come before products that are alone, as an embedding or the last layer: these are cut by columns,
+    and what they make is put together.
+    """
+    layouts = Draft(graph).layouts
+    calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}
+    ways = {name: ways_to_cut(call, graph) for name, call in calls.items()}
+    found = [_chain(graph, calls, ways, name, axis) for name, axis in _closing(calls, ways)]
+    chains = sorted(filter(None, found), key=lambda each: -each.weight_bytes)
+    taken: set[str] = set()
+    chosen = []
+    for each in chains:
+        if taken.isdisjoint(each.cuts):
+            taken.update(each.cuts)
+            chosen.append(each)
+    single = [_single(graph, calls[name], own) for name, own in ways.items() if name not in taken]
+    chosen += sorted(filter(None, single), key=lambda each: -each.weight_bytes)
+    return tuple(chosen)
+
+
+def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float]) -> tuple[Split, ...]:
+    """In the graph's order, of those of these that can be cut in so many parts."""
+    left = list(chosen)
+    while True:
+        splits = {split.node: split for each in left for split in each.splits(parts)}
+        ordered = tuple(splits[node.name] for node in graph if node.name in splits)
+        refused = _refused(graph, ordered)
+        if not refused:
+            return ordered
+        left = [each for each in left if refused not in each.cuts]
+
+
+def _refused(graph: Graph, splits: Sequence[Split]) -> str:
+    """The first operator that cannot be cut so after all; "" for none."""
+    draft = Draft(graph)
+    for each in splits:
+        try:
+            split_in(draft, each.node, each.axis, each.sizes, each.blocks)
+        except RewriteError:
+            return each.node
+    return ""
+
+
+def _closing(
+    calls: Mapping[str, SplitCall], ways: Mapping[str, Mapping[Axis, Way]]
+) -> Iterator[tuple[str, Axis]]:
+    """Products of a variable and a weight, and what they sum over."""
+    for name, call in calls.items():
+        for axis, way in ways[name].items():
+            sums = all(isinstance(how, PartialSum) for how in way.joined) and way.last is None
+            tags = {tag for tag, _ in (_reference(call, place) for place in way.cut)}
+            if isinstance(axis, str) and sums and tags == {"var", "init"}:
+                yield name, axis
+
+
+def _chain(
+    graph: Graph,
+    calls: Mapping[str, SplitCall],
+    ways: Mapping[str, Mapping[Axis, Way]],
+    last: str,
+    axis: Axis,
+) -> CutProducts | None:
+    """All that is cut alike before a product; None where no other product is."""
+    size = ways[last][axis].size
+    cuts = {last: _AxisCut(axis, Fraction(1), 1)}
+    wanted = _read_in_pieces(calls[last], ways[last][axis], cuts[last]) or {}
+    whole = _read_whole(calls[last], ways[last][axis])
+    nbytes, unit, columns = _cut_bytes(graph, calls[last], ways[last][axis]), 1, 0
+    for node in reversed(list(graph)[: graph.position[last]]):
+        made = [k for k in node.outputs if k]
+        readers = {v for k in made for v in graph.variables[k].consumers}
+        if not any(k in wanted for k in made) or not readers <= cuts.keys() or whole & {*made}:
+            continue
+        for own_axis, way in ways[node.name].items():
+            cut = _makes(calls[node.name], own_axis, way, wanted, size)
+            read = None if cut is None else _read_in_pieces(calls[node.name], way, cut)
+            if cut is None or read is None or any(wanted.get(k, each) != each for k, each in read.items()):
+                continue
+            cuts[node.name] = cut
+            wanted |= read
+            whole |= _read_whole(calls[node.name], way)
+            unit = lcm(unit, cut.scale.denominator)
+            own = _cut_bytes(graph, calls[node.name], way)
+            nbytes, columns = nbytes + own, columns + bool(own and not read)
+            break
+    if not columns or size % unit:
+        return None
+    ordered = {node.name: cuts[node.name] for node in graph if node.name in cuts}
+    return CutProducts(ordered, size, unit, nbytes, True)
+
+
+def _makes(
+    call: SplitCall, axis: Axis, way: Way, wanted: Mapping[str, _Pieces], size: int
+) -> _AxisCut | None:
+    """How the operator is cut along this axis so that it makes the wanted pieces; None: it makes others."""
+    cut: _AxisCut | None = None
+    for k, how in zip(call.node.outputs, way.joined, strict=True):
+        pieces = wanted.get(k)
+        if pieces is None:
+            continue
+        if not isinstance(how, Cat) or how.where.dim != pieces.dim or pieces.blocks % how.where.blocks:
+            return None
+        blocks, scale = pieces.blocks // how.where.blocks, pieces.scale / how.where.times
+        own = _AxisCut(axis, scale, blocks)
+        if way.size != scale * size * blocks or (way.in_one and blocks > 1) or cut not in (None, own):
+            return None
+        cut = own
+    return cut
+
+
+def _read_in_pieces(call: SplitCall, way: Way, cut: _AxisCut) -> dict[str, _Pieces] | None:
+    """The variables that are cut for it; None where one would be in two ways."""
+    read: dict[str, _Pieces] = {}
+    for place, where in way.cut.items():
+        tag, k = _reference(call, place)
+        pieces = _Pieces(where.dim, cut.scale * where.times, where.blocks * cut.blocks)
+        if tag == "var" and read.setdefault(k, pieces) != pieces:
+            return None
+    return read
+
+
+def _read_whole(call: SplitCall, way: Way) -> set[str]:
+    references_ = [_reference(call, place) for place in call.tensors if place not in way.cut]
+    return {k for tag, k in references_ if tag == "var"}
+
+
+def _single(graph: Graph, call: SplitCall, ways: Mapping[Axis, Way]) -> CutProducts | None:
+    """A product by itself, by columns where it has some."""
+    best: CutProducts | None = None
+    for axis, way in ways.items():
+        nbytes = _cut_bytes(graph, call, way)
+        puts_together = all(isinstance(how, Cat) for how in way.joined)
+        if nbytes and (best is None or puts_together):
+            best = CutProducts({call.node.name: _AxisCut(axis, Fraction(1), 1)}, way.size, 1, nbytes, False)
+            if puts_together:
+                return best
+    return best
+
+
+def _cut_bytes(graph: Graph, call: SplitCall, way: Way) -> int:
+    """Of matrices among the weights that are cut."""
+    cut = (_reference(call, place) for place in way.cut)
+    weights = [graph.initializers[k] for tag, k in cut if tag == "init"]
+    return sum(each.nbytes for each in weights if each.is_parameter and len(each.shape) > 1)
+
+
+def _reference(call: SplitCall, place: Place) -> tuple[str, str]:
+    ((tag, name),) = references(call.template(place))
+    return tag, name

@@ -1,0 +1,159 @@
+"""`auto` with operators in parts: where that takes less, or nothing fits without; else not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.graph import Graph, capture
+from netsplit.partition import Auto, Placement, Problem, SolverReport
+from netsplit.partition.base import MemoryRule
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.methods.auto.in_parts import structures
+from netsplit.partition.objectives import ObjectiveName
+from netsplit.planning.decide import decide
+from netsplit.planning.workload import Workload
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.program import GPipe, Schedule
+from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.rewrite import CopyWeights, Split, applied, replicate
+from tests.builders import cpus
+
+pytestmark = pytest.mark.usefixtures("few_moves")
+SEARCH = Auto(time_limit_s=3.0, starts=2)
+IN_PARTS = replace(SEARCH, splits=True)
+ROOMY = 2**40
+
+
+def wide(hidden: int = 512) -> Graph:
+    model = nn.Sequential(nn.Linear(16, hidden), nn.GELU(), nn.Linear(hidden, 4))
+    return capture(model, nn.CrossEntropyLoss(), (torch.randn(8, 16), torch.randint(4, (8,))))
+
+
+def work(seconds: float, kinds: tuple[float, ...] = (1.0,)) -> Workload:
+    """The wide layers take so many seconds each way; by kinds of devices, which are so many times as fast."""
+    graph = wide()
+    costs = {}
+    for speed in kinds:
+        each = {
+            v: NodeSeconds(*((seconds if node.initializers else 1e-6) / speed,) * 2)
+            for v, node in graph.nodes.items()
+        }
+        costs[f"x{speed:g}"] = DeviceCosts(each, accumulate_s_per_byte=1e-12)
+    return Workload("wide", graph, Costs(costs, 2), None)
+
+
+def problem_of(
+    seconds: float,
+    capacity: int = ROOMY,
+    schedule: Schedule | None = None,
+    kinds: tuple[float, ...] = (1.0,),
+    objective: ObjectiveName = "latency",
+) -> Problem:
+    devices = cpus(2, capacity)
+    named = [f"x{kinds[p % len(kinds)]:g}" for p in range(2)]
+    given = tuple(replace(device, kind=kind) for device, kind in zip(devices.devices, named, strict=True))
+    if schedule is not None:
+        objective = "simulated"
+    memory: MemoryRule = "static" if objective == "max_load" else "lifetimes"
+    cluster = replace(devices, devices=given)
+    return work(seconds, kinds).problem(cluster, objective, schedule=schedule, memory=memory)
+
+
+@pytest.mark.parametrize("schedule", [None, GPipe(1)])
+def test_operators_are_in_parts_where_that_takes_less(schedule: Schedule | None) -> None:
+    problem = problem_of(1.0, schedule=schedule)
+    whole, parts = decide(problem, SEARCH), decide(problem, IN_PARTS)
+    assert not whole.placement.rewrites
+    assert any(isinstance(each, Split) for each in parts.placement.rewrites)
+    assert parts.objective_s < 0.6 * whole.objective_s
+    assert parts.placement.report.notes["whole_s"] == pytest.approx(whole.objective_s)
+    assert len({*parts.placement.device_of.values()}) == 2
+
+
+def test_they_stay_whole_where_moving_takes_longer() -> None:
+    plan = decide(problem_of(1e-7), IN_PARTS)
+    assert plan.placement.rewrites == ()
+    assert plan.objective_s == pytest.approx(decide(problem_of(1e-7), SEARCH).objective_s)
+
+
+@pytest.mark.parametrize("schedule", [None, GPipe(2)])
+def test_what_fits_nowhere_whole_is_refused_or_in_parts(schedule: Schedule | None) -> None:
+    """Though it takes longer so."""
+    layer = 4 * 512 * 16
+    problem = problem_of(1e-7, 3 * layer, schedule)
+    with pytest.raises(
+        InfeasibleError, match=r"auto finds no placement that fits on cluster 'cpu2', as .*missing"
+    ):
+        decide(problem, SEARCH)
+    plan = decide(problem, IN_PARTS)
+    assert plan.placement.rewrites
+    _, timeline = plan.simulated
+    assert all(
+        timeline.peak_bytes[device.name] <= device.capacity_bytes for device in problem.cluster.devices
+    )
+
+
+def test_where_nothing_fits_in_parts_either_the_refusal_is_that_of_whole_operators() -> None:
+    with pytest.raises(InfeasibleError, match="auto finds no placement that fits"):
+        decide(problem_of(1e-3, 4096), IN_PARTS)
+
+
+def test_parts_are_as_large_as_devices_are_fast() -> None:
+    problem = problem_of(1.0, kinds=(1.0, 3.0))
+    sizes = {
+        each.sizes for made in structures(problem) for each in made.rewrites() if isinstance(each, Split)
+    }
+    assert {(256, 256), (128, 384), (2, 6)} <= sizes
+    plan = decide(problem, IN_PARTS)
+    splits = [each for each in plan.placement.rewrites if isinstance(each, Split)]
+    assert splits
+    assert plan.objective_s < decide(problem, SEARCH).objective_s
+
+
+def test_what_is_proven_of_whole_operators_is_not_said_of_parts() -> None:
+    """One step of whole layers takes four seconds, and its bound is above what parts take."""
+    problem = problem_of(1.0)
+    whole, parts = SEARCH.partition(problem), IN_PARTS.partition(problem)
+    assert whole.report.bound is not None
+    assert parts.report.objective is not None
+    assert whole.report.bound > parts.report.objective
+    assert parts.report.bound is None
+    assert parts.report.status == "feasible"
+    plan = decide(problem, IN_PARTS)
+    assert plan.bound_s is not None
+    assert plan.bound_s <= plan.objective_s
+
+
+def test_a_schedule_without_copies_gets_none() -> None:
+    placement = IN_PARTS.partition(problem_of(1.0, schedule=AsyncOneFOneB(2)))
+    assert not any(isinstance(each, CopyWeights) for each in placement.rewrites)
+
+
+def test_a_known_answer_in_parts_is_where_it_begins() -> None:
+    """It is of other nodes than the problem's, and no answer for whole operators."""
+    problem = problem_of(1.0)
+    graph = applied(problem.graph, replicate(problem.graph, 2))
+    device_of = {name: f"cpu:{int(name.endswith(':1'))}" for name in graph.nodes}
+    order = topological_priority(graph, graph.position)
+    known = Placement("given", device_of, order, SolverReport("heuristic", 0.0), rewrites=graph.rewrites)
+    problem = replace(problem, known=known, time_limit_s=2.0)
+    assert SEARCH.partition(problem).rewrites == ()
+    assert problem.evaluate is not None
+    found = IN_PARTS.partition(problem)
+    assert problem.evaluate(found).iteration_s <= problem.evaluate(known).iteration_s * (1 + 1e-9)
+
+
+def test_other_objectives_are_of_whole_operators() -> None:
+    assert IN_PARTS.partition(problem_of(1.0, objective="max_load")).rewrites == ()
+    with pytest.raises(InfeasibleError, match="auto finds no placement"):
+        IN_PARTS.partition(problem_of(1.0, 4096, objective="max_load"))
+
+
+def test_a_switch_is_true_or_false() -> None:
+    with pytest.raises(ConfigError, match=r"auto\.splits is 'some': give true or false"):
+        Auto(splits="some")  # type: ignore[arg-type]

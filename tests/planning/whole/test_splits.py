@@ -1,0 +1,85 @@
+"""Whole plans with operators in parts: where they are faster, or nothing fits without; and what is proven."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
+from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.partition import OsDpos
+from netsplit.planning.whole.whole_plan import WholePlan
+
+WIDTH, HIDDEN = 1024, 16384
+LAYER = 4 * WIDTH * HIDDEN  # bytes
+
+
+@cache
+def model() -> nn.Module:
+    """One layer has nearly all weights."""
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, 8))
+
+
+def batch(samples: int) -> tuple[Tensor, Tensor]:
+    with torch.device("meta"):
+        return torch.zeros(samples, WIDTH), torch.zeros(samples, dtype=torch.long)
+
+
+def cluster(capacity: int = 8 * 10**9) -> ClusterDescription:
+    devices = [DescribedDevice(f"d{q}", capacity=capacity, model="TITAN RTX") for q in range(2)]
+    return described_cluster("drawn", devices, LinkCost("100GB", 1e-6))
+
+
+def planned(devices: ClusterDescription, samples: int, **given: Any) -> WholePlan:
+    open_ = netsplit.AutoSchedule(**({"time_limit_s": 3.0, "microbatches": [1]} | given))
+    return netsplit.plan(model(), nn.CrossEntropyLoss(), batch(samples), devices, schedule=open_)
+
+
+def test_operators_are_in_parts_where_that_is_faster() -> None:
+    whole, parts = planned(cluster(), 4096), planned(cluster(), 4096, splits=True)
+    assert whole.frontier[0].kind != "parts"
+    assert not whole.placement.rewrites
+    assert parts.frontier[0].kind == "parts"
+    assert parts.iteration_s < 0.7 * whole.iteration_s
+    assert "parts on all 2 devices: auto, columns and rows" in str(parts)
+    assert {row.kind for row in parts.frontier} >= {"single", "pipeline", "parts"}
+    again = json.loads(json.dumps(parts.to_dict()))
+    assert again["placement"]["rewrites"]
+
+
+def test_what_is_proven_is_of_whole_operators() -> None:
+    parts = planned(cluster(), 4096, splits=True)
+    assert parts.bound_s > parts.iteration_s  # of operators that are whole, one after another
+    assert "no plan of whole operators is more than 0.0 % faster" in parts.lines[1]
+    assert parts.plan.bound_s is not None
+    assert parts.plan.bound_s <= parts.iteration_s  # of any placement of these parts
+    assert "proven: no plan is more than" in planned(cluster(), 4096).lines[1]
+
+
+def test_a_layer_that_fits_on_no_device_is_refused_or_in_parts() -> None:
+    little = int(2.9 * LAYER)  # less than the layer with its gradient and momentum
+    with pytest.raises(InfeasibleError, match="no plan fits on cluster 'drawn'"):
+        planned(cluster(little), 8)
+    parts = planned(cluster(little), 8, splits=True)
+    assert parts.frontier[0].kind == "parts"
+    assert max(parts.peak_bytes.values()) <= little
+
+
+def test_a_method_that_splits_may_be_asked_for_by_name() -> None:
+    open_ = netsplit.AutoSchedule(time_limit_s=3.0, microbatches=[1])
+    given = (nn.CrossEntropyLoss(), batch(4096), cluster())
+    whole = netsplit.plan(model(), *given, schedule=open_, partitioner=OsDpos())
+    assert whole.placement.rewrites
+    assert whole.frontier[0].kind == "parts"
+
+
+def test_the_switch_is_true_or_false() -> None:
+    with pytest.raises(ConfigError, match=r"schedule\.splits"):
+        netsplit.AutoSchedule(splits="yes")  # type: ignore[arg-type]

@@ -1,0 +1,108 @@
+"""Layers that fit on no device: refused whole in a sentence, and trained in parts as by plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import netsplit
+from netsplit.errors import InfeasibleError
+from netsplit.partition import Auto
+from netsplit.program import GPipe
+from netsplit.rewrite import Split
+from tests.nets import SGD
+from tests.runtime.references import plain_loop
+from tests.workers import Pools, lent_to_sessions
+
+pytestmark = pytest.mark.usefixtures("unmeasured")
+SEARCH = Auto(time_limit_s=1.0, starts=2)
+LOSS = nn.CrossEntropyLoss()
+
+
+class Wide(nn.Sequential):
+    """One hidden layer of so many units."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(16, 1024), nn.GELU(), nn.Linear(1024, 5))
+
+
+class Block(nn.Module):
+    """A transformer's, whose two layers behind the attention are wide, and its words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(12, 16)
+        self.before, self.after = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.qkv, self.project = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.widen, self.narrow = nn.Linear(16, 1024), nn.Linear(1024, 16)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        heads = self.qkv(self.before(x)).unflatten(2, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(*heads.unbind(0), is_causal=True)
+        x = x + self.project(attended.transpose(1, 2).flatten(2))
+        x = x + self.narrow(F.gelu(self.widen(self.after(x))))
+        return self.head(x.mean(1))
+
+
+@dataclass(frozen=True)
+class Layered:
+    build: Callable[[], nn.Module]
+    inputs: Callable[[torch.Generator], Tensor]
+    wide: int  # units of the widest layer
+    room: dict[int, float]  # by workers: of that layer's weights with their gradient and momentum
+
+    def fresh(self) -> nn.Module:
+        torch.default_generator.manual_seed(7)
+        return self.build().double()
+
+    def batch(self, seed: int) -> tuple[tuple[Tensor], Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return (self.inputs(generator),), torch.randint(0, 5, (8,), generator=generator)
+
+    def capacity(self, workers: int) -> int:
+        """Bytes: less than the wide layer with what it makes, and more than as large a part of all layers."""
+        return int(self.room[workers] * 3 * 8 * 16 * self.wide)
+
+
+MODELS = {
+    "wide": Layered(
+        Wide, lambda g: torch.randn(8, 16, generator=g, dtype=torch.float64), 1024, {2: 0.95, 4: 0.95}
+    ),
+    "transformer": Layered(
+        Block, lambda g: torch.randint(0, 12, (8, 3), generator=g), 1024, {2: 1.9, 4: 1.2}
+    ),
+}
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_layer_that_fits_nowhere_is_trained_in_parts(name: str, workers: int, pools: Pools) -> None:
+    case = MODELS[name]
+    spec = replace(
+        netsplit.cpu_cluster(workers, capacity=case.capacity(workers)),
+        latency_s=1e-5,
+        bandwidth=1e9,
+        timeout_s=30.0,
+    )
+    given = {"cluster": spec, "schedule": GPipe(2), "optimizer": SGD, "progress": False}
+    batches = [case.batch(seed) for seed in range(3)]
+    wanted = plain_loop(case.fresh(), LOSS, batches, 4, SGD)
+    with lent_to_sessions(pools):
+        with pytest.raises(InfeasibleError, match=r"auto finds no placement that fits on cluster .* missing"):
+            netsplit.parallelize(case.fresh(), LOSS, batches[0], partitioner=SEARCH, **given)
+        in_parts = replace(SEARCH, splits=True)
+        with netsplit.parallelize(case.fresh(), LOSS, batches[0], partitioner=in_parts, **given) as trained:
+            splits = [each for each in trained.plan.placement.rewrites if isinstance(each, Split)]
+            assert any(sum(each.sizes) == case.wide for each in splits)
+            losses = [trained.train_batch(*batch) for batch in batches]
+            state = trained.state_dict()
+    assert losses == pytest.approx(wanted.losses, rel=1e-9)
+    for k, tensor in wanted.state.items():
+        torch.testing.assert_close(state[k], tensor, rtol=1e-9, atol=1e-9)
