@@ -132,6 +132,7 @@ class Draft:
 
     def rename(self, name: str, other: str) -> None:
         """Give a node another name, which makes its own free; its outputs keep theirs."""
+        self.forget(name)
         self.nodes[other] = replace(self.nodes.pop(name), name=other)
         self.order[self.order.index(name)] = other
 

@@ -81,5 +81,11 @@ def _split(draft: Draft, split: Split) -> None:
     call = SplitCall(draft.node(split.node), draft.layouts, graph.initializers)
     axis, way = chosen_way(call, split.axis, graph)
     sizes = split.sizes_of(way.size // max(split.blocks, 1), graph.batch_size)
+    if 0 in sizes:
+        raise call.error(
+            axis,
+            f"it is in {len(sizes)} parts along the samples, of which a micro-batch has {graph.batch_size}: give "
+            "each micro-batch as many samples as there are parts, or more",
+        )
     sizes = split_sizes(call, axis, way.size, sizes, split.blocks)
     split_in(draft, split.node, axis, sizes, split.blocks)

@@ -22,7 +22,7 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.rewrite.draft import CAT, Draft
 from netsplit.rewrite.parts import parameters_in_parts
-from netsplit.rewrite.rules.table import WRITERS, ways_of
+from netsplit.rewrite.rules.table import WRITERS, has_rule, ways_of
 from netsplit.rewrite.ways import Arguments, Axis, Cat, OperatorPart, Place, SplitCall, Way
 
 __all__ = ["chosen_way", "split_axes", "split_in", "split_operator", "split_sizes", "ways_to_cut"]
@@ -86,6 +86,8 @@ def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
         axis += len(call.output)
     way = ways.get(axis)
     if way is None:
+        if not has_rule(call.node.op):
+            raise call.error(axis, "NetSplit has no rule for how such an operator is cut")
         known = ", ".join(f"{k!r} ({w.size})" for k, w in ways.items() if isinstance(w, Way))
         there = f"there are {known}" if known else "there is none"
         raise call.error(axis, f"it has no such dimension; of those that can be cut {there}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from netsplit.graph.operators import resolve
-from netsplit.rewrite.ways import Rule, SplitCall, Ways, broadcast, even
+from netsplit.rewrite.ways import Cat, Place, Rule, SplitCall, Way, Ways, Where, broadcast, even
 
 __all__ = ["RULES", "elementwise", "is_elementwise"]
 
@@ -34,4 +34,25 @@ def elementwise(call: SplitCall) -> Ways:
     return ways
 
 
-RULES: dict[str, Rule] = dict.fromkeys(_ALSO, elementwise)
+def _prelu(call: SplitCall) -> Ways:
+    """Of one slope, or one for every channel."""
+    if call.rank("self") < 2:
+        return {}
+    own: dict[Place, int] = {} if call.shape("weight") in ((), (1,)) else {"weight": 0}
+    return {d: even(call, d, {"self": d, **(own if d == 1 else {})}) for d in range(call.rank("self"))}
+
+
+def _glu(call: SplitCall) -> Ways:
+    """One half of a dimension, with the other as its gate."""
+    over = call.number("dim") % call.rank("self")
+    return {
+        d: Way(size, {"self": Where(d, blocks=2 if d == over else 1)}, (Cat(Where(d)),))
+        for d, size in enumerate(call.output)
+    }
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_ALSO, elementwise),
+    "aten.prelu.default": _prelu,
+    "aten.glu.default": _glu,
+}

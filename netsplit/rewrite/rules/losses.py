@@ -31,13 +31,17 @@ def _of_pairs(call: SplitCall) -> Ways:
         return {}
     if call["reduction"] == _NONE:
         return elementwise(call)
-    if call.has("weight") or call.has("pos_weight"):
+    joined = PartialSum(mean=call["reduction"] == _MEAN)
+    places = [k for k in ("self", "target", "weight", "pos_weight") if call.has(k)]
+    shape = call.shape("self")
+    if any(call.rank(k) > len(shape) for k in places):
         return {}
-    mean = call["reduction"] == _MEAN
-    return {
-        f"self.{d}": Way(size, {"self": Where(d), "target": Where(d)}, (PartialSum(mean),))
-        for d, size in enumerate(call.shape("self"))
-    }
+    ways: Ways = {}
+    for d, size in enumerate(shape):
+        own = {k: d - len(shape) + call.rank(k) for k in places}  # weights broadcast
+        cut: dict[Place, Where] = {k: Where(e) for k, e in own.items() if e >= 0 and call.shape(k)[e] == size}
+        ways[f"self.{d}"] = Way(size, cut, (joined,))
+    return ways
 
 
 def _of_classes(call: SplitCall) -> Ways:
@@ -76,7 +80,7 @@ def _by_count(emit: Emit, whole: Arguments, total: dict[str, str]) -> tuple[Any,
 
 _PAIRS = (
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "soft_margin_loss",
+    "binary_cross_entropy_with_logits", "soft_margin_loss", "kl_div",
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from netsplit.rewrite.ways import Cat, PartialSum, Place, Rule, SplitCall, Way, Ways, Where, broadcast, even
+from netsplit.rewrite.ways import (
+    Axis,
+    Cat,
+    PartialSum,
+    Place,
+    Rule,
+    SplitCall,
+    Way,
+    Ways,
+    Where,
+    broadcast,
+    even,
+)
 
 __all__ = ["RULES"]
 
@@ -78,7 +90,32 @@ def _matmul(call: SplitCall) -> Ways:
     return ways
 
 
+def _einsum(call: SplitCall) -> Ways:
+    """By every letter: those that are summed over, by their own name, leave partial sums."""
+    inside, _, outside = str(call["equation"]).replace(" ", "").partition("->")
+    if "." in inside:
+        return {}
+    terms, places = inside.split(","), call.tensors
+    if "->" not in str(call["equation"]):
+        outside = "".join(sorted(k for k in set(inside) - {","} if inside.count(k) == 1))
+    ways: Ways = {}
+    for letter in dict.fromkeys(inside.replace(",", "")):
+        axis: Axis = outside.index(letter) if letter in outside else letter
+        if any(term.count(letter) > 1 for term in terms):
+            ways[axis] = "it is a diagonal of one of them"
+            continue
+        dims = {
+            place: term.index(letter) for place, term in zip(places, terms, strict=True) if letter in term
+        }
+        size = max(call.shape(place)[d] for place, d in dims.items())
+        cut = {place: Where(d) for place, d in dims.items() if call.shape(place)[d] == size}
+        joined = Cat(Where(axis)) if isinstance(axis, int) else PartialSum()
+        ways[axis] = Way(size, cut, (joined,))
+    return ways
+
+
 RULES: dict[str, Rule] = {
+    "aten.einsum.default": _einsum,
     "aten.linear.default": _linear,
     "aten.mm.default": _product("self", "mat2", False),
     "aten.bmm.default": _product("self", "mat2", True),

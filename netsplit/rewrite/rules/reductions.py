@@ -60,8 +60,14 @@ _POOLS = (
 )
 _REDUCTIONS = (
     *_SUMS, "aten.amax.default", "aten.amin.default", "aten.logsumexp.default", "aten.var.correction",
-    "aten.std.correction", "aten.max.dim", "aten.min.dim", "aten.argmax.default", "aten.argmin.default",
-    "aten.prod.dim_int", "aten.any.dim", "aten.all.dim",
+    "aten.std.correction", "aten.var.dim", "aten.std.dim", "aten.max.dim", "aten.min.dim", "aten.median.dim",
+    "aten.argmax.default", "aten.argmin.default", "aten.prod.dim_int", "aten.any.dim", "aten.all.dim",
+    "aten.linalg_vector_norm.default",
+)  # fmt: skip
+
+_ALONG = (
+    "aten.cumsum.default", "aten.cumprod.default", "aten.logcumsumexp.default", "aten.sort.default",
+    "aten.topk.default",
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {
@@ -70,6 +76,6 @@ RULES: dict[str, Rule] = {
         ("aten.softmax.int", "aten.log_softmax.int", "aten._softmax.default", "aten._log_softmax.default"),
         _softmax,
     ),
-    **dict.fromkeys(("aten.cumsum.default", "aten.cumprod.default"), _softmax),
+    **dict.fromkeys(_ALONG, _softmax),
     **dict.fromkeys(_REDUCTIONS, _reduction),
 }

@@ -107,9 +107,21 @@ def _permute(call: SplitCall) -> Ways:
 
 def _transpose(call: SplitCall) -> Ways:
     dims = list(range(call.rank("self")))
-    a, b = call.number("dim0"), call.number("dim1")
+    a, b = (call.number(name) for name in ("dim0", "dim1", "axis0", "axis1") if name in call.arguments)
     dims[a], dims[b] = dims[b], dims[a]
     return _permuted(call, dims)
+
+
+def _moved(call: SplitCall) -> Ways:
+    rank = call.rank("self")
+    source, target = ([d % rank for d in _numbers(call[name])] for name in ("source", "destination"))
+    place = dict(zip(target, source, strict=True))
+    left = iter([d for d in range(rank) if d not in source])
+    return _permuted(call, [place[axis] if axis in place else next(left) for axis in range(rank)])
+
+
+def _numbers(given: int | Sequence[int]) -> Sequence[int]:
+    return [given] if isinstance(given, int) else given
 
 
 def _turned(call: SplitCall) -> Ways:
@@ -205,14 +217,18 @@ _APART = (
 )  # fmt: skip
 _EDGES = (
     "aten.constant_pad_nd.default", "aten.pad.default", "aten.tril.default", "aten.triu.default",
-    "aten.upsample_nearest2d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_nearest2d.default",
-    "aten.upsample_bilinear2d.default",
+    "aten.upsample_nearest2d.default", "aten.upsample_bilinear2d.default", "aten.upsample_bicubic2d.vec",
+    *(f"aten.upsample_nearest{d}d.vec" for d in (1, 2, 3)),
+    *(f"aten.upsample_{name}.vec" for name in ("linear1d", "bilinear2d", "trilinear3d")),
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_RESHAPES, _reshape),
     "aten.permute.default": _permute,
-    "aten.transpose.int": _transpose,
+    **dict.fromkeys(("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default"), _transpose),
+    **dict.fromkeys(
+        ("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist"), _moved
+    ),
     **dict.fromkeys(("aten.t.default", "aten.mT.default", "aten.numpy_T.default"), _turned),
     "aten.expand.default": _expand,
     **dict.fromkeys(("aten.select.int", "aten.unbind.int"), _but_one(True)),

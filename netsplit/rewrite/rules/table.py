@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from netsplit.rewrite.rules import (
     attention,
     convolutions,
@@ -10,6 +12,7 @@ from netsplit.rewrite.rules import (
     normalisations,
     products,
     reductions,
+    selections,
     shapes,
 )
 from netsplit.rewrite.rules.elementwise import RULES as ALSO_ELEMENTWISE
@@ -17,7 +20,7 @@ from netsplit.rewrite.rules.elementwise import elementwise, is_elementwise
 from netsplit.rewrite.rules.normalisations import WRITERS
 from netsplit.rewrite.ways import Rule, SplitCall, Ways
 
-__all__ = ["RULES", "WRITERS", "ways_of"]
+__all__ = ["RULES", "WRITERS", "has_rule", "ways_of"]
 
 RULES: dict[str, Rule] = {
     **products.RULES,
@@ -28,17 +31,20 @@ RULES: dict[str, Rule] = {
     **reductions.RULES,
     **losses.RULES,
     **shapes.RULES,
+    **selections.RULES,
     **ALSO_ELEMENTWISE,
 }
 
 
 def ways_of(call: SplitCall) -> Ways:
-    """Of an operator without a rule, none."""
-    rule = RULES.get(call.node.op)
-    if rule is None:
-        rule = elementwise if is_elementwise(call.node.op) else _no_way
-    return rule(call)
+    """Of an operator without a rule, or of tensors that have no dimension or no element, none."""
+    shapes = [call.shape(place) for place in call.tensors]
+    if not any(shape and prod(shape) for shape in shapes):
+        return {}
+    if not has_rule(call.node.op):
+        return {}
+    return RULES.get(call.node.op, elementwise)(call)
 
 
-def _no_way(_: SplitCall) -> Ways:
-    return {}
+def has_rule(op: str) -> bool:
+    return op in RULES or is_elementwise(op)

@@ -1,0 +1,186 @@
+"""Operators that need a rule of their own, along all of their axes; and those that have no axis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from netsplit.errors import RewriteError
+from netsplit.graph import capture
+from netsplit.rewrite import read_weights, split_axes, split_operator
+from tests.rewrite.models import STEPS, Step, assert_same_step
+
+
+class SharedKeys(nn.Module):
+    """Three heads of queries for each of keys and values: by groups, repeated, and one for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Linear(6, 12)
+        self.keys = nn.Linear(6, 4)
+        self.mask = nn.Parameter(torch.linspace(-1, 1, 96).view(6, 4, 4))
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(1) * torch.linspace(0.5, 2, 4).view(4, 1)
+        query = self.queries(x).view(len(x), 4, 6, 2).movedim(2, 1)
+        key = self.keys(x).view(len(x), 4, 2, 2).swapaxes(1, 2)
+        grouped = F.scaled_dot_product_attention(query, key, key, attn_mask=self.mask, enable_gqa=True)
+        again = key.repeat_interleave(3, 1)
+        repeated = F.scaled_dot_product_attention(query, again, again, is_causal=True)
+        one = F.scaled_dot_product_attention(query, key[:, :1], key[:, :1], enable_gqa=True)
+        return self.head((grouped + repeated * one).transpose(1, 2).flatten(2)).mean(1)
+
+
+class CellByCell(nn.Module):
+    """One step of each recurrence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.long = nn.LSTMCell(6, 4)
+        self.gated = nn.GRUCell(4, 4)
+        self.plain = nn.RNNCell(4, 5, nonlinearity="relu", bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, memory = self.long(x)
+        return self.plain(self.gated(memory, state))
+
+
+class Letters(nn.Module):
+    """Sums over letters that both have, that one has, and none; one that broadcasts; a diagonal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(-1, 1, 18).view(6, 3))
+        self.u = nn.Parameter(torch.linspace(0, 2, 15).view(3, 5))
+        self.one = nn.Parameter(torch.tensor([[0.5], [2.0]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.einsum("bi, ij, jk -> bk", x, self.w, self.u)
+        z = torch.einsum("bk,ak", y, self.one[:, :1]).sum(0).unsqueeze(1)
+        return y * z + torch.einsum("ii->i", y[:5] @ y[:5].t()) + torch.einsum("bk,ck->bc", y, y[:5])
+
+
+class Elsewhere(nn.Module):
+    """Elements from other places, and what sorts, repeats, gates or shuffles them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen = nn.Linear(6, 24)
+        self.slope = nn.PReLU(3)
+        self.places = nn.Buffer(torch.tensor([[2, 0, 1], [1, 1, 0]]).repeat(4, 1))
+        self.narrow = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels = F.pixel_shuffle(self.widen(x).view(len(x), 12, 2, 1), 2)
+        y = self.slope(pixels).flatten(2).flip(2).roll(1, 1)
+        y = F.glu(y.index_select(1, torch.tensor([1, 0, 2])), 2)
+        y = y.gather(1, self.places.unsqueeze(2).expand(len(x), 3, 4)).logcumsumexp(1)
+        y = y.sort(2)[0] / y.std(1, keepdim=True) + y.topk(1, 2)[0].repeat_interleave(4, 2)
+        return self.narrow(y.movedim(1, 2).swapaxes(1, 2).flatten(1)[:, :6])
+
+
+def _weighted(said: Tensor, target: Tensor) -> Tensor:
+    """Losses of pairs with weights that broadcast, of each pair or of each column."""
+    target = F.one_hot(target, 5).to(said.dtype)
+    own, column = torch.linspace(1, 2, len(said)).view(-1, 1), torch.linspace(0.5, 1, 5)
+    pairs = F.binary_cross_entropy_with_logits(said, target, weight=own, pos_weight=column)
+    divergence = F.kl_div(F.log_softmax(said, 1), target, reduction="sum")
+    return pairs + F.binary_cross_entropy(said.sigmoid(), target, weight=column) + divergence
+
+
+MLP = STEPS["mlp"]
+OF_THEIR_OWN = {
+    "shared_keys": replace(MLP, build=SharedKeys),
+    "cells": replace(MLP, build=CellByCell),
+    "letters": replace(MLP, build=Letters),
+    "elsewhere": replace(MLP, build=Elsewhere),
+    "weighted": replace(MLP, loss=_weighted),
+}
+
+
+KINDS = {
+    "shared_keys": {"scaled_dot_product_attention", "movedim", "swapaxes", "repeat_interleave"},
+    "cells": {"lstm_cell", "gru_cell", "rnn_relu_cell"},
+    "letters": {"einsum"},
+    "elsewhere": {
+        "pixel_shuffle", "prelu", "flip", "roll", "glu", "index_select", "gather", "logcumsumexp", "sort",
+        "topk", "std", "repeat_interleave",
+    },
+    "weighted": {"binary_cross_entropy_with_logits", "kl_div", "binary_cross_entropy"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+def test_every_axis(name: str) -> None:
+    """In two uneven parts."""
+    step, cut = OF_THEIR_OWN[name], set()
+    graph = step.graph()
+    for node in graph:
+        axes = split_axes(graph, node.name) if node.kind in KINDS[name] else {}
+        for axis, size in axes.items():
+            assert_same_step(step, split_operator(graph, node.name, axis, (1, size - 1)))
+            cut.add(node.kind)
+    assert cut == KINDS[name]
+
+
+def test_heads_that_share_keys_go_together() -> None:
+    graph = OF_THEIR_OWN["shared_keys"].graph()
+    first = next(node.name for node in graph if node.kind == "scaled_dot_product_attention")
+    assert split_axes(graph, first) == {0: 8, 2: 4, 3: 2, "groups": 2}
+    with pytest.raises(RewriteError, match="'groups' of them"):
+        split_operator(graph, first, 1, 2)
+
+
+class Flat(nn.Module):
+    """Tensors without a dimension, and without an element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        nothing = x[:, :0].reshape(len(x), 0, 3).flatten(0, 1).sum()
+        return self.layer(x) * self.scale.sum(0) * self.scale.softmax(0).cumsum(0) + nothing
+
+
+def test_what_has_no_dimension_or_element_is_not_cut() -> None:
+    """Nor does it stop others from being cut."""
+    step: Step = replace(MLP, build=Flat)
+    graph = step.graph()
+    for node in graph:
+        for axis in split_axes(graph, node.name):
+            assert_same_step(step, split_operator(graph, node.name, axis, 2))
+    assert split_axes(graph, "reshape") == split_axes(graph, "softmax") == {}
+
+
+def test_an_operator_without_a_rule_is_refused_as_such() -> None:
+    model = nn.Bilinear(3, 3, 5)
+
+    def loss(said: Tensor, target: Tensor) -> Tensor:
+        return F.multi_margin_loss(said, target)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.both(x, x)
+
+    graph = capture(Both(), loss, (torch.randn(4, 3), torch.arange(4)))
+    with pytest.raises(RewriteError, match="no rule"):
+        split_operator(graph, "bilinear", 0, 2)
+
+
+def test_what_hands_a_parameter_on_reads_no_other() -> None:
+    """It would read itself."""
+    graph = split_operator(MLP.graph(), "linear", 0, 2)
+    assert "0.weight:read" in graph.nodes
+    with pytest.raises(RewriteError, match="hands a parameter on"):
+        read_weights(graph, "0.weight:read")
