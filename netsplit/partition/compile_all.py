@@ -12,7 +12,7 @@ from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.pricing_dynamic import DynamicPricing
+from netsplit.partition.max_load.pricing.dynamic import DynamicPricing
 from netsplit.partition.methods.auto.auto import Auto
 from netsplit.partition.methods.exact.enumeration import best_order, least_s
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact

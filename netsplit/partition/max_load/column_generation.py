@@ -24,8 +24,9 @@ from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.bounds import ColumnModel, quiet
 from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.pricing_annealing import ColumnAnnealer, OrderPieces
-from netsplit.partition.max_load.pricing_dynamic import DynamicPricing, narrowest
+from netsplit.partition.max_load.pricing.annealing import ColumnAnnealer, OrderPieces
+from netsplit.partition.max_load.pricing.dynamic import DynamicPricing
+from netsplit.partition.max_load.pricing.orders import narrowest
 
 __all__ = ["excluded"]
 

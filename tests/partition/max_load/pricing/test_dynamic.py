@@ -14,7 +14,7 @@ from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import column_generation
 from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.pricing_dynamic import DynamicPricing
+from netsplit.partition.max_load.pricing.dynamic import DynamicPricing
 from tests.examples import tried
 from tests.partition.builders import problems
 

@@ -20,7 +20,7 @@ from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.max_load.model import Hypergraph
 
-__all__ = ["DynamicPricing", "narrowest"]
+__all__ = ["DynamicPricing"]
 
 _ROUNDING = 1e-9  # relative: what sums of loads may be off by
 _STATES = 1 << 14  # of one step; beyond, pricing by a solver is faster
@@ -149,23 +149,6 @@ class DynamicPricing:
     def seconds(self, chosen: NDArray[np.bool_]) -> float:
         """The load of a column, of [G] whether the group of each step is in it."""
         return float(_replayed(self.moves, chosen))
-
-
-def narrowest(model: Hypergraph, device: int, orders: list[Ints]) -> Ints:
-    """The order [G] on whose way the fewest nets are open, states counted as two for each."""
-    nets = np.flatnonzero(model.hop[:, device] > 0).tolist()
-
-    def states(order: Ints) -> float:
-        rank = np.empty(model.count, np.int64)
-        rank[order] = np.arange(model.count)
-        change = np.zeros(model.count + 1)
-        for e in nets:
-            at = rank[model.pins[e]]
-            change[at.min()] += 1
-            change[at.max()] -= 1
-        return float(np.exp2(np.minimum(np.cumsum(change), 1000.0)).sum())
-
-    return min(orders, key=states)
 
 
 @compiled

@@ -1,0 +1,1 @@
+"""Columns of the most price within a load, by dynamic programming along narrow orders, or by annealing."""
