@@ -28,15 +28,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
-from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import NodeBytes, Offload, StepScratch
 from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
 from netsplit.simulate.segment_memory import Key, SegmentMemory
+from netsplit.simulate.segment_shapes import SegmentShapes
 from netsplit.simulate.storages import MemoryProfile, Storages
 from netsplit.simulate.versions import Versions
 
@@ -47,9 +48,7 @@ Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node 
 Scratch: TypeAlias = Mapping[str, StepScratch]
 
 NOTHING = Offload()
-
-Shapes: TypeAlias = dict[tuple[int, bool, int], SegmentMemory]
-"""By segment, whether its backwards are in two parts, and the transients of its device's kind."""
+_NO_TRANSIENTS: Mapping[str, NodeBytes] = MappingProxyType({})
 
 _AGAIN = -1  # number of a value that was recomputed (see `Key`)
 _RESULT = -2  # of a copy of a graph output, until the iteration ends
@@ -87,7 +86,7 @@ def memory_profile(
     for segment in program.segments:
         for device in segment.replicas or (segment.device,):
             segments[device].append(segment)
-    shapes: Shapes = {}
+    shapes = SegmentShapes(program.graph, program.training, own)
     return {
         device: _DeviceMemory(
             program,
@@ -95,7 +94,7 @@ def memory_profile(
             segments[device],
             alpha,
             own,
-            transients.get(device, {}),
+            transients.get(device, _NO_TRANSIENTS),
             offload,
             arrivals,
             shapes,
@@ -130,7 +129,7 @@ class _DeviceMemory:
         transients: Mapping[str, NodeBytes],
         offload: Offload,
         arrivals: Arrivals,
-        shapes: Shapes,
+        shapes: SegmentShapes,
         scratch: StepScratch,
     ) -> None:
         self.program = program
@@ -142,7 +141,7 @@ class _DeviceMemory:
             ins.segment for ins in self.instructions if isinstance(ins, Backward) and ins.part == "weight"
         }
         self.shapes = {
-            s.index: self._shape(s, own, transients, offload.activations, shapes) for s in segments
+            s.index: shapes.of(s, s.index in self.split, transients, offload.activations) for s in segments
         }
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
@@ -232,26 +231,6 @@ class _DeviceMemory:
             host_bytes=self.host_peak,
             course=tuple((always + most, always + now) for most, now in course),
         )
-
-    def _shape(
-        self,
-        s: Segment,
-        own: dict[str, int],
-        transients: Mapping[str, NodeBytes],
-        offloaded: bool,
-        shapes: Shapes,
-    ) -> SegmentMemory:
-        """One for all replicas of a kind: its walks are the same."""
-        key = (s.index, s.index in self.split, id(transients))
-        if key not in shapes:
-            deferred = self._deferred(s.index)
-            shapes[key] = SegmentMemory(self.program, s, own, deferred, transients, offloaded)
-        return shapes[key]
-
-    def _deferred(self, s: int) -> frozenset[str]:
-        if s not in self.split:
-            return frozenset()
-        return deferrable_nodes(self.graph, self.program.segments[s].nodes)
 
     def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
         """Note the bytes alive, with so many more inside the computation."""

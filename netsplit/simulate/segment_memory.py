@@ -14,7 +14,7 @@ from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
-from netsplit.program.instructions import Program, Segment
+from netsplit.program.instructions import Segment
 
 __all__ = ["Key", "SegmentMemory", "Walk"]
 
@@ -51,14 +51,15 @@ class SegmentMemory:
 
     def __init__(
         self,
-        program: Program,
+        graph: Graph,
+        training: bool,
         segment: Segment,
         own: dict[str, int],
         deferred: frozenset[str] = frozenset(),
         transients: Mapping[str, NodeBytes] = MappingProxyType({}),
         offloaded: bool = False,
     ) -> None:
-        graph = self.graph = program.graph
+        self.graph = graph
         self.segment = segment
         self.own = own
         self.transients = transients
@@ -68,7 +69,7 @@ class SegmentMemory:
         self.produced -= {storage_of(graph, k) for k in segment.inputs}
         self.outputs = {storage_of(graph, k) for k in segment.outputs}
         requires_backward = [k for k in segment.outputs if graph.variables[k].requires_grad]
-        self.requires_backward = tuple(requires_backward) if program.training else ()
+        self.requires_backward = tuple(requires_backward) if training else ()
         self.saving = {node.name: self._saved(node) for node in self.nodes}
         saved = {root for roots in self.saving.values() for root in roots}
         self.kept = (saved & self.produced) - self.outputs

@@ -313,7 +313,9 @@ def test_a_put_off_weight_gradient_keeps_what_was_read_and_the_outputs_gradient(
     weight = replace(graph.initializers["w"], dtype="float32", shape=(1250,))
     graph = replace(graph, initializers={"w": weight})
     program = compiled(graph, "000", GPipe(1, delay_weights=True))
-    shape = SegmentMemory(program, program.segments[0], storage_bytes(program.graph), frozenset("a"))
+    shape = SegmentMemory(
+        program.graph, True, program.segments[0], storage_bytes(program.graph), frozenset("a")
+    )
     walk = shape.backward(frozenset(shape.requires_backward), shape.parameters, split=True)
     assert (walk.parameters, walk.deferred_bytes, walk.deferred_roots) == (frozenset(), 200, ())
     weights = shape.weights(frozenset(shape.requires_backward), shape.parameters)

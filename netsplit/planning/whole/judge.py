@@ -72,6 +72,15 @@ class Tried:
         return (not self.fits, value, len(self.devices), held, self.schedule.microbatches)
 
 
+@dataclass(frozen=True)
+class Met:
+    """A placement that was simulated under some schedule of so many micro-batches."""
+
+    origin: str
+    microbatches: int
+    placement: Placement
+
+
 def problem_under(problem: Problem, schedule: Schedule) -> Problem:
     """The same problem under another schedule of as many micro-batches."""
     return replace(
@@ -81,7 +90,7 @@ def problem_under(problem: Problem, schedule: Schedule) -> Problem:
     )
 
 
-BEHIND = 1.15  # times the best of the same kind, from which no other schedule or cut will help
+BEHIND = 1.06  # times the best of the same kind, from which its bytes are not asked for
 
 
 class Judge:
@@ -107,6 +116,7 @@ class Judge:
         self.pace = SimulationPace() if pace is None else pace
         self.best: dict[Kind, Tried] = {}
         self.seen: dict[tuple[object, ...], Tried | None] = {}
+        self.met: dict[tuple[object, ...], Met] = {}  # everything that was simulated, under any schedule
         self.left_out = 0  # for want of time
         self.refused: set[tuple[object, ...]] = set()  # by verification
 
@@ -147,10 +157,13 @@ class Judge:
                 self.left_out += 1
                 return None
             tried = self._simulated(origin, schedule, placement)
-            if tried is not None and not tried.fits and self.recompute:
+            if tried is not None and not tried.fits and self._worth_recomputing(tried):
                 again = self._recomputed(origin, schedule, placement)
                 tried = min([tried, *again], key=lambda each: each.rank)
             self.seen[key] = tried
+            self.met.setdefault(
+                (schedule.microbatches, *key[1]), Met(origin, schedule.microbatches, placement)
+            )
             if tried is not None:
                 self._note(tried)
         return self.seen[key]
@@ -174,6 +187,13 @@ class Judge:
         """Whether there is time to simulate it; always, as long as nothing fits."""
         problem = self.problem_for(schedule.microbatches, placement)
         return self.winner is None or self.pace.affords(problem, schedule, placement)
+
+    def _worth_recomputing(self, tried: Tried) -> bool:
+        """Not what takes as long as the best of its kind without that: it does not get faster by it."""
+        known = self.best.get(tried.kind)
+        if known is not None and known.fits and tried.iteration_s >= known.iteration_s:
+            return False
+        return self.recompute
 
     def _recomputed(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
         """With activations computed again, where there is time for that and it is worth something."""
@@ -228,7 +248,7 @@ class Judge:
             self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
 
 
-def _key(schedule: Schedule, placement: Placement) -> tuple[object, ...]:
+def _key(schedule: Schedule, placement: Placement) -> tuple[Schedule, tuple[object, ...]]:
     return schedule, identity(placement)
 
 

@@ -29,7 +29,7 @@ from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import without_replicas_s
-from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried, identity, problem_under
+from netsplit.planning.whole.judge import KINDS, Judge, Kind, Met, Tried, identity, problem_under
 from netsplit.planning.whole.kinds import every_kind, roomy
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, placed, stages_of_line
@@ -46,6 +46,7 @@ METHODS_TRIED = (
 HEEDING = ("auto", "netsplit")  # that search within capacities
 STRUCTURES, ANSWERS, ORDERS, MOVED = 0.3, 0.45, 0.65, 0.78
 """Of the time, when each part ends at the latest; the rest is annealing's."""
+FEW_ORDERS = 3  # schedules that all placements are tried under
 FEW = 10  # placements of all that were tried, whose other schedules are looked at
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
@@ -58,6 +59,7 @@ PROMISING = 1.6  # times the best known: what promises to take longer is not sim
 PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
+NEAR = 1.06  # times the best: whose borders are moved
 SLACK = 1.02  # over the best: a placement may gain by another schedule
 
 STARTS = 8  # annealed of operators in parts
@@ -118,6 +120,7 @@ class WholeSearch:
         if self.method is None:
             self._moves(self._until(MOVED))
             self._anneal()
+            self._moves(self.deadline)
 
     def run_again(self) -> None:
         """For as long again, as what was tried was refused."""
@@ -279,21 +282,50 @@ class WholeSearch:
         return sorted(others, key=lambda each: each.in_flight(devices))[:1]
 
     def _orders(self, until: float) -> None:
-        """The other schedules of the best placements of all, and of the best of every kind."""
-        for tried in self._leaders():
+        """The other schedules: all of them for the best of every kind; the best of these for all placements, as
+        the one that those were tried under may not suit them; then all of them for the best placements."""
+        kinds = [tried for kind in KINDS if (tried := self.judge.best.get(kind)) is not None]
+        self._under_all(kinds, until)
+        names = self._best_orders()
+        for load_s, met in self._by_load():
+            for schedule in self.open.orders(met.microbatches):
+                if time.perf_counter() > until:
+                    return
+                if schedule.name in names and load_s <= self.judge.best_s:
+                    self.judge.judge(met.origin, schedule, met.placement)
+        self._under_all(self._leaders(), until)
+
+    def _under_all(self, several: Sequence[Tried], until: float) -> None:
+        """But for replicas of everything, whose instructions are in one order under all."""
+        for tried in (
+            several if self.method is not None else [t for t in several if t.kind != "data parallel"]
+        ):
             for schedule in self.open.orders(tried.schedule.microbatches):
                 if time.perf_counter() > until:
                     return
                 if not schedule.timed:
                     self.judge.judge(tried.origin, schedule, tried.placement)
 
+    def _best_orders(self) -> list[str]:
+        """The few schedules whose best plans are the fastest; none that is searched for."""
+        ranked = sorted(self.judge.tried, key=lambda tried: tried.rank)
+        names = (tried.schedule.name for tried in ranked if not tried.schedule.timed)
+        return list(dict.fromkeys(names))[:FEW_ORDERS]
+
+    def _by_load(self) -> list[tuple[float, Met]]:
+        """All placements, those whose busiest device has least to compute first, with its seconds."""
+        loads = [(self.judge.load_s(met.microbatches, met.placement), met) for met in self.judge.met.values()]
+        return sorted(loads, key=lambda each: each[0])
+
     def _search_order(self) -> None:
-        """An order for the very seconds at hand of the best plan of all."""
-        winner = self.judge.winner
-        if winner is not None and len(winner.devices) > 1 and time.perf_counter() < self.deadline:
-            for schedule in self.open.orders(winner.schedule.microbatches):
-                if schedule.timed:
-                    self.judge.judge(winner.origin, schedule, winner.placement)
+        """An order for the very seconds at hand of the best plan of all; then of those next to it."""
+        for tried in self._leaders():
+            m = tried.schedule.microbatches
+            for schedule in self.open.orders(m) if len(tried.devices) > 1 else ():
+                late = time.perf_counter() > self.deadline
+                if not schedule.timed or late or self.judge.load_s(m, tried.placement) > self.judge.best_s:
+                    continue
+                self.judge.judge(tried.origin, schedule, tried.placement)
 
     def _leaders(self) -> list[Tried]:
         """The best few placements, each once, in turn with the best of every kind."""
@@ -309,8 +341,9 @@ class WholeSearch:
 
     def _moves(self, until: float) -> None:
         """The borders between stages of the best lines, moved as long as that gains."""
-        best = [tried for tried in self._leaders() if identity(tried.placement) in self.of_line]
-        for tried in best[:3]:
+        for tried in [each for each in self._leaders() if identity(each.placement) in self.of_line]:
+            if tried.iteration_s > NEAR * self.judge.best_s:
+                continue
             current, gained = tried, True
             while gained and time.perf_counter() < until:
                 gained = False

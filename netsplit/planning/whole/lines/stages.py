@@ -5,7 +5,7 @@ NeurIPS 2021) with the groups and their order given, unlike devices, and memory 
 
     f[g][c] = min over b < c of max(f[g - 1][b], period of the run b..c on group g)
 
-A run that does not fit may fit with its activations computed again, for another forward.
+A run that does not fit may fit with activations computed again, for that part of another forward.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from netsplit.planning.whole.lines.line import NodeLine, Runs
 
 __all__ = ["Group", "LineStages", "StageCosts", "placed", "stages_of_line"]
 
+BACK = 0.5  # of what a micro-batch's run keeps: the part of it that is computed again at once
 UNLIKE = 1.05  # times the seconds of another replica, from which it takes fewer micro-batches
 Group = tuple[int, ...]
 """Ranks of the devices that are to be a stage's replicas."""
@@ -79,14 +80,11 @@ class StageCosts:
         line, group = self.line, groups[g]
         work = self._spread("seconds", group) + self._summed_s(group)
         moved = self._moved_s(groups, g)
-        kept = self._fits(groups, g, keep=True)
-        seconds = work + moved if self.added else np.maximum(work, moved)
-        period = np.where(kept, seconds, np.inf)
-        if self.recompute:
-            again = self._spread("forward_s", group)
-            fits = self._fits(groups, g, keep=False)
-            period = np.where(~kept & fits, seconds + again, period)
-        return np.asarray(np.where(_runs(len(line.places)), period, np.inf))
+        again = self._again(groups, g)
+        fits = np.isfinite(again) & _runs(len(line.places))
+        computed = work + np.where(fits, again, 0.0) * self._spread("forward_s", group)
+        seconds = computed + moved if self.added else np.maximum(computed, moved)
+        return np.asarray(np.where(fits, seconds, np.inf))
 
     def promised_s(self, cut: LineStages) -> float:
         """About what an iteration takes: the way of one micro-batch, the slowest stage's others, its sum."""
@@ -162,16 +160,23 @@ class StageCosts:
             max((links[pair].seconds_per_byte for pair in pairs), default=0.0),
         )
 
-    def _fits(self, groups: Sequence[Group], g: int, keep: bool) -> Bools:
-        """[C, C] whether a run fits on every device of the group, under 1F1B."""
+    def _again(self, groups: Sequence[Group], g: int) -> Floats:
+        """[C, C] the part of its forward that a run computes again to fit on every device of the group, under
+        1F1B; inf where it does not fit.
+
+        Bytes are taken to be as many to a second everywhere, and half of a micro-batch's to be back at once.
+        """
         line, r = self.line, len(groups[g])
         behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
-        saved = line.between("saved_bytes")
-        alive = flight * saved if keep else saved + flight * line.sent_bytes[:, None]
+        saved, states = line.between("saved_bytes"), line.between("state_bytes")
         capacity = min(self.problem.cluster.devices[q].capacity_bytes for q in groups[g])
         capacity //= list(groups).count(groups[g])
-        return np.asarray(line.between("state_bytes") + alive <= capacity)
+        missing = np.maximum(states + flight * saved - capacity, 0.0)
+        if not self.recompute:
+            return np.where(missing > 0, np.inf, 0.0)
+        freed = np.maximum((flight - BACK) * saved - flight * line.sent_bytes[:, None], 0.0)
+        return np.where(missing <= freed, missing / np.maximum(freed, 1.0), np.inf)
 
 
 def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | None:
