@@ -8,7 +8,6 @@ from typing import get_args
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
-from netsplit.graph.operators import unchanging
 from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.profile.costs import Costs
@@ -61,7 +60,6 @@ class Simulated:
         """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of."""
         schedule, trained = self.schedule, self.training or not self.graph.requires_backward
         plain = trained and not (schedule.recompute is True or schedule.delay_weights or self.shared_norm)
-        plain = plain and not (schedule.microbatches > 1 and unchanging(self.graph))  # which are sent once
         for name in _TURNS:
             if schedule.name == name:
                 return Turns(name, schedule.microbatches, plain)
