@@ -13,7 +13,7 @@ from dataclasses import replace
 from netsplit.errors import RewriteError
 from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import CALL, Graph
-from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.draft import READ, Draft
 from netsplit.rewrite.parts import parameters_in_parts
 
 __all__ = ["read_in", "read_weights"]
@@ -34,6 +34,8 @@ def read_weights(graph: Graph, node: str) -> Graph:
 def read_in(draft: Draft, name: str) -> None:
     """The same of a node of the draft."""
     node = draft.node(name)
+    if node.op == READ:
+        raise RewriteError(f"'{name}' hands on parameters for reading elsewhere already: give what reads it.")
     weights = [k for k in node.inputs if draft.is_weight(k)]
     if not node.initializers and not weights:
         raise RewriteError(f"'{name}' ({node.kind}) has no parameters that it could read elsewhere.")
