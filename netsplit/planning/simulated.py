@@ -8,7 +8,6 @@ from typing import get_args
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
-from netsplit.graph.operators import unchanging
 from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.profile.costs import Costs
@@ -60,13 +59,12 @@ class Simulated:
     def turns(self) -> Turns:
         """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of.
 
-        They know neither sums of copies' gradients nor what is sent once for all micro-batches.
+        They do not know the sums of copies' gradients.
         """
         schedule, trained = self.schedule, self.training or not self.graph.requires_backward
         summed = any(isinstance(each, CopyWeights) for each in self.graph.rewrites)
-        once = schedule.microbatches > 1 and bool(unchanging(self.graph))
         plain = trained and not (
-            schedule.recompute is True or schedule.delay_weights or self.shared_norm or summed or once
+            schedule.recompute is True or schedule.delay_weights or self.shared_norm or summed
         )
         for name in _TURNS:
             if schedule.name == name:

@@ -35,9 +35,7 @@ def read_in(draft: Draft, name: str) -> None:
     """The same of a node of the draft."""
     node = draft.node(name)
     if node.op == READ:
-        raise RewriteError(
-            f"'{name}' is what hands a parameter on to its readers, at its home: give one of these."
-        )
+        raise RewriteError(f"'{name}' hands on parameters for reading elsewhere already: give what reads it.")
     weights = [k for k in node.inputs if draft.is_weight(k)]
     if not node.initializers and not weights:
         raise RewriteError(f"'{name}' ({node.kind}) has no parameters that it could read elsewhere.")

@@ -173,7 +173,7 @@ def _summed_bytes(program: Program) -> dict[tuple[int, str], int]:
     known: set[tuple[str, str]] = set()
     for segment in program.segments if program.lasting else ():
         for k in segment.inputs:
-            if k in program.lasting and program.graph.variables[k].requires_grad:
+            if k in program.lasting and k in program.graph.requires_backward:
                 for device in segment.replicas or (segment.device,):
                     if (k, device) not in known:
                         known.add((k, device))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Device
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
 
 seconds = st.floats(0.0, 1e3)
 speeds = st.floats(1e-3, 1e3)
@@ -27,16 +27,17 @@ def device_costs(draw: st.DrawFn) -> DeviceCosts:
         copy_s_per_byte=draw(seconds),
         accumulate_s_per_byte=draw(seconds),
         transients={"a": NodeBytes(draw(st.integers(0, 99)), 1)},
+        parts={"part": PartCosts(NodeSeconds(draw(seconds), draw(seconds), draw(seconds)), NodeBytes(2, 3))},
     )
 
 
 def flat(costs: DeviceCosts) -> dict[str, float | None]:
     """Every number of seconds by its name."""
-    names = [each.name for each in fields(costs) if each.name not in ("nodes", "transients")]
+    names = [each.name for each in fields(costs) if each.name not in ("nodes", "transients", "parts")]
     rates = {name: getattr(costs, name) for name in names}
     times = {
         f"{key} of {name}": getattr(each, key)
-        for name, each in costs.nodes.items()
+        for name, each in [*costs.nodes.items(), *((k, part.seconds) for k, part in costs.parts.items())]
         for key in ("forward_s", "backward_s", "weight_s")
     }
     return rates | times
@@ -58,6 +59,7 @@ def test_the_same_speed_is_the_same(costs: DeviceCosts) -> None:
 @given(costs=device_costs(), speed=speeds)
 def test_every_second_follows_the_speed_and_contention_does_not(costs: DeviceCosts, speed: float) -> None:
     assert costs.scaled(speed).transients == costs.transients
+    assert costs.scaled(speed).parts["part"].transient == NodeBytes(2, 3)
     before, after = flat(costs), flat(costs.scaled(speed))
     for key in ("contention", "host_s_per_byte"):
         assert after.pop(key) == before.pop(key)

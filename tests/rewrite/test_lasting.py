@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from netsplit.errors import BatchError
+from netsplit.errors import BatchError, RewriteError
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.operators import unchanging
 from netsplit.partition.base import Placement, Problem, SolverReport
@@ -211,6 +211,13 @@ def test_where_devices_step_within_the_batch_every_version_is_sent() -> None:
     program = compiled(graph, homes, 2, AsyncOneFOneB(4))
     assert program.lasting == frozenset()
     assert counted(program)["2.weight:read", False] == 4
+
+
+def test_what_hands_on_a_weight_does_not_read_it_elsewhere_itself() -> None:
+    """It would read what it makes."""
+    graph, _ = read_elsewhere()
+    with pytest.raises(RewriteError, match="already"):
+        applied(graph, (*graph.rewrites, ReadWeights("2.bias:read")))
 
 
 class Written(nn.Module):

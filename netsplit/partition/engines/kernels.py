@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from netsplit.graph.operators import unchanging
 from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inner
@@ -26,12 +27,13 @@ class CompiledStep:
 
     def __init__(self, instance: Instance, turns: Turns = ONE_BATCH) -> None:
         self.instance = instance
-        i = instance
+        i, same = instance, unchanging(instance.problem.graph)
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
             i.seconds_per_byte, Nics(i.nic_of, i.nic_s_per_byte), i.trainable_bytes, _of_devices(i),
             i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
+            np.array([k in same for k in i.variables], bool),
             np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 

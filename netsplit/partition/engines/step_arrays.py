@@ -69,6 +69,7 @@ class Arrays(NamedTuple):
     units: Packed  # -> nodes
     weights: Packed  # [n] -> parameters that the optimiser changes
     weight_bytes: Ints  # [parameters]
+    lasting: NDArray[np.bool_]  # [m] sent once for all micro-batches (`Program.lasting`)
     turns: Ints  # [2] kind of schedule, micro-batches
 
 

@@ -27,7 +27,7 @@ class Lists(NamedTuple):
     """All computations and transfers in one order that every device keeps.
 
     T variables are sent, each once for every device that reads it; T + t is the gradient of t. A transfer of
-    micro-batch i has place 2 T i + t.
+    micro-batch i has place 2 T i + t. What lasts is sent with the first one, its gradient with the last.
     """
 
     kind: Ints  # [I]
@@ -43,6 +43,7 @@ class Lists(NamedTuple):
     variable: Ints  # [2 T]
     source: Ints  # [2 T]
     target: Ints  # [2 T]
+    lasting: NDArray[np.bool_]  # [2 T]
     step_s: Floats  # [D]
 
 
@@ -81,6 +82,8 @@ def lay_out(where: Ints, order: Ints, a: Arrays) -> Lists:
     work = _work(where, segments, a)
     # 3. transfers
     sending = _sending(where, segments.transfers, work, a)
+    if a.turns[1] > 1 and a.lasting.any():
+        _add_sums(sending, work, a)
     # 4. lists
     return _listed(work, sending, a)
 
@@ -100,23 +103,58 @@ def _work(where: Ints, segments: Segments, a: Arrays) -> _SegmentWork:
         held[d] += a.trainable_bytes[v]
         trained[s] |= a.final[v] or _gives_back(v, of, a)
     if a.turns[1] > 1:
-        _add_gradients(nodes, home, adding_s, a)
+        _add_gradients(where, nodes, home, adding_s, a)
     return _SegmentWork(of, home, nodes, forward_s, backward_s, adding_s, trained, held)
 
 
 @inner
-def _add_gradients(nodes: Packed, home: Ints, adding_s: Floats, a: Arrays) -> None:
-    """Fills `adding_s`: a parameter counts in every segment that uses it, once."""
-    seen = np.full(len(a.weight_bytes), -1)
+def _add_gradients(where: Ints, nodes: Packed, home: Ints, adding_s: Floats, a: Arrays) -> None:
+    """Fills `adding_s`: a parameter counts in every segment that uses it, not only to hand it on, once."""
+    seen, handed = np.full(len(a.weight_bytes), -1), _handed(where, a)
     for s in range(len(home)):
         nbytes = 0
         for j in range(nodes[s], nodes[s + 1]):
             v = nodes[j]
+            if handed[v]:
+                continue
             for k in range(a.weights[v], a.weights[v + 1]):
                 if seen[a.weights[k]] != s:
                     seen[a.weights[k]] = s
                     nbytes += a.weight_bytes[a.weights[k]]
         adding_s[s] = a.device.accumulate_per_byte[home[s]] * nbytes
+
+
+@inner
+def _handed(where: Ints, a: Arrays) -> NDArray[np.bool_]:
+    """[n] all that reads what a node makes, or what is made of it alone, is sent it once."""
+    handed = np.zeros(len(where), np.bool_)
+    if not a.lasting.any():
+        return handed
+    for v in range(len(where) - 1, -1, -1):
+        some, every = False, True
+        for k in range(a.makes[v], a.makes[v + 1]):
+            u = a.makes[k]
+            for c in range(a.consumers[u], a.consumers[u + 1]):
+                w = a.consumers[c]
+                some = True
+                every &= a.lasting[u] if where[w] != where[v] else handed[w]
+        handed[v] = some and every
+    return handed
+
+
+@inner
+def _add_sums(sending: _Sending, work: _SegmentWork, a: Arrays) -> None:
+    """Into `adding_s`: gradients of what lasts, where the first segment that reads it is."""
+    known = np.zeros(len(sending.gives), np.bool_)
+    for s in range(len(work.home)):
+        nbytes = 0
+        for j in range(sending.reads[s], sending.reads[s + 1]):
+            t = sending.reads[j]
+            u = sending.variable[t]
+            if a.lasting[u] and sending.gives[t] and not known[t]:
+                known[t] = True
+                nbytes += a.nbytes[u]
+        work.adding_s[s] += a.device.accumulate_per_byte[work.home[s]] * nbytes
 
 
 @inlined
@@ -247,10 +285,13 @@ def _listed(work: _SegmentWork, sending: _Sending, a: Arrays) -> Lists:
     longest = len(turns) + 2 * m * sent + devices
     kind, what = np.zeros(longest, np.int64), np.zeros(longest, np.int64)
     microbatch, tag = np.zeros(longest, np.int64), np.zeros(2 * m * sent, np.int64)
+    lasting = np.zeros(2 * sent, np.bool_)
+    for t in range(2 * sent):
+        lasting[t] = a.lasting[sending.variable[t]]
     left = np.zeros((m, sent), np.int64)  # segments that read it whose backward is still to come
     for i in range(m):
         for k in range(sent):
-            left[i, k] = sending.readers[k]
+            left[i, k] = sending.readers[k] * (m if lasting[k] else 1)
     size, tags = 0, 0
     for turn in range(len(turns)):
         s, i = turns[turn, 1], turns[turn, 2]
@@ -259,6 +300,8 @@ def _listed(work: _SegmentWork, sending: _Sending, a: Arrays) -> Lists:
         if turns[turn, 0] == FORWARD:
             # 1. forward
             for t in range(sends[s], sends[s + 1]):
+                if lasting[t] and i > 0:
+                    continue
                 kind[size], what[size], microbatch[size], tag[2 * sent * i + t] = MESSAGE, t, i, tags
                 size += 1
                 tags += 1
@@ -266,8 +309,9 @@ def _listed(work: _SegmentWork, sending: _Sending, a: Arrays) -> Lists:
         # 2. backward
         for j in range(reads[s], reads[s + 1]):
             t = reads[j]
-            left[i, t] -= 1
-            if sending.gives[t] and left[i, t] == 0:
+            place = 0 if lasting[t] else i
+            left[place, t] -= 1
+            if sending.gives[t] and left[place, t] == 0:
                 t += sent
                 kind[size], what[size], microbatch[size], tag[2 * sent * i + t] = MESSAGE, t, i, tags
                 size += 1
@@ -282,6 +326,6 @@ def _listed(work: _SegmentWork, sending: _Sending, a: Arrays) -> Lists:
             size += 1
     return Lists(
         kind[:size], what[:size], microbatch[:size], tag, home, work.forward_s, work.backward_s,
-        work.adding_s, reads, sending.gradients, sending.variable, sending.source, sending.target,
+        work.adding_s, reads, sending.gradients, sending.variable, sending.source, sending.target, lasting,
         work.held * a.device.step_per_byte,
     )  # fmt: skip

@@ -83,7 +83,7 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
         lists.kind, lists.what, lists.microbatch, lists.home, a.device.instruction, a.device.message,
     )  # fmt: skip
     forward_s, backward_s, adding_s = lists.forward_s, lists.backward_s, lists.adding_s
-    reads, gradients = lists.reads, lists.gradients
+    reads, gradients, lasting = lists.reads, lists.gradients, lists.lasting
     devices = len(instruction)
     clock, link = np.zeros(devices), np.zeros((devices, devices))
     arrived, last = np.zeros(len(lists.tag)), 0.0
@@ -106,7 +106,7 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
             now = clock[d] + instruction[d]
             if kinds[i] == FORWARD:
                 for k in range(reads[x], reads[x + 1]):
-                    now = max(now, arrived[others + reads[k]])
+                    now = max(now, arrived[reads[k] if lasting[reads[k]] else others + reads[k]])
                 clock[d] = now + forward_s[x]
             else:
                 for k in range(gradients[x], gradients[x + 1]):
@@ -295,15 +295,18 @@ def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds, slowed
             first, last = waits[x], waits[x + 1]
             absent = 0
             for k in range(first, last):
-                if arrived[others + waits[k]] < 0:
-                    run.moves.awaited[others + waits[k]] = True
+                place = _awaited(kind, waits[k], others, lists)
+                if place >= 0 and arrived[place] < 0:
+                    run.moves.awaited[place] = True
                     absent += 1
             if absent > 0:
                 run.missing[d] = absent
                 break
             clock += instruction_s
             for k in range(first, last):
-                clock = max(clock, arrived[others + waits[k]])
+                place = _awaited(kind, waits[k], others, lists)
+                if place >= 0:
+                    clock = max(clock, arrived[place])
             seconds = lists.backward_s[x] if kind == BACKWARD else lists.forward_s[x]
             if kind == BACKWARD and microbatch[turns[i]] > 0:
                 seconds += lists.adding_s[x]
@@ -316,6 +319,16 @@ def _advance(d: int, lists: Lists, run: _Happened, device: DeviceSeconds, slowed
         pace[_LEFT, d], pace[_BEGIN, d], number[_BEGINS, d] = seconds, clock, counts[_NOTES]
         break
     run.clock[d], run.at[d] = clock, i
+
+
+@inlined
+def _awaited(kind: int, x: int, others: int, lists: Lists) -> int:
+    """The place of a transfer that a computation waits for; -1: it comes with a later micro-batch."""
+    if not lists.lasting[x]:
+        return others + x
+    if kind == FORWARD:
+        return x
+    return others + x if others + len(lists.source) == len(lists.tag) else -1
 
 
 @inlined

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Link
 from netsplit.graph import capture
 from netsplit.graph.ir import Graph
+from netsplit.graph.operators import unchanging
 from netsplit.partition import Problem
 from netsplit.partition.base import ONE_BATCH, Placement, SolverReport
 from netsplit.partition.common.instance import Instance
@@ -23,6 +24,7 @@ from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB
+from netsplit.rewrite import ReadWeights, applied
 from tests.builders import linked
 from tests.examples import tried
 from tests.nets import CASES, placements
@@ -91,6 +93,29 @@ def test_many_transfers_of_a_large_graph_are_no_exception(known: Known, seed: in
 def captured(name: str) -> Graph:
     case = CASES[name]
     return capture(case.fresh(), case.loss, case.batch())
+
+
+@pytest.mark.parametrize("name", ["attention", "tied"])
+@settings(max_examples=tried(60), deadline=None)
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_so_it_does_for_what_is_sent_once_for_all_microbatches(
+    name: str, data: st.DataObject, seed: int
+) -> None:
+    """Weights that are read elsewhere, and pieces of them; their gradients are added up by the readers."""
+    graph, draw = captured(name), random.Random(seed)
+    for reader in draw.sample([node.name for node in graph if node.kind in ("linear", "layer_norm")], 2):
+        graph = applied(graph, (*graph.rewrites, ReadWeights(reader)))
+    assert unchanging(graph)
+    times = {v: NodeSeconds(draw.random(), draw.random()) for v in graph.nodes}
+    cluster = linked(("cpu:0", "cpu:1", "cpu:2"), Link(0.01, 1e-4))
+    problem = Problem(graph, Costs({cluster.devices[0].kind: DeviceCosts(times)}, 2), cluster)
+    problem = disturbed(problem, draw)
+    device_of, priority = data.draw(placements(graph, 3))
+    evaluate, instance = simulated(problem, draw.choice(KNOWN)(draw.randint(1, 4))), Instance.of(problem)
+    assert evaluate.turns.exact
+    order = np.argsort([priority[v] for v in instance.names])
+    step = CompiledStep(instance, evaluate.turns).makespan_s(instance.encode(device_of), order)
+    assert step == seconds(evaluate, device_of, priority)
 
 
 @pytest.mark.parametrize("name", CASES)
