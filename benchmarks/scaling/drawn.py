@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.cluster import Cluster, Device, Link, nics_of
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.base import Problem
 from netsplit.partition.objectives import ObjectiveName
@@ -186,8 +186,10 @@ def drawn_problem(
     placed = tuple(
         Device(name, names[i * kinds // devices], capacity, "cuda") for i, name in enumerate(of_all)
     )
+    hosts = {f"host{i}": of_all[i : i + _HOST] for i in range(0, devices, _HOST)}
+    nics = nics_of(hosts, links) if cluster == "hosts" else ()
     return workload.problem(
-        Cluster(f"{cluster} of {devices}", placed, links),
+        Cluster(f"{cluster} of {devices}", placed, links, nics=nics),
         objective,
         schedule=schedule,
         time_limit_s=time_limit_s,

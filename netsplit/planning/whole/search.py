@@ -282,8 +282,8 @@ class WholeSearch:
         return sorted(others, key=lambda each: each.in_flight(devices))[:1]
 
     def _orders(self, until: float) -> None:
-        """The other schedules: all of them for the best of every kind; the best of these for all placements, as
-        the one that those were tried under may not suit them; then all of them for the best placements."""
+        """The other schedules: all for the best of every kind; the best of these for all placements, as the one
+        that those were tried under may not suit them; then all for the best placements."""
         kinds = [tried for kind in KINDS if (tried := self.judge.best.get(kind)) is not None]
         self._under_all(kinds, until)
         names = self._best_orders()
