@@ -8,8 +8,8 @@ layouts ──unit_tasks──► slices ──HostTask──► senders and ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod, sqrt
@@ -21,12 +21,13 @@ from netsplit.reshard.host_schedule import HostSchedule, HostTask
 from netsplit.reshard.layout import DeviceName, Layout
 from netsplit.reshard.network import Network
 from netsplit.reshard.orders import AUTO_ORDERS, order_named
-from netsplit.reshard.tasks import UnitTask, by_hosts, inside_apart, unit_tasks
+from netsplit.reshard.tasks import UnitTask, by_hosts, divided, inside_apart, unit_tasks
 from netsplit.reshard.timing import hop_times
 
 __all__ = ["ReshardPlan", "host_tasks", "plan_reshard"]
 
 _AT_BOUND = 1.0 + 1e-9
+_NEAR_BOUND = 1.05
 _MOST_CHUNKS = 100  # K of the paper's measurements
 
 
@@ -114,7 +115,7 @@ def plan_reshard(
         itemsize: bytes of an element.
         strategy: one of `STRATEGIES`, or auto: the one that is predicted to take least.
         order: one of `ORDERS`, or auto. Where the naive one is predicted to take less than the one that is
-            asked for, it is taken.
+            asked for, it is taken. Auto may cut unit tasks further, for several senders of one slice.
         chunks: K of `broadcast`; None: what messages' latencies speak for, at most 100.
         seed: of the randomised order.
 
@@ -127,34 +128,48 @@ def plan_reshard(
         )
     tasks = inside_apart(unit_tasks(source, destination, shape), network)
     bound_s = least_seconds(tasks, itemsize, network)
-    best: ReshardPlan | None = None
-    for way in STRATEGIES if strategy == "auto" else [strategy]:
-        build = strategy_named(way)
-        between = host_tasks(tasks, itemsize, network, way)
-        for name in AUTO_ORDERS if order == "auto" else dict.fromkeys(["naive", order]):
+    strategies = list(STRATEGIES) if strategy == "auto" else [strategy]
+
+    def best(tasks: Sequence[UnitTask]) -> ReshardPlan:
+        asked = ReshardPlan(
+            source, destination, tuple(shape), itemsize, network, "", order, tuple(tasks), (), (), (), bound_s
+        )
+        shortest: ReshardPlan | None = None
+        for plan in _tried(asked, strategies, chunks, seed):
+            if shortest is None or plan.seconds < shortest.seconds:
+                shortest = plan
+            if shortest.seconds <= bound_s * _AT_BOUND:
+                break
+        assert shortest is not None
+        return shortest
+
+    plan = best(tasks)
+    if order == "auto" and plan.seconds > bound_s * _NEAR_BOUND:
+        plan = min(plan, best(divided(tasks, network)), key=lambda each: each.seconds)
+    return plan
+
+
+def _tried(
+    asked: ReshardPlan, strategies: Sequence[str], chunks: int | None, seed: int
+) -> Iterator[ReshardPlan]:
+    """Plans of the tasks of `asked`: of each strategy in its order, or in all; and in the naive one."""
+    auto = asked.order == "auto"
+    for strategy in strategies:
+        build = strategy_named(strategy)
+        between = host_tasks(asked.tasks, asked.itemsize, asked.network, strategy)
+        for name in AUTO_ORDERS if auto else dict.fromkeys(["naive", asked.order]):
             schedule = order_named(name)(list(between.values()), seed)
-            turns, senders = _decided(tasks, list(between), schedule, network, spread=name != "naive")
-            hops = _all_hops(turns, senders, build, chunks, itemsize, network)
-            plan = ReshardPlan(
-                source,
-                destination,
-                tuple(shape),
-                itemsize,
-                network,
-                way,
-                name if order == "auto" else order,
-                tuple(turns),
-                tuple(senders),
-                tuple(hops),
-                tuple(hop_times(hops, itemsize, network)),
-                bound_s,
+            tasks, senders = _decided(asked.tasks, list(between), schedule, asked.network, name != "naive")
+            hops = _all_hops(tasks, senders, build, chunks, asked.itemsize, asked.network)
+            yield replace(
+                asked,
+                strategy=strategy,
+                order=name if auto else asked.order,
+                tasks=tuple(tasks),
+                senders=tuple(senders),
+                hops=tuple(hops),
+                times=tuple(hop_times(hops, asked.itemsize, asked.network)),
             )
-            if best is None or plan.seconds < best.seconds:
-                best = plan
-            if best.seconds <= bound_s * _AT_BOUND:
-                return best
-    assert best is not None
-    return best
 
 
 def host_tasks(
