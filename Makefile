@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= logical
 # The tests start many processes, and each would compile the package again where bytecode is not kept.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
-EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 table_6_4 table_6_4_models table_6_4_chosen ablation scaling convergence
+EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 alpacomm_table_1 alpacomm_table_2 alpacomm_figure_5 table_6_4 table_6_4_models table_6_4_chosen ablation scaling convergence
 
 .DEFAULT_GOAL := help
 .PHONY: help setup docs run partition simulate reproduce convergence sweep bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["HostSchedule", "HostTask", "at_least", "naive", "size_only", "timed"]
+__all__ = ["HostSchedule", "HostTask", "busiest_card_s", "naive", "size_only", "timed"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def timed(tasks: Sequence[HostTask], order: Sequence[int], chosen: Sequence[int]
     return HostSchedule(tuple(order), tuple(chosen), tuple(starts), last)
 
 
-def at_least(tasks: Sequence[HostTask]) -> float:
+def busiest_card_s(tasks: Sequence[HostTask]) -> float:
     """Seconds that no schedule of these tasks is below: of each receiving card, of all senders together."""
     into: dict[str, float] = {}
     for task in tasks:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from netsplit.errors import ReshardError
 from netsplit.reshard.depth_first import depth_first
 from netsplit.reshard.exact import exact
-from netsplit.reshard.host_schedule import HostSchedule, HostTask, at_least, naive, size_only, timed
+from netsplit.reshard.host_schedule import HostSchedule, HostTask, busiest_card_s, naive, size_only, timed
 
 __all__ = ["AUTO_ORDERS", "ORDERS", "greedy", "order_named"]
 
@@ -32,7 +32,7 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
     """
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
-    least_s = at_least(tasks)
+    least_s = busiest_card_s(tasks)
     for _ in range(rounds):
         if best.seconds <= least_s:
             break

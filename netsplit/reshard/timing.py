@@ -1,8 +1,12 @@
 """When every hop begins and ends: one walk over the hops, in their order.
 
-card of A, out    ├ hop 0 ┤├ hop 2 ┤          a hop between hosts holds the sending card and the receiving
-card of B, in     ├ hop 0 ┤        ├ hop 3 ┤  one; one inside a host, what its two devices send and receive by
-card of C, out             ├ hop 3 ┤          (hop 3 waits for hop 1, which brings what it sends)
+    card of A, out    ├ hop 0 ┤├ hop 1 ┤          a hop between hosts holds the sending card and the
+    card of B, in     ├ hop 0 ┤        ├ hop 2 ┤  receiving one; one inside a host, what its two devices
+    card of C, in              ├ hop 1 ┤          send and receive by
+    card of C, out                     ├ hop 2 ┤  (hop 2 waits for hop 1, which brings what it sends)
+
+Cards and devices are held while the bytes pass. A message's latency comes after that, and only messages
+between the same two devices wait for it.
 """
 
 from __future__ import annotations
@@ -27,8 +31,12 @@ def hop_times(hops: Sequence[Hop], itemsize: int, network: Network) -> list[tupl
         out, into = (
             ((a, "out"), (b, "in")) if a != b else ((hop.source, a, "out"), (hop.destination, a, "in"))
         )
-        start = max(free.get(out, 0.0), free.get(into, 0.0), *(times[i][1] for i in hop.after))
-        end = start + network.seconds((hop.stop - hop.start) * itemsize, hop.source, hop.destination)
-        free[out] = free[into] = end
+        pair = hop.source, hop.destination
+        start = max(
+            *(free.get(each, 0.0) for each in (out, into, ("pair", *pair))), *(times[i][1] for i in hop.after)
+        )
+        end = start + network.seconds((hop.stop - hop.start) * itemsize, *pair)
+        free[out] = free[into] = end - network.seconds(0, *pair)
+        free["pair", *pair] = end
         times.append((start, end))
     return times

@@ -3,6 +3,7 @@
 every device of the destination gets each element of its piece once, and nothing else
 who sends elements has them from the beginning, or got them by the hops that it waits for
 a card, and a device inside its host, sends one thing at a time and receives one thing at a time
+    between two devices one message follows another
 a hop takes what its bytes take, and begins after what it waits for
 """
 
@@ -66,18 +67,16 @@ def _wrong_times(plan: ReshardPlan) -> Iterator[str]:
     for index, (hop, (start, end)) in enumerate(zip(plan.hops, plan.times, strict=True)):
         a, b = net.host_of[hop.source], net.host_of[hop.destination]
         nbytes = (hop.stop - hop.start) * plan.itemsize
-        takes = (
-            net.inside_latency_s + nbytes * net.inside[a]
-            if a == b
-            else net.nic_latency_s + nbytes * max(net.nic[a], net.nic[b])
-        )
-        if abs(end - start - takes) > close or start < 0.0:
-            yield f"hop {index} lasts {end - start} s, and its bytes take {takes} s"
+        latency_s = net.inside_latency_s if a == b else net.nic_latency_s
+        passing_s = nbytes * (net.inside[a] if a == b else max(net.nic[a], net.nic[b]))
+        if abs(end - start - latency_s - passing_s) > close or start < 0.0:
+            yield f"hop {index} lasts {end - start} s, and its bytes take {latency_s + passing_s} s"
         if any(plan.times[before][1] > start + close for before in hop.after):
             yield f"hop {index} begins before what it waits for has ended"
         who = (hop.source, hop.destination) if a == b else (f"card of {a}", f"card of {b}")
-        busy[who[0], "sends"].append((start, end, index))
-        busy[who[1], "receives"].append((start, end, index))
+        busy[who[0], "sends"].append((start, start + passing_s, index))
+        busy[who[1], "receives"].append((start, start + passing_s, index))
+        busy[hop.source, hop.destination].append((start, end, index))
     for card, spans in busy.items():
         for (_, end, one), (start, _, other) in pairwise(sorted(spans)):
             if end > start + close:

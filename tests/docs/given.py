@@ -153,5 +153,6 @@ GIVEN: dict[str, Callable[[], Names]] = {
     "onnx.md": placed,
     "optimizers.md": updated,
     "report.md": recorded,
+    "resharding.md": dict,
     "rewrites.md": dict,
 }

@@ -1,4 +1,4 @@
-"""`netsplit.studies.resharding`: AlpaComm's cases as the configs have them, and what holds of their figures."""
+"""`netsplit.studies.resharding`: AlpaComm's cases as the configs have them; what holds of their figures."""
 
 from __future__ import annotations
 
