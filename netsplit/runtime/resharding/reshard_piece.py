@@ -1,4 +1,4 @@
-"""One device's share of a resharding: what it is sent, what it sends and passes on, what it keeps.
+"""One device's part in a resharding: what it is sent, what it sends and passes on, what it keeps.
 
     plan.hops, in the one order that all devices see        on every device
       0  a → b  chunk 0                                       1. be ready for all that will come
@@ -53,11 +53,11 @@ def reshard_piece(
         ReshardError: the piece is not of the size that the layout says.
         WorkerError: who waited for what, and from whom.
     """
-    return _Share(plan, own, piece, transport, kind, timeout_s, in_order).carried_out()
+    return _PieceMover(plan, own, piece, transport, kind, timeout_s, in_order).carried_out()
 
 
 @dataclass
-class _Share:
+class _PieceMover:
     plan: ReshardPlan
     own: DeviceName
     piece: Tensor | None
