@@ -24,6 +24,7 @@ __all__ = [
     "parallelize",
     "per_sample",
     "plan",
+    "redistribute",
     "shared",
 ]
 
@@ -52,6 +53,7 @@ __getattr__ = imports_of(
         "parallelize": "api",
         "per_sample": "graph.batches.batch",
         "plan": "api",
+        "redistribute": "runtime.resharding.redistribute",
         "shared": "graph.batches.batch",
     },
 )

@@ -44,6 +44,8 @@ class ProcessTransport:
         name: of this process's device.
         timeout_s: of groups made here; gloo's own would be half an hour.
         neighbours: who is reached without gloo.
+        in_order: both ends of a pair ask for what they exchange, either way, in one order: NCCL then needs no
+            groups for it, and `connect` no call of all processes.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class ProcessTransport:
         name: str,
         timeout_s: float = 60.0,
         neighbours: Neighbours | None = None,
+        in_order: bool = False,
     ) -> None:
         self.neighbours = neighbours or Neighbours()
+        self.in_order = in_order
         self.timeout = timedelta(seconds=max(timeout_s, 1.0))
         self.rank_of = {each: rank for rank, each in enumerate(devices)}
         self.devices = dict(devices)
@@ -82,7 +86,7 @@ class ProcessTransport:
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         group = self.pairs.get((self.name, peer))
-        if group is not None:
+        if group is not None or self._is_in_order(peer):
             parcel = _as_sent(tensor.contiguous())
             return _PendingWork(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
         parcel = _as_sent(tensor.contiguous().cpu())
@@ -97,7 +101,7 @@ class ProcessTransport:
 
     def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
         group = self.pairs.get((peer, self.name))
-        if group is not None:
+        if group is not None or self._is_in_order(peer):
             return _PendingWork(_asked(dist.irecv, _as_sent(buffer), self.rank_of[peer], group), buffer)
         on_cpu = buffer.device.type == "cpu"
         parcel = buffer if on_cpu else torch.empty_like(buffer, device="cpu", pin_memory=True)
@@ -117,6 +121,9 @@ class ProcessTransport:
         term = tensor.to(self.device if nccl else "cpu").contiguous()
         work = _asked(dist.all_reduce, term, group=self.groups[devices], async_op=True)
         return _PendingWork(work, term, tensor.device)
+
+    def _is_in_order(self, peer: str) -> bool:
+        return self.in_order and self.device.type == self.devices[peer].type == "cuda"
 
     def _group(self, names: tuple[str, ...], backend: str) -> dist.ProcessGroup:
         ranks = sorted(self.rank_of[name] for name in names)

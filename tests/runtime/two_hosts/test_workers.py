@@ -22,7 +22,9 @@ from netsplit.cluster.probe import Samples, fit_link, probe_links
 from netsplit.experiment.calibration import located
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
+from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.resharding.reshard_piece import reshard_piece
 from netsplit.runtime.workers.handshake import KEY_VARIABLE
 from netsplit.runtime.workers.launch import external_command
 from netsplit.runtime.workers.pool import WorkerPool
@@ -123,6 +125,37 @@ def test_the_two_ways_of_a_link_do_not_share(pool: WorkerPool) -> None:
     alone = seconds_of(pool, ("cpu:0", "cpu:2"))
     assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:3", "cpu:1")) / alone < 1.3
     assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:0", "cpu:1")) / alone < 1.3  # stays on the host
+
+
+def _reshard(worker: Worker, plan: ReshardPlan) -> tuple[float, bool]:
+    """Seconds from a common begin to this worker's end, and whether all has arrived."""
+    whole = torch.arange(plan.shape[0], dtype=torch.float64)
+    piece = whole if worker.device.name == "cpu:0" else None
+    transport, kind = worker.transport(), torch.empty(0, dtype=torch.float64)
+    dist.barrier()
+    began = time.perf_counter()
+    new = reshard_piece(plan, worker.device.name, piece, transport, kind, TIMEOUT_S)
+    return time.perf_counter() - began, new is None or torch.equal(new, whole)
+
+
+def test_a_broadcast_and_sending_to_each_take_what_is_predicted(pool: WorkerPool, hosts: TwoHosts) -> None:
+    """From a device of a to both of b, by the link's given rate, which the one takes once, the other twice."""
+    network = Network.uniform({"a": NAMES[:2], "b": NAMES[2:]}, hosts.bytes_per_s, 1e9, 3e-4, 1e-4)
+    source, both = Layout(Mesh(("cpu:0",), (1,)), "R"), Layout(Mesh(("cpu:2", "cpu:3"), (2,)), "R")
+    elements = 2 * NBYTES // 8
+    plans = {
+        way: plan_reshard(source, both, (elements,), 8, network, way, chunks=16)
+        for way in ("broadcast", "send_receive")
+    }
+    taken: dict[str, list[float]] = {way: [] for way in plans}
+    for _ in range(5):
+        for way, plan in plans.items():
+            told = pool.call(_reshard, plan)
+            assert all(right for _, right in told)
+            taken[way].append(max(seconds for seconds, _ in told))
+    for way, plan in plans.items():
+        assert median(taken[way]) == pytest.approx(plan.seconds, rel=0.1), way
+    assert median(taken["send_receive"]) / median(taken["broadcast"]) > 1.7
 
 
 @pytest.mark.parametrize("name", ["chain", "u_shape", "tied"])

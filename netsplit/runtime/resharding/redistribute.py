@@ -1,0 +1,217 @@
+"""A DTensor from one device mesh to another, with other placements; and its gradient back.
+
+    mesh a                       mesh b
+    x  ──────── redistribute ──► y           every process of either mesh calls it
+    x.grad ◄──────────────────── y.grad      and takes part in backward
+
+`DTensor.redistribute` of torch 2.13 moves between placements of one mesh alone. Planned by `reshard/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement, Shard
+
+from netsplit.errors import ReshardError
+from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
+from netsplit.reshard.placements import mesh_from, spec_from
+from netsplit.runtime.resharding.meeting import Meeting, meeting_of
+from netsplit.runtime.resharding.reshard_piece import reshard_piece
+
+__all__ = ["redistribute"]
+
+
+def redistribute(
+    tensor: DTensor | None,
+    mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    *,
+    source: DeviceMesh | None = None,
+    network: Network | None = None,
+    timeout_s: float = 300.0,
+) -> DTensor:
+    """The tensor on another mesh, which may share processes with its own, bit for bit; differentiable.
+
+    All processes of both meshes call it, in the same order where they call it several times, and all take
+    part in the backward: one that is of the source alone has nothing to compute with the result, and calls
+    ``result.sum().backward()`` on its empty piece. Nothing else of NetSplit is needed for it.
+
+    Args:
+        tensor: on its mesh, without a partial sum. A process of the destination alone may give None and
+            `source`: shape, dtype and whether there is a gradient come from the source's first process.
+        mesh: the destination.
+        placements: there.
+        source: the tensor's mesh; only where a process has no tensor.
+        network: hosts and their cards, by rank, of the source's first process; None: the processes of a host
+            behind one card, all alike.
+        timeout_s: of each transfer.
+
+    Returns:
+        On a process that is not of the destination, a DTensor with an empty piece, as torch has them.
+
+    Raises:
+        ReshardError: a partial sum, meshes of two kinds of devices, processes that ask for different things.
+        WorkerError: a transfer was not over in time, or the other end is gone.
+    """
+    if tensor is None and source is None:
+        raise ReshardError("redistribute of no tensor needs source, the mesh on which it is: give that.")
+    origin = source if tensor is None else tensor.device_mesh
+    assert origin is not None
+    if origin.device_type != mesh.device_type:
+        raise ReshardError(
+            f"the tensor is on {origin.device_type} and is to go to {mesh.device_type}: move it there first."
+        )
+    own, ways = dist.get_rank(), (mesh_from(origin), mesh_from(mesh))
+    ranks = tuple(sorted({int(rank) for each in ways for rank in each.devices}))
+    if own not in ranks:
+        raise ReshardError(
+            f"rank {own} is of neither mesh, and has no part in a redistribution between them."
+        )
+    leader = int(ways[0].devices[0])
+    meeting = meeting_of(leader, ranks, _device(mesh), timeout_s)
+    said = _asked(tensor, ways, placements, network, meeting) if own == leader else None
+    task = meeting.told(said)
+    if task.wrong:
+        raise ReshardError(task.wrong)
+    meeting.plans.update(task.plans)
+    task.check(tensor, ways[1], placements)
+    carrier = _Carrier(task, meeting, timeout_s, _device(mesh))
+    moved = _Redistribute.apply(carrier.local(tensor), carrier)
+    stride = tuple(prod(max(size, 1) for size in task.shape[i + 1 :]) for i in range(len(task.shape)))
+    return DTensor.from_local(
+        moved, mesh, tuple(placements), run_check=False,
+        shape=torch.Size(task.shape) if task.shape else None, stride=stride or None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the leader says: what is to be moved, and how; or what is `wrong` with it.
+
+    Args:
+        there, back: keys of the plans of tensor and gradient.
+        plans: those that the others do not have yet.
+    """
+
+    wrong: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    has_gradient: bool = False
+    mesh: Mesh | None = None
+    placements: tuple[Placement, ...] = ()
+    there: Hashable = None
+    back: Hashable = None
+    plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
+
+    def check(self, tensor: DTensor | None, mesh: Mesh, placements: Sequence[Placement]) -> None:
+        """Raises ReshardError: this process asks for something else."""
+        own, leader = f"rank {dist.get_rank()}", "the source's first process"
+        if (mesh, asked := _normal(placements, self.shape)) != (self.mesh, self.placements):
+            assert self.mesh is not None
+            raise ReshardError(
+                f"{own} asks for {asked} on ranks {list(mesh.devices)}, {leader} for {self.placements} on "
+                f"{list(self.mesh.devices)}: give the same everywhere."
+            )
+        if tensor is not None and (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
+            raise ReshardError(
+                f"{own} has a tensor {list(tensor.shape)} of {tensor.dtype}, {leader} {list(self.shape)} of "
+                f"{self.dtype}: give the same everywhere."
+            )
+
+
+def _asked(
+    tensor: DTensor | None,
+    ways: tuple[Mesh, Mesh],
+    placements: Sequence[Placement],
+    network: Network | None,
+    meeting: Meeting,
+) -> _Asked:
+    if tensor is None:
+        return _Asked(wrong="the first process of the source has no tensor: give it there.")
+    shape, plans = tuple(tensor.shape), dict[Hashable, ReshardPlan]()
+
+    def planned(a: Layout, b: Layout) -> Hashable:
+        key = a, b, shape, tensor.dtype.itemsize, _figures(known)
+        if key not in meeting.plans:
+            plans[key] = plan_reshard(a, b, shape, tensor.dtype.itemsize, known)
+        return key
+
+    try:
+        known = network or meeting.network
+        a = Layout(ways[0], spec_from(tensor.placements, len(shape)))
+        b = Layout(ways[1], spec_from(placements, len(shape)))
+        has_gradient = tensor.requires_grad and torch.is_grad_enabled()
+        there, back = planned(a, b), planned(b, a) if has_gradient else None
+    except ReshardError as error:
+        return _Asked(wrong=str(error))
+    normal = _normal(placements, shape)
+    return _Asked("", shape, tensor.dtype, has_gradient, ways[1], normal, there, back, plans)
+
+
+@dataclass(frozen=True)
+class _Carrier:
+    """Moves this process's pieces, either way."""
+
+    task: _Asked
+    meeting: Meeting
+    timeout_s: float
+    device: torch.device
+
+    def local(self, tensor: DTensor | None) -> Tensor:
+        """This process's piece; an empty one to hang the result's gradient on, where it has none."""
+        if tensor is not None and tensor.device_mesh.get_coordinate() is not None:
+            return tensor.to_local()
+        return self.kind.new_empty(0).requires_grad_(self.task.has_gradient)
+
+    @property
+    def kind(self) -> Tensor:
+        return torch.empty(0, dtype=self.task.dtype, device=self.device)
+
+    def moved(self, key: Hashable, local: Tensor, otherwise: Sequence[int]) -> Tensor:
+        """The new piece; where this process gets none, an empty tensor of the shape `otherwise`."""
+        own, plan = dist.get_rank(), self.meeting.plans[key]
+        piece = local.detach() if own in plan.source.mesh.devices else None
+        transport, in_order = self.meeting.transport, self.device.type == "cuda"
+        new = reshard_piece(plan, own, piece, transport, self.kind, self.timeout_s, in_order)
+        return self.kind.new_zeros(otherwise) if new is None else new
+
+
+class _Redistribute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, carrier: _Carrier) -> Tensor:
+        ctx.carrier, ctx.shape = carrier, local.shape
+        return carrier.moved(carrier.task.there, local, (0,) if carrier.task.shape else ())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        carrier: _Carrier = ctx.carrier
+        return carrier.moved(carrier.task.back, gradient, ctx.shape), None
+
+
+def _figures(network: Network) -> Hashable:
+    """All that tells one network from another."""
+    tables = (network.host_of, network.nic, network.inside)
+    return *(tuple(each.items()) for each in tables), network.nic_latency_s, network.inside_latency_s
+
+
+def _normal(placements: Sequence[Placement], shape: tuple[int, ...]) -> tuple[Placement, ...]:
+    """With dimensions counted from the first."""
+    return tuple(
+        Shard(each.dim % len(shape)) if type(each) is Shard and shape else each for each in placements
+    )
+
+
+def _device(mesh: DeviceMesh) -> torch.device:
+    kind = torch.device(mesh.device_type)
+    return kind if kind.type == "cpu" else torch.device(kind.type, torch.accelerator.current_device_index())
