@@ -84,8 +84,8 @@ def _split(draft: Draft, split: Split) -> None:
     if 0 in sizes:
         raise call.error(
             axis,
-            f"it is in {len(sizes)} parts along the samples, of which a micro-batch has {graph.batch_size}: give "
-            "each micro-batch as many samples as there are parts, or more",
+            f"it is in {len(sizes)} parts along the samples, of which a micro-batch has {graph.batch_size}: "
+            "give each micro-batch as many samples as there are parts, or more",
         )
     sizes = split_sizes(call, axis, way.size, sizes, split.blocks)
     split_in(draft, split.node, axis, sizes, split.blocks)
