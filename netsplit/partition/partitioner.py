@@ -50,6 +50,7 @@ class Partitioner(ABC):
 
     name: str = ""
     respects_capacity: bool = True
+    cuts_operators: bool = False  # its answers may fit where no placement of whole operators does
     optimises: str = ""  # what the method itself minimises, in a few words
 
     def require(self, parameter: str, holds: bool, accepted: str) -> None:
@@ -87,7 +88,7 @@ class Partitioner(ABC):
 
     def check(self, problem: Problem) -> None:
         """Refuse what no method can place, before any work is done."""
-        if self.respects_capacity:
+        if self.respects_capacity and not self.cuts_operators:
             check_capacity(problem, self.name)
 
     @abstractmethod

@@ -125,7 +125,7 @@ class _Fitting:
         return min(self.told.values(), default=0.0) < self.total
 
     def run(self) -> Placement:
-        if self.binds:
+        if self.binds and not self.partitioner.cuts_operators:
             self._learn(*self._nearest_fill())
         if self.anew:
             self._as_if_there_were_room()

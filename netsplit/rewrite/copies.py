@@ -60,10 +60,15 @@ def copied_in(draft: Draft, name: str, copy: int) -> None:
             now[tag, k] = tag, own
     if not now:
         raise RewriteError(f"'{name}' ({node.kind}) has no parameters of which it could read copies.")
-    anchor = f"{name} (before)"
+    anchor, before = f"{name} (before)", {k: draft.layouts[k].dtype for k in node.outputs if k}
     draft.rename(name, anchor)
     draft.emit(replace(node, **renamed(node, now)), before=anchor)
     draft.remove(anchor)
+    if any(draft.layouts[k].dtype != dtype for k, dtype in before.items()):
+        raise RewriteError(
+            f"'{name}' ({node.kind}) cannot read copies of its parameters: autocast casts otherwise on the "
+            "devices that it was captured for than here."
+        )
 
 
 def reads_weights(draft: Draft, name: str) -> bool:

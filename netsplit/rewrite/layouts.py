@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 
 from netsplit.graph.analyse import kept_for_backward, storage_id
+from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, Variable
 from netsplit.graph.operators import mode_of, resolve
 from netsplit.graph.recording.record import Watched
@@ -96,6 +97,7 @@ class StandInRuns:
 
     def __init__(self, graph: Graph) -> None:
         self.initializers = graph.initializers
+        self.graph = graph
         self.mode = StandInMode()
         self.grad = any(variable.requires_grad for variable in graph.variables.values())
 
@@ -115,7 +117,7 @@ class StandInRuns:
                 return tensor
 
             args, kwargs = decoded(node, lambda tag, k: given[tag, k], "cpu")
-            with mode_of(node, "cpu"), Watched(keep, lambda tensor: tensor):
+            with autocast_of(self.graph, "cpu"), mode_of(node, "cpu"), Watched(keep, lambda tensor: tensor):
                 result = resolve(node.op)(*args, **kwargs)
         results = [result] if isinstance(result, Tensor) else list(result)
         roots = {storage_id(t): self._root(tag, k, layouts) for (tag, k), t in given.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.partition import METHODS, Auto, MTopo, NetSplitExact, Problem, Single
 from netsplit.partition.base import BOUND_FOR, MemoryRule
-from netsplit.partition.partitioner import Choice
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, proven_s
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
@@ -234,3 +234,26 @@ def test_a_method_is_not_told_twice_what_it_gave_too_much_for() -> None:
         decide(problem_of("chain", "gpipe", int(0.9 * peak_of_one("chain", "gpipe"))), claims)
     told = claims.told  # type: ignore[attr-defined]
     assert len(set(told)) == len(told) > 1
+
+
+@dataclass
+class Unanswered(Partitioner):
+    """Writes down what the devices may hold, and finds nothing."""
+
+    cuts_operators: bool = False
+    told: list[int] = field(default_factory=list)
+    name = "unanswered"
+
+    def choose(self, problem: Problem) -> Choice:
+        self.told.append(min(each.capacity_bytes for each in problem.cluster.devices))
+        raise InfeasibleError("nothing fits.")
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_what_packs_whole_operators_says_nothing_of_parts(cuts: bool) -> None:
+    """A method that cuts operators is told the capacities themselves, though no fill is within them."""
+    capacity = peak_of_one("chain", "single_batch") // 3
+    method = Unanswered(cuts)
+    with pytest.raises(InfeasibleError):
+        decide(problem_of("chain", "single_batch", capacity), method)
+    assert (method.told[0] == capacity) is cuts

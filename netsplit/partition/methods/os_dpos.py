@@ -71,6 +71,7 @@ class OsDpos(Partitioner):
 
     name = "os_dpos"
     optimises = "one step's time, greedily: dpos, with operators of its critical path in parts"
+    cuts_operators = True
 
     start: Start = "data_parallel"
     order: Order = "priority"
