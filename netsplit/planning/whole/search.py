@@ -41,8 +41,9 @@ METHODS_TRIED = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
 HEEDING = ("auto", "netsplit")  # that search within capacities
-STRUCTURES, ANSWERS, ORDERS, MOVED = 0.3, 0.45, 0.65, 0.78
+STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED = 0.3, 0.45, 0.6, 0.7, 0.82
 """Of the time, when each part ends at the latest; the rest is annealing's."""
+MOVED_AGAIN = 0.95  # what annealing leaves is for borders until then, and for an order
 FEW_ORDERS = 3  # schedules that all placements are tried under
 FEW = 10  # placements of all that were tried, whose other schedules are looked at
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
@@ -90,8 +91,9 @@ class WholeSearch:
         """Everything that the time allows; the judge has what came of it."""
         if self.method is None:
             self._structures(self._until(STRUCTURES))
+            self._orders(self._until(ORDERS))
         self._answers(self._until(ANSWERS))
-        self._orders(self._until(ORDERS))
+        self._orders(self._until(ORDERS_AGAIN))
         if self.judge.winner is None:
             self._squeeze()
         if self.method is None and self.judge.winner is not None:
@@ -99,7 +101,7 @@ class WholeSearch:
         if self.method is None:
             self._moves(self._until(MOVED))
             self._anneal()
-            self._moves(self.deadline)
+            self._moves(self._until(MOVED_AGAIN))
         self._search_order()
 
     def run_again(self) -> None:
@@ -262,8 +264,8 @@ class WholeSearch:
         return sorted(others, key=lambda each: each.in_flight(devices))[:1]
 
     def _orders(self, until: float) -> None:
-        """The other schedules: all of them for the best of every kind; the best of these for all placements, as
-        the one that those were tried under may not suit them; then all of them for the best placements."""
+        """The other schedules: all for the best of every kind; the best of these for all placements, as what
+        those were tried under may not suit them; then all for the best placements."""
         kinds = [tried for kind in KINDS if (tried := self.judge.best.get(kind)) is not None]
         self._under_all(kinds, until)
         names = self._best_orders()
@@ -293,8 +295,10 @@ class WholeSearch:
         return list(dict.fromkeys(names))[:FEW_ORDERS]
 
     def _by_load(self) -> list[tuple[float, Met]]:
-        """All placements, those whose busiest device has least to compute first, with its seconds."""
-        loads = [(self.judge.load_s(met.microbatches, met.placement), met) for met in self.judge.met.values()]
+        """All placements of several stages, those whose busiest device has least to compute first, with its
+        seconds."""
+        several = [met for met in self.judge.met.values() if len(set(met.placement.device_of.values())) > 1]
+        loads = [(self.judge.load_s(met.microbatches, met.placement), met) for met in several]
         return sorted(loads, key=lambda each: each[0])
 
     def _search_order(self) -> None:
