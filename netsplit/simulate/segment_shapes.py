@@ -36,7 +36,7 @@ class SegmentShapes:
             transients: of its device's kind.
         """
         known = _shapes_of(self.graph)
-        wanted = _Wanted(id(transients), self.training, segment, split, offloaded, transients)
+        wanted = _SegmentAsked(id(transients), self.training, segment, split, offloaded, transients)
         shape = known.get(wanted)
         if shape is None:
             deferred = deferrable_nodes(self.graph, segment.nodes) if split else frozenset[str]()
@@ -47,12 +47,12 @@ class SegmentShapes:
 
 
 @once_of
-def _shapes_of(graph: Graph) -> dict[_Wanted, SegmentMemory]:
+def _shapes_of(graph: Graph) -> dict[_SegmentAsked, SegmentMemory]:
     return {}
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _SegmentAsked:
     """What a segment's bytes depend on; transients by identity, and held so that it stays theirs."""
 
     identity: int

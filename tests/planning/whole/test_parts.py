@@ -44,6 +44,12 @@ def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
     assert all(SCHEDULES[name]().update_every is None for name in names)
     assert {schedule.microbatches for schedule in AutoSchedule().orders(4)} == {4}
     assert [each.name for each in AutoSchedule(schedules=["gpipe"]).orders(4)] == ["gpipe"]
+    for counts in (None, [1, 4]):
+        whole = AutoSchedule(microbatches=counts, schedules=["single_batch"])
+        assert whole.counts(8, 4) == (1,)
+        assert [each.name for each in whole.orders(1)] == ["single_batch"]
+        with pytest.raises(ConfigError, match="does not cut batches"):
+            whole.orders(4)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,7 @@ def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
         ({"microbatches": True}, "schedule.microbatches is True"),
         ({"microbatches": [[2]]}, "schedule.microbatches is [[2]]"),
         ({"microbatches": {"m": 2}}, "schedule.microbatches is {'m': 2}"),
+        ({"microbatches": 4, "schedules": ["single_batch"]}, "'single_batch' alone, which does not cut"),
         ({"schedules": []}, "schedule.schedules is []"),
         ({"schedules": "1f1b"}, "schedule.schedules is '1f1b'"),
         ({"schedules": 2}, "schedule.schedules is 2"),
