@@ -2,7 +2,8 @@
 
     for every number of micro-batches:  a line cut into stages for groups of devices  ──┐
                                         answers of methods that take no long           ├─► simulated ─► best
-    for the best of these:              every schedule; every cut moved                ─┤   of every kind
+    for all of these that may be best:  the schedules that are best so far             ─┤   of every kind
+    for the best of them:               every schedule; every cut moved                ─┤
     for the best of all:                `auto`, annealed under its schedule            ─┘
 
 Where nothing fits by then, methods that heed capacities are asked for what keeps least. What cannot be better
