@@ -221,6 +221,10 @@ class Graph:
         """What `once_of` a graph was derived from it, by the function and its other arguments."""
         return {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was derived, which may be larger than the graph."""
+        return {name: value for name, value in self.__dict__.items() if name != "derived"}
+
     @cached_property
     def wholes(self) -> dict[str, Initializer]:
         """Parameters and buffers by the model's own names, those in parts too."""

@@ -8,6 +8,7 @@ of all copies of a weight that its nodes read: in a placed graph they have one n
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,13 +17,32 @@ from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once
 
 __all__ = ["insert_transfers"]
 
+_KEPT = 4  # placed graphs of a graph
+
 
 def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph, dict[str, str]]:
     """The graph with transfer nodes, and the device of every node in it.
 
     A transfer node's arguments are the variable and the name of the device that receives it. Input
-    variables need none: every device is fed what it reads.
+    variables need none: every device is fed what it reads. The last few placed graphs are kept, as one
+    placement is often compiled under several schedules.
     """
+    known, where = _last_placed(graph), tuple(device_of[name] for name in graph.nodes)
+    found = known.get(where)
+    if found is None:
+        found = known[where] = _with_transfers(graph, device_of)
+        if len(known) > _KEPT:
+            known.popitem(last=False)
+    return found[0], dict(found[1])
+
+
+@once_of
+def _last_placed(graph: Graph) -> OrderedDict[tuple[str, ...], tuple[Graph, dict[str, str]]]:
+    """By the device of every node."""
+    return OrderedDict()
+
+
+def _with_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph, dict[str, str]]:
     graph = _held_once(graph)
     nodes: dict[str, Node] = {}
     variables = dict(graph.variables)

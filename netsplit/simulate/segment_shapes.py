@@ -1,35 +1,30 @@
-"""The bytes inside segments, made once for all programs of a graph that have the same ones.
+"""The bytes inside segments, made once for all programs of a placed graph that have the same ones.
 
-Plans that are compared differ in their schedule, or in one border: most of their segments are those of the
-plan before.
+Plans that are compared differ in their schedule alone, or in what they compute again: most of their segments
+are those of the plan before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, once_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.simulate.segment_memory import SegmentMemory
 
 __all__ = ["SegmentShapes"]
 
-_KEPT = 128  # segments
-_LARGE = 2_000  # nodes, beyond which a segment is not kept
-
 
 @dataclass(frozen=True)
 class SegmentShapes:
-    """Of one graph; `own` are its `storage_bytes`."""
+    """Of one placed graph; `own` are its `storage_bytes`."""
 
     graph: Graph
     training: bool
     own: dict[str, int]
-    large: dict[_Wanted, SegmentMemory] = field(default_factory=dict)
 
     def of(
         self, segment: Segment, split: bool, transients: Mapping[str, NodeBytes], offloaded: bool
@@ -40,37 +35,29 @@ class SegmentShapes:
             split: whether its backwards are in two parts.
             transients: of its device's kind.
         """
-        ids = (id(self.graph), id(transients))
-        wanted = _Wanted(ids, self.training, segment, split, offloaded, self.graph, self.own, transients)
-        if len(segment.nodes) <= _LARGE:
-            return _kept(wanted)
-        if wanted not in self.large:
-            self.large[wanted] = wanted.made()
-        return self.large[wanted]
+        known = _shapes_of(self.graph)
+        wanted = _SegmentAsked(id(transients), self.training, segment, split, offloaded, transients)
+        shape = known.get(wanted)
+        if shape is None:
+            deferred = deferrable_nodes(self.graph, segment.nodes) if split else frozenset[str]()
+            shape = known[wanted] = SegmentMemory(
+                self.graph, self.training, segment, self.own, deferred, transients, offloaded
+            )
+        return shape
+
+
+@once_of
+def _shapes_of(graph: Graph) -> dict[_SegmentAsked, SegmentMemory]:
+    return {}
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What a segment's bytes depend on. Graph and transients are told by identity, and held so that it is
-    theirs."""
+class _SegmentAsked:
+    """What a segment's bytes depend on; transients by identity, and held so that it stays theirs."""
 
-    ids: tuple[int, int]
+    identity: int
     training: bool
     segment: Segment
     split: bool
     offloaded: bool
-    graph: Graph = field(compare=False)
-    own: dict[str, int] = field(compare=False)
     transients: Mapping[str, NodeBytes] = field(compare=False)
-
-    def made(self) -> SegmentMemory:
-        nodes = self.segment.nodes
-        deferred = deferrable_nodes(self.graph, nodes) if self.split else frozenset()
-        return SegmentMemory(
-            self.graph, self.training, self.segment, self.own, deferred, self.transients, self.offloaded
-        )
-
-
-@lru_cache(maxsize=_KEPT)
-def _kept(wanted: _Wanted) -> SegmentMemory:
-    return wanted.made()

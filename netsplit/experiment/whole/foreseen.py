@@ -67,6 +67,10 @@ class Foreseen:
     variable_copies: int | None = None
     memory: MemoryRule = "lifetimes"
 
+    def __post_init__(self) -> None:
+        if not self.batch.samples:
+            raise ConfigError("the batch has no samples: give one of the size to train with.")
+
     def planner(self, schedule: Schedule) -> Planner:
         """The planner under a schedule, whose micro-batches are equal.
 

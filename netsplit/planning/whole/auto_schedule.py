@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeGuard
 
 from netsplit.config import check_switches, suggest
 from netsplit.errors import ConfigError
-from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.program.schedules import SCHEDULES, Schedule, SingleBatch
 
 __all__ = ["AutoSchedule", "microbatch_counts"]
 
@@ -66,23 +66,45 @@ class AutoSchedule:
                 raise ConfigError(
                     f"schedule.schedules has {each!r}, which is none: {suggest(str(each), SCHEDULES)}"
                 )
+        if self._whole and given is not None and 1 not in listed:
+            raise _uncut(given)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether no schedule is open that cuts batches."""
+        return self.schedules is not None and set(self.schedules) == {SingleBatch.name}
 
     def counts(self, batch_size: int, devices: int) -> tuple[int, ...]:
         """Numbers of micro-batches to look at, ascending; of those given, the ones that a batch can make."""
         given = self.microbatches
+        if self._whole:
+            return (1,)
         if given is None:
             return microbatch_counts(batch_size, devices)
         wanted = [given] if isinstance(given, int) else given
         return tuple(sorted({-(-batch_size // -(-batch_size // min(m, batch_size))) for m in wanted}))
 
     def orders(self, microbatches: int) -> list[Schedule]:
-        """The schedules to choose from, for that many micro-batches."""
+        """The schedules to choose from, for that many micro-batches.
+
+        Raises:
+            ConfigError: none that is open cuts batches.
+        """
+        if microbatches > 1 and self._whole:
+            raise _uncut(microbatches)
         names = SYNCHRONOUS if self.schedules is None else tuple(self.schedules)
         if microbatches > 1:
-            names = tuple(name for name in names if name != "single_batch") or names
+            names = tuple(name for name in names if name != SingleBatch.name)
         elif self.schedules is None:
-            names = ("single_batch", "gpipe")
+            names = (SingleBatch.name, "gpipe")
         return [_made(name, microbatches) for name in names]
+
+
+def _uncut(microbatches: object) -> ConfigError:
+    return ConfigError(
+        f"schedule.microbatches is {microbatches!r}, and schedule.schedules has 'single_batch' alone, which "
+        "does not cut batches: name a schedule that does, or leave one of the two out."
+    )
 
 
 def _is_number(given: object) -> bool:

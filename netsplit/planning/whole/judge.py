@@ -189,11 +189,10 @@ class Judge:
         return self.winner is None or self.pace.affords(problem, schedule, placement)
 
     def _worth_recomputing(self, tried: Tried) -> bool:
-        """Not what takes as long as the best of its kind without that: it does not get faster by it."""
+        """It gets no faster by that: so what is faster than the best, or where nothing of its kind fits."""
         known = self.best.get(tried.kind)
-        if known is not None and known.fits and tried.iteration_s >= known.iteration_s:
-            return False
-        return self.recompute
+        first = known is None or not known.fits
+        return self.recompute and (first or tried.iteration_s < self.best_s)
 
     def _recomputed(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
         """With activations computed again, where there is time for that and it is worth something."""

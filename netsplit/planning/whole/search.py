@@ -2,7 +2,8 @@
 
     for every number of micro-batches:  a line cut into stages for groups of devices  ──┐
                                         answers of methods that take no long           ├─► simulated ─► best
-    for the best of these:              every schedule; every cut moved                ─┤   of every kind
+    for all of these that may be best:  the schedules that are best so far             ─┤   of every kind
+    for the best of them:               every schedule; every cut moved                ─┤
     for the best of all:                `auto`, annealed under its schedule            ─┤
     where they may be:                  operators in parts, as `auto` has them         ─┘
 
@@ -44,8 +45,9 @@ METHODS_TRIED = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
 HEEDING = ("auto", "netsplit")  # that search within capacities
-STRUCTURES, ANSWERS, ORDERS, MOVED = 0.3, 0.45, 0.65, 0.78
+STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED = 0.3, 0.45, 0.6, 0.7, 0.82
 """Of the time, when each part ends at the latest; the rest is annealing's."""
+MOVED_AGAIN = 0.95  # what annealing leaves is for borders until then, and for an order
 FEW_ORDERS = 3  # schedules that all placements are tried under
 FEW = 10  # placements of all that were tried, whose other schedules are looked at
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
@@ -111,8 +113,9 @@ class WholeSearch:
     def _whole_operators(self) -> None:
         if self.method is None:
             self._structures(self._until(STRUCTURES))
+            self._orders(self._until(ORDERS))
         self._answers(self._until(ANSWERS))
-        self._orders(self._until(ORDERS))
+        self._orders(self._until(ORDERS_AGAIN))
         if self.judge.winner is None:
             self._squeeze()
         if self.method is None and self.judge.winner is not None:
@@ -120,7 +123,7 @@ class WholeSearch:
         if self.method is None:
             self._moves(self._until(MOVED))
             self._anneal()
-            self._moves(self.deadline)
+            self._moves(self._until(MOVED_AGAIN))
 
     def run_again(self) -> None:
         """For as long again, as what was tried was refused."""
@@ -282,8 +285,8 @@ class WholeSearch:
         return sorted(others, key=lambda each: each.in_flight(devices))[:1]
 
     def _orders(self, until: float) -> None:
-        """The other schedules: all for the best of every kind; the best of these for all placements, as the one
-        that those were tried under may not suit them; then all for the best placements."""
+        """The other schedules: all for the best of every kind; the best of these for all placements, as what
+        those were tried under may not suit them; then all for the best placements."""
         kinds = [tried for kind in KINDS if (tried := self.judge.best.get(kind)) is not None]
         self._under_all(kinds, until)
         names = self._best_orders()
@@ -313,8 +316,10 @@ class WholeSearch:
         return list(dict.fromkeys(names))[:FEW_ORDERS]
 
     def _by_load(self) -> list[tuple[float, Met]]:
-        """All placements, those whose busiest device has least to compute first, with its seconds."""
-        loads = [(self.judge.load_s(met.microbatches, met.placement), met) for met in self.judge.met.values()]
+        """All placements of several stages, those whose busiest device has least to compute first, with its
+        seconds."""
+        several = [met for met in self.judge.met.values() if len(set(met.placement.device_of.values())) > 1]
+        loads = [(self.judge.load_s(met.microbatches, met.placement), met) for met in several]
         return sorted(loads, key=lambda each: each[0])
 
     def _search_order(self) -> None:

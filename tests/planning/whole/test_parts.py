@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule, microbatch_counts
-from netsplit.planning.whole.lines.stages import stages_of_line
+from netsplit.planning.whole.lines.line import NodeLine
+from netsplit.planning.whole.lines.stages import StageCosts, stages_of_line
 from netsplit.planning.whole.lines.structures import device_counts, groupings
 from netsplit.program.schedules import SCHEDULES
+from tests.planning.whole.test_search import problem_of
 
 
 @given(st.integers(1, 512), st.integers(1, 64))
@@ -41,6 +44,12 @@ def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
     assert all(SCHEDULES[name]().update_every is None for name in names)
     assert {schedule.microbatches for schedule in AutoSchedule().orders(4)} == {4}
     assert [each.name for each in AutoSchedule(schedules=["gpipe"]).orders(4)] == ["gpipe"]
+    for counts in (None, [1, 4]):
+        whole = AutoSchedule(microbatches=counts, schedules=["single_batch"])
+        assert whole.counts(8, 4) == (1,)
+        assert [each.name for each in whole.orders(1)] == ["single_batch"]
+        with pytest.raises(ConfigError, match="does not cut batches"):
+            whole.orders(4)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +63,7 @@ def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
         ({"microbatches": True}, "schedule.microbatches is True"),
         ({"microbatches": [[2]]}, "schedule.microbatches is [[2]]"),
         ({"microbatches": {"m": 2}}, "schedule.microbatches is {'m': 2}"),
+        ({"microbatches": 4, "schedules": ["single_batch"]}, "'single_batch' alone, which does not cut"),
         ({"schedules": []}, "schedule.schedules is []"),
         ({"schedules": "1f1b"}, "schedule.schedules is '1f1b'"),
         ({"schedules": 2}, "schedule.schedules is 2"),
@@ -97,6 +107,32 @@ def test_groups_take_every_device_once_and_numbers_of_devices_fall(count: int, r
     assert counts[0] == count
     assert 1 in counts[:2]
     assert all(p > q for p, q in pairwise(counts[2:]))
+
+
+def test_a_run_computes_as_much_of_its_forward_again_as_it_lacks_room_for() -> None:
+    """More room is never slower; with none to spare a stage takes up to a whole forward more."""
+    problem = problem_of("chain", 4, 2)
+    line, groups = NodeLine.of(problem), ((0,), (1,))
+    most = int(line.state_bytes[-1] + 4 * line.saved_bytes[-1])
+
+    def period_s(capacity: int, recompute: bool = True) -> Any:
+        devices = tuple(replace(each, capacity_bytes=capacity) for each in problem.cluster.devices)
+        there = problem.moved_to(replace(problem.cluster, devices=devices), problem.costs)
+        return StageCosts(there, line, 4, recompute, added=False).period_s(groups, 0)
+
+    roomy = period_s(most)
+    rooms = [period_s(int(part * most)) for part in np.linspace(0.0, 1.0, 21)]
+    for tight, wider in pairwise(rooms):
+        assert (wider <= tight).all()
+    again = line.between("forward_s", 0)
+    shares = []
+    for each in rooms:
+        fits = np.isfinite(each)
+        shares.append((each[fits] - roomy[fits]) / again[fits])
+    assert all(((share >= 0) & (share <= 1 + 1e-9)).all() for share in shares)
+    assert any(((share > 0.05) & (share < 0.95)).any() for share in shares)
+    kept = [period_s(int(part * most), recompute=False) for part in np.linspace(0.0, 1.0, 21)]
+    assert all((np.isinf(each) | (each == roomy)).all() for each in kept)
 
 
 class _Periods:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.cluster.local import parse_bytes
-from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.graph.batches.batch import Batch
@@ -128,6 +128,12 @@ def test_where_nothing_fits_one_sentence_says_what_the_nearest_plan_lacks() -> N
     assert "micro-batches" in said
     assert "bytes" in said
     assert "\n" not in said
+
+
+def test_a_batch_without_samples_is_refused() -> None:
+    for schedule in (netsplit.AutoSchedule(), GPipe(2)):
+        with pytest.raises(ConfigError, match="the batch has no samples"):
+            netsplit.plan(model(), nn.CrossEntropyLoss(), batch(0), cluster(2), schedule=schedule)
 
 
 class Wide(nn.Module):

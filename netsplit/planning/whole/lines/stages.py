@@ -209,7 +209,7 @@ def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int)
     priority = topological_priority(problem.graph, key)
     report = SolverReport("heuristic", 0.0)
     cuts = _cuts_of(stages, priority)
-    return Placement(_words(cut), where, priority, report, _replicated(stages), cuts)
+    return Placement(_words(cut, stages), where, priority, report, _replicated(stages), cuts)
 
 
 def _least_work_s(costs: StageCosts, groups: Sequence[Group]) -> float:
@@ -238,9 +238,9 @@ def _cuts_of(stages: tuple[Stage, ...], priority: Mapping[str, int]) -> tuple[st
     )
 
 
-def _words(cut: LineStages) -> str:
-    """As "4 stages x 2 replicas"."""
-    sizes = [len(group) for group in cut.groups]
+def _words(cut: LineStages, stages: Sequence[Stage]) -> str:
+    """As "4 stages x 2 replicas"; of devices that have micro-batches."""
+    sizes = [len(stage.devices) for stage in stages]
     if cut.folded:
         back = cut.groups[: len(sizes) // 2] == cut.groups[: len(sizes) // 2 - 1 : -1]
         return f"{len(sizes)} stages {'in a V' if back else 'in two rounds'}"
