@@ -297,9 +297,10 @@ class Session:
             )
 
         def planner(plan: WholePlan, alike: bool) -> Planner:
+            costs = sizes.problem(plan.schedule.microbatches).costs  # the plan's may be of parts
             made = self.planner(
                 model, loss, batch, plan.schedule, optimizer, clip_norm, autocast, learning_rate, ema_decay,
-                max_programs, check, on_nonfinite, weights, offload, plan.plan.problem.costs, alike,
+                max_programs, check, on_nonfinite, weights, offload, costs, alike,
             )  # fmt: skip
             return replace(made, decided=plan)
 

@@ -95,8 +95,11 @@ class Plan:
 
     @property
     def status(self) -> Status:
-        """With respect to the asked objective, which is not always the method's own."""
-        if self.gap is not None and self.gap <= PROVED:
+        """With respect to the asked objective, which is not always the method's own.
+
+        None of operators in parts is optimal: its bound is of these parts, and others may be cut.
+        """
+        if self.gap is not None and self.gap <= PROVED and not self.placement.rewrites:
             return "optimal"
         own = self.placement.report.status
         return "feasible" if own == "optimal" else own

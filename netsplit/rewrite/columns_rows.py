@@ -14,6 +14,7 @@ Parallelism", 2019, section 3.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -23,6 +24,7 @@ from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.draft import Draft
 from netsplit.rewrite.records import Split, proportioned
+from netsplit.rewrite.replay import applied
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
 
@@ -97,14 +99,17 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
     while True:
         splits = {split.node: split for each in left for split in each.splits(parts)}
         ordered = tuple(splits[node.name] for node in graph if node.name in splits)
+        with suppress(RewriteError):
+            applied(graph, (*graph.rewrites, *ordered))  # is kept, for whoever takes these
+            return ordered
         refused = _refused(graph, ordered)
         if not refused:
-            return ordered
+            return ()
         left = [each for each in left if refused not in each.cuts]
 
 
 def _refused(graph: Graph, splits: Sequence[Split]) -> str:
-    """The first operator that cannot be cut so after all; "" for none."""
+    """The first operator that cannot be cut so after all; "" where none is refused by itself."""
     draft = Draft(graph)
     for each in splits:
         try:

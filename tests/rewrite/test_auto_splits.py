@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Auto
 from netsplit.program import GPipe
 from netsplit.rewrite import Split
+from netsplit.training.parallel import ParallelModel
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
 from tests.workers import Pools, lent_to_sessions
@@ -81,28 +83,46 @@ MODELS = {
 }
 
 
+def given(case: Layered, workers: int) -> dict[str, Any]:
+    spec = netsplit.cpu_cluster(workers, capacity=case.capacity(workers))
+    spec = replace(spec, latency_s=1e-5, bandwidth=1e9, timeout_s=30.0)
+    return {"cluster": spec, "optimizer": SGD, "progress": False}
+
+
+def assert_trained(case: Layered, trained: ParallelModel, batches: list[Any]) -> None:
+    """In parts, and as a plain loop with micro-batches of four samples."""
+    wanted = plain_loop(case.fresh(), LOSS, batches, 4, SGD)
+    splits = [each for each in trained.plan.placement.rewrites if isinstance(each, Split)]
+    assert any(sum(each.sizes) == case.wide for each in splits)
+    losses = [trained.train_batch(*batch) for batch in batches]
+    assert losses == pytest.approx(wanted.losses, rel=1e-9)
+    state = trained.state_dict()
+    for k, tensor in wanted.state.items():
+        torch.testing.assert_close(state[k], tensor, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer_that_fits_nowhere_is_trained_in_parts(name: str, workers: int, pools: Pools) -> None:
     case = MODELS[name]
-    spec = replace(
-        netsplit.cpu_cluster(workers, capacity=case.capacity(workers)),
-        latency_s=1e-5,
-        bandwidth=1e9,
-        timeout_s=30.0,
-    )
-    given = {"cluster": spec, "schedule": GPipe(2), "optimizer": SGD, "progress": False}
+    options = given(case, workers) | {"schedule": GPipe(2)}
     batches = [case.batch(seed) for seed in range(3)]
-    wanted = plain_loop(case.fresh(), LOSS, batches, 4, SGD)
     with lent_to_sessions(pools):
         with pytest.raises(InfeasibleError, match=r"auto finds no placement that fits on cluster .* missing"):
-            netsplit.parallelize(case.fresh(), LOSS, batches[0], partitioner=SEARCH, **given)
-        in_parts = replace(SEARCH, splits=True)
-        with netsplit.parallelize(case.fresh(), LOSS, batches[0], partitioner=in_parts, **given) as trained:
-            splits = [each for each in trained.plan.placement.rewrites if isinstance(each, Split)]
-            assert any(sum(each.sizes) == case.wide for each in splits)
-            losses = [trained.train_batch(*batch) for batch in batches]
-            state = trained.state_dict()
-    assert losses == pytest.approx(wanted.losses, rel=1e-9)
-    for k, tensor in wanted.state.items():
-        torch.testing.assert_close(state[k], tensor, rtol=1e-9, atol=1e-9)
+            netsplit.parallelize(case.fresh(), LOSS, batches[0], partitioner=SEARCH, **options)
+        parts = replace(SEARCH, splits=True)
+        with netsplit.parallelize(case.fresh(), LOSS, batches[0], partitioner=parts, **options) as trained:
+            assert_trained(case, trained, batches)
+
+
+def test_a_whole_plan_trains_it_in_parts_too(pools: Pools) -> None:
+    case = MODELS["wide"]
+    open_ = netsplit.AutoSchedule(microbatches=2, time_limit_s=3.0, splits=True)
+    batches = [case.batch(seed) for seed in range(3)]
+    with (
+        lent_to_sessions(pools),
+        netsplit.parallelize(case.fresh(), LOSS, batches[0], schedule=open_, **given(case, 2)) as trained,
+    ):
+        assert trained.whole_plan is not None
+        assert trained.whole_plan.frontier[0].kind == "parts"
+        assert_trained(case, trained, batches)

@@ -45,6 +45,7 @@ METHODS: tuple[Partitioner, ...] = (
 WHOLE = 0.6  # of the time, for whole operators
 FASTT, JUDGED = 0.7, 0.5  # of the rest, when os_dpos and structures have ended; then it is annealed
 ANNEALED = 2  # of what was judged
+PART_S = 0.005  # for each part that is made, until it is known
 WIDE = 0.5  # times the bytes of the widest chain, from which others are cut with it
 
 
@@ -183,7 +184,7 @@ def _asked(
     if known is not None and known.rewrites != problem.graph.rewrites:
         yield "what is known", known.rewrites, known
     seen: set[tuple[Rewrite, ...]] = set()
-    part_s, left_out = 0.0, False
+    part_s, left_out = PART_S, False
     for each in structures(problem):
         began = time.perf_counter()
         if began + part_s * each.parts > until(JUDGED):
