@@ -1,9 +1,8 @@
 """From a layout to a layout: the plan, with what it is predicted to take and what nothing can be below.
 
-plan = plan_reshard(Layout(left, "S0R"), Layout(right, "RS0"), (1024, 512), itemsize=4, network=network)
-print(plan.summary())
+    layouts ──unit_tasks──► slices ──HostTask──► senders and order ──strategy──► hops ──hop_times──► seconds
 
-layouts ──unit_tasks──► slices ──HostTask──► senders and order ──strategy──► hops ──hop_times──► seconds
+`plan_reshard` makes one.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ReshardPlan:
         strategy, order: by name, as they were chosen.
         tasks: unit tasks; those without receivers have no hops, but may have keepers.
         senders: of every task, the device that sends it first.
-        hops: in the order in which cards and devices do them; `Hop.task` is an index into `tasks`.
+        hops: in the order in which NICs and devices do them; `Hop.task` is an index into `tasks`.
         times: seconds from the beginning at which each hop starts and ends, predicted.
         bound_s: no way from the one layout to the other takes less, by any strategy and in any order.
     """
@@ -66,7 +65,7 @@ class ReshardPlan:
 
     @cached_property
     def nic_bytes(self) -> dict[str, tuple[int, int]]:
-        """Host -> bytes that its card sends and receives."""
+        """Host -> bytes that its NIC sends and receives."""
         host_of = self.network.host_of
         totals = {
             host_of[device]: [0, 0]
@@ -175,7 +174,7 @@ def _tried(
 def host_tasks(
     tasks: Sequence[UnitTask], itemsize: int, network: Network, strategy: str
 ) -> dict[int, HostTask]:
-    """Index -> a task of `inside_apart` that passes cards, as hosts see it; seconds without latencies."""
+    """Index -> a task of `inside_apart` that passes NICs, as hosts see it; seconds without latencies."""
     seen = {}
     for index, task in enumerate(tasks):
         havers, groups = by_hosts(task.senders, network), by_hosts(task.receivers, network)

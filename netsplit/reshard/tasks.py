@@ -64,7 +64,7 @@ def _within(inner: Box, outer: Box) -> bool:
 def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
     """The same, with receivers on hosts that have the slice already as tasks of their own, one a host.
 
-    So that nothing passes a card for a host that has it; the others come first, in their order.
+    So that nothing passes a NIC for a host that has it; the others come first, in their order.
     """
     across, inside = [], []
     for task in tasks:

@@ -93,7 +93,7 @@ def test_every_element_arrives_where_its_layout_has_it(plan: ReshardPlan) -> Non
 def test_meshes_may_share_devices_and_hosts(
     specs: tuple[str, str], shape: tuple[int, int], shift: int, strategy: str
 ) -> None:
-    """What a device has already it keeps, and nothing passes a card for a host that has it."""
+    """What a device has already it keeps, and nothing passes a NIC for a host that has it."""
     left = Mesh(tuple(range(6)), (3, 2))
     right = Mesh(tuple((shift + 5 - i) % 12 for i in range(6)), (2, 3))
     hosts = {f"host {i}": range(3 * i, 3 * i + 3) for i in range(4)}
