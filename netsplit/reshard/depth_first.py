@@ -2,10 +2,10 @@
 
 Tasks are placed by the seconds at which they start, so that each schedule is met once. A branch ends where
 
-    what a card has done and must still do      the sum over its tasks that are left (AlpaComm, equation 4)
+    what a NIC has done and must still do       the sum over its tasks that are left (AlpaComm, equation 4)
     what all senders have done and must do      together, over their number
 
-is not below the best schedule that is known, or where the same cards were as free with the same tasks left.
+is not below the best schedule that is known, or where the same NICs were as free with the same tasks left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Partial:
     """A partial schedule, and the ways on that are not yet tried."""
 
     left: int  # bits of tasks
-    free: tuple[float, ...]  # of every card, sending ones first
+    free: tuple[float, ...]  # of every NIC, sending ones first
     start: float
     place: tuple[int, int]  # the last task and its sender
     ways: Iterator[tuple[float, int, int]] = field(default_factory=lambda: iter(()))
@@ -48,12 +48,12 @@ class _OrderSearch:
         self.senders = [[senders.index(host) for host in task.senders] for task in tasks]
         self.receivers = [[self.outs + receivers.index(host) for host in task.receivers] for task in tasks]
         self.least = [min(task.seconds) for task in tasks]
-        self.cards = self.outs + len(receivers)
+        self.nics = self.outs + len(receivers)
         self.alike = [tasks.index(task) for task in tasks]
         self.seen: set[tuple[int, tuple[float, ...], float, int]] = set()
 
     def run(self) -> HostSchedule:
-        root = _Partial((1 << len(self.tasks)) - 1, (0.0,) * self.cards, 0.0, (-1, 0))
+        root = _Partial((1 << len(self.tasks)) - 1, (0.0,) * self.nics, 0.0, (-1, 0))
         at_least = self._at_least(root.left, root.free)
         root.ways = self._ways(root)
         stack = [root]
@@ -83,9 +83,9 @@ class _OrderSearch:
             if not node.left >> i & 1 or self.alike[i] in offered:
                 continue
             offered.add(self.alike[i])
-            into = max((node.free[card] for card in self.receivers[i]), default=0.0)
-            for s, card in enumerate(self.senders[i]):
-                start = max(into, node.free[card], node.start)
+            into = max((node.free[nic] for nic in self.receivers[i]), default=0.0)
+            for s, nic in enumerate(self.senders[i]):
+                start = max(into, node.free[nic], node.start)
                 if (start, i) > (node.start, node.place[0]):
                     ways.append((start, i, s))
         return iter(sorted(ways, key=lambda way: (way[0], -self.tasks[way[1]].seconds[way[2]], way[1:])))
@@ -93,18 +93,18 @@ class _OrderSearch:
     def _child(self, node: _Partial, start: float, i: int, s: int) -> _Partial:
         end = start + self.tasks[i].seconds[s]
         held = {self.senders[i][s], *self.receivers[i]}
-        free = tuple(end if card in held else max(at, start) for card, at in enumerate(node.free))
+        free = tuple(end if nic in held else max(at, start) for nic, at in enumerate(node.free))
         return _Partial(node.left & ~(1 << i), free, start, (i, s))
 
     def _at_least(self, left: int, free: Sequence[float]) -> float:
-        """When the cards can have done what is left."""
+        """When the NICs can have done what is left."""
         busy = list(free)
         sending = sum(free[: self.outs])
         for i, seconds in enumerate(self.least):
             if left >> i & 1:
                 sending += seconds
-                for card in self.receivers[i]:
-                    busy[card] += seconds
+                for nic in self.receivers[i]:
+                    busy[nic] += seconds
                 if len(self.senders[i]) == 1:
                     busy[self.senders[i][0]] += seconds
         return max(*busy, sending / self.outs)

@@ -29,7 +29,7 @@ def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: f
     unit = known.seconds / _UNITS
     cp = cp_model.CpModel()
     total = cp.new_int_var(0, _UNITS + len(tasks), "total")
-    cards: dict[tuple[str, bool], list[Any]] = defaultdict(list)
+    nics: dict[tuple[str, bool], list[Any]] = defaultdict(list)
     begins, sends = [], []
     for i, task in enumerate(tasks):
         begin = cp.new_int_var(0, _UNITS + len(tasks), "")
@@ -39,14 +39,14 @@ def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: f
         for s, sender in enumerate(senders):
             units = round(task.seconds[s] / unit)
             interval = cp.new_optional_fixed_size_interval_var(begin, units, sender, "")
-            cards[task.senders[s], True].append(interval)
+            nics[task.senders[s], True].append(interval)
             for host in task.receivers:
-                cards[host, False].append(interval)
+                nics[host, False].append(interval)
             cp.add(total >= begin + units).only_enforce_if(sender)
             cp.add_hint(sender, s == known.chosen[i])
         begins.append(begin)
         sends.append(senders)
-    for intervals in cards.values():
+    for intervals in nics.values():
         cp.add_no_overlap(intervals)
     cp.minimize(total)
     solver = cp_sat_solver(600.0, seed, 1)

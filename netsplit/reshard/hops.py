@@ -7,7 +7,7 @@ A hosts of B receivers each, t seconds for the slice between two hosts, K chunks
     global_allgather   an (A B)-th of it to every receiver, then around a ring               2 t - t / (A B)
     broadcast          chunks along a chain of all receivers, passed on as they come         t + (A - 1) t / K
 
-The paper has 2 t for the third. On one host (A = 1) its ring passes no card: t.
+The paper has 2 t for the third. On one host (A = 1) its ring passes no NIC: t.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def strategy_named(name: str) -> Strategy:
 
 
 def times_sent(strategy: str, hosts: int, receivers: int) -> float:
-    """For how many times the slice's own seconds a strategy holds the cards: the table above, for large K."""
+    """For how many times the slice's own seconds a strategy holds the NICs: the table above, for large K."""
     match strategy:
         case "send_receive":
             return float(receivers)

@@ -1,8 +1,8 @@
 """Who sends which unit task, and in which order: between hosts alone (AlpaComm, equations 1 to 3).
 
-A unit task holds the card of its sender's host in the one direction, and those of its receivers' hosts in the
+A unit task holds the NIC of its sender's host in the one direction, and those of its receivers' hosts in the
 other, from its start to its end. A schedule is an order and a sender of every task; each starts when those
-before it, on any of its cards, have ended.
+before it, on any of its NICs, have ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["HostSchedule", "HostTask", "busiest_card_s", "naive", "size_only", "timed"]
+__all__ = ["HostSchedule", "HostTask", "busiest_nic_s", "naive", "size_only", "timed"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def timed(tasks: Sequence[HostTask], order: Sequence[int], chosen: Sequence[int]
     return HostSchedule(tuple(order), tuple(chosen), tuple(starts), last)
 
 
-def busiest_card_s(tasks: Sequence[HostTask]) -> float:
-    """Seconds that no schedule of these tasks is below: of each receiving card, of all senders together."""
+def busiest_nic_s(tasks: Sequence[HostTask]) -> float:
+    """Seconds that no schedule of these tasks is below: of each receiving NIC, of all senders together."""
     into: dict[str, float] = {}
     for task in tasks:
         for host in task.receivers:

@@ -1,8 +1,10 @@
-"""Hosts and their network cards, as AlpaComm models a cluster (section 3).
+"""Hosts and their NICs, as AlpaComm models a cluster (section 3).
 
-host A   a ─┐               ┌─ c   host B         One card a host, in both directions at once, shared by its
-         b ─┴─ NIC ═══ NIC ─┴─ d                  devices; between the cards nothing is scarce. Inside a host
-                                                  each device sends and receives one thing at a time.
+    host A   a ─┐               ┌─ c   host B
+             b ─┴─ NIC ═══ NIC ─┴─ d
+
+One NIC a host, in both directions at once, shared by its devices; between the NICs nothing is scarce. Inside
+a host each device sends and receives one thing at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Network:
 
     Args:
         host_of: device -> its host.
-        nic: host -> of its card; two hosts are as fast as the slower of theirs.
+        nic: host -> of its NIC; two hosts are as fast as the slower of theirs.
         inside: host -> between two of its devices.
         nic_latency_s: of a message between hosts.
         inside_latency_s: and of one inside.
@@ -41,9 +43,7 @@ class Network:
     def __post_init__(self) -> None:
         for host in dict.fromkeys(self.host_of.values()):
             if host not in self.nic or host not in self.inside:
-                raise ReshardError(
-                    f"host '{host}' has no seconds per byte: give its card's and its inside's."
-                )
+                raise ReshardError(f"host '{host}' has no seconds per byte: give its NIC's and its inside's.")
         figures = [*self.nic.values(), *self.inside.values(), self.nic_latency_s, self.inside_latency_s]
         if not all(0.0 <= figure < float("inf") for figure in figures):
             raise ReshardError("a network has a negative or infinite cost: give finite numbers of 0 or more.")
@@ -79,7 +79,7 @@ class Network:
         return self.host_of[device]
 
     def seconds(self, nbytes: int, source: DeviceName, target: DeviceName) -> float:
-        """Of one message between two devices that has cards, or inside's links, for itself."""
+        """Of one message between two devices that has NICs, or inside's links, for itself."""
         a, b = self.host_of[source], self.host_of[target]
         if a == b:
             return self.inside_latency_s + nbytes * self.inside[a]
@@ -87,7 +87,7 @@ class Network:
 
 
 def network_of(cluster: Cluster) -> Network:
-    """What a cluster says of its hosts: a card as fast as the fastest link that leaves its host.
+    """What a cluster says of its hosts: a NIC as fast as the fastest link that leaves its host.
 
     Devices without a host are hosts of their own.
     """

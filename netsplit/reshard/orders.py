@@ -9,7 +9,7 @@ from typing import TypeAlias
 from netsplit.errors import ReshardError
 from netsplit.reshard.depth_first import depth_first
 from netsplit.reshard.exact import exact
-from netsplit.reshard.host_schedule import HostSchedule, HostTask, busiest_card_s, naive, size_only, timed
+from netsplit.reshard.host_schedule import HostSchedule, HostTask, busiest_nic_s, naive, size_only, timed
 
 __all__ = ["AUTO_ORDERS", "ORDERS", "greedy", "order_named"]
 
@@ -22,7 +22,7 @@ _LOOKS = 200_000  # at a task, by the depth-first search
 
 
 def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
-    """Sets of tasks that share no card, one after another, each the largest of some drawn ones.
+    """Sets of tasks that share no NIC, one after another, each the largest of some drawn ones.
 
     Never longer than `naive` and `size_only`, with which it begins.
 
@@ -32,7 +32,7 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
     """
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
-    least_s = busiest_card_s(tasks)
+    least_s = busiest_nic_s(tasks)
     for _ in range(rounds):
         if best.seconds <= least_s:
             break
@@ -63,7 +63,7 @@ def _disjoint(
 ) -> dict[HostTask, int]:
     """Task -> index of its sender: those that fit beside one another, in an order that is drawn.
 
-    Equal tasks share cards, so that one of them is in it at most: the sooner the more there are of them.
+    Equal tasks share NICs, so that one of them is in it at most: the sooner the more there are of them.
     """
     sending: set[str] = set()
     receiving: set[str] = set()

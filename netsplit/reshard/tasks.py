@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from netsplit.reshard.layout import Box, DeviceName, Layout, volume
 from netsplit.reshard.network import Network
 
-__all__ = ["UnitTask", "by_hosts", "inside_apart", "unit_tasks"]
+__all__ = ["UnitTask", "by_hosts", "divided", "inside_apart", "unit_tasks"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _within(inner: Box, outer: Box) -> bool:
 def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
     """The same, with receivers on hosts that have the slice already as tasks of their own, one a host.
 
-    So that nothing passes a card for a host that has it; the others come first, in their order.
+    So that nothing passes a NIC for a host that has it; the others come first, in their order.
     """
     across, inside = [], []
     for task in tasks:
@@ -76,6 +76,24 @@ def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
             across.append(replace(task, receivers=others))
         inside += [UnitTask(task.region, havers[host], group) for host, group in own.items()]
     return across + inside
+
+
+def divided(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
+    """The same, with slices that several hosts have cut into as many, along their longest dimension."""
+    pieces = []
+    for task in tasks:
+        lengths = [stop - start for start, stop in task.region]
+        length = max(lengths, default=1)
+        parts = min(len(by_hosts(task.senders, network)), length)
+        if parts == 1:
+            pieces.append(task)
+            continue
+        d = lengths.index(length)
+        first = task.region[d][0]
+        for i in range(parts):
+            ends = first + length * i // parts, first + length * (i + 1) // parts
+            pieces.append(replace(task, region=(*task.region[:d], ends, *task.region[d + 1 :])))
+    return pieces
 
 
 def by_hosts(devices: Sequence[DeviceName], network: Network) -> dict[str, tuple[DeviceName, ...]]:

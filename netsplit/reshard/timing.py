@@ -1,11 +1,11 @@
 """When every hop begins and ends: one walk over the hops, in their order.
 
-    card of A, out    ├ hop 0 ┤├ hop 1 ┤          a hop between hosts holds the sending card and the
-    card of B, in     ├ hop 0 ┤        ├ hop 2 ┤  receiving one; one inside a host, what its two devices
-    card of C, in              ├ hop 1 ┤          send and receive by
-    card of C, out                     ├ hop 2 ┤  (hop 2 waits for hop 1, which brings what it sends)
+    NIC of A, out     ├ hop 0 ┤├ hop 1 ┤          a hop between hosts holds the sending NIC and the
+    NIC of B, in      ├ hop 0 ┤        ├ hop 2 ┤  receiving one; one inside a host, what its two devices
+    NIC of C, in               ├ hop 1 ┤          send and receive by
+    NIC of C, out                      ├ hop 2 ┤  (hop 2 waits for hop 1, which brings what it sends)
 
-Cards and devices are held while the bytes pass. A message's latency comes after that, and only messages
+NICs and devices are held while the bytes pass. A message's latency comes after that, and only messages
 between the same two devices wait for it.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["hop_times"]
 def hop_times(hops: Sequence[Hop], itemsize: int, network: Network) -> list[tuple[float, float]]:
     """Seconds from the beginning at which each hop starts and ends.
 
-    What a card or a device sends goes in the order of the hops, and so does what it receives.
+    What a NIC or a device sends goes in the order of the hops, and so does what it receives.
     """
     free: dict[Hashable, float] = {}
     times: list[tuple[float, float]] = []

@@ -2,7 +2,7 @@
 
 every device of the destination gets each element of its piece once, and nothing else
 who sends elements has them from the beginning, or got them by the hops that it waits for
-a card, and a device inside its host, sends one thing at a time and receives one thing at a time
+a NIC, and a device inside its host, sends one thing at a time and receives one thing at a time
     between two devices one message follows another
 a hop takes what its bytes take, and begins after what it waits for
 """
@@ -73,14 +73,14 @@ def _wrong_times(plan: ReshardPlan) -> Iterator[str]:
             yield f"hop {index} lasts {end - start} s, and its bytes take {latency_s + passing_s} s"
         if any(plan.times[before][1] > start + close for before in hop.after):
             yield f"hop {index} begins before what it waits for has ended"
-        who = (hop.source, hop.destination) if a == b else (f"card of {a}", f"card of {b}")
+        who = (hop.source, hop.destination) if a == b else (f"NIC of {a}", f"NIC of {b}")
         busy[who[0], "sends"].append((start, start + passing_s, index))
         busy[who[1], "receives"].append((start, start + passing_s, index))
         busy[hop.source, hop.destination].append((start, end, index))
-    for card, spans in busy.items():
+    for nic, spans in busy.items():
         for (_, end, one), (start, _, other) in pairwise(sorted(spans)):
             if end > start + close:
-                yield f"hops {one} and {other} overlap: {card} is of both"
+                yield f"hops {one} and {other} overlap: {nic} is of both"
     if plan.bound_s > plan.seconds + close:
         yield f"it takes {plan.seconds} s, below the bound of {plan.bound_s} s"
 

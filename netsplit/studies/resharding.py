@@ -98,7 +98,7 @@ COLUMNS = (
     Column("printed", text=True),
 )
 NOTES = (
-    "Predicted, by messages on hosts' cards and inside hosts; every plan is verified.",
+    "Predicted, by messages on hosts' NICs and inside hosts; every plan is verified.",
     "at least: what no strategy and no order can be below; a row of a mesh is a host.",
     "send/receive and all-gathers: senders by size only, as the paper has its baselines.",
     "naive to exact: the broadcast in each order; over: how many times the best of them is as fast.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,7 @@ def arrived(plan: ReshardPlan, whole: NDArray[np.int64]) -> dict[DeviceName, NDA
     return results
 
 
-def _slices(box: Box, within: Box | None = None) -> tuple[slice, ...]:
+def _slices(box: Box, within: Box | None = None) -> tuple[Any, ...]:
+    """An index that gives a view, of a tensor without dimensions too."""
     first = [a for a, _ in within] if within is not None else [0] * len(box)
-    return tuple(slice(a - at, b - at) for (a, b), at in zip(box, first, strict=True))
+    return (..., *(slice(a - at, b - at) for (a, b), at in zip(box, first, strict=True)))

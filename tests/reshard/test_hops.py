@@ -13,7 +13,7 @@ T = 1.0
 
 
 def to_all(a: int, b: int, strategy: str, chunks: int = 100) -> ReshardPlan:
-    """One device to `a` hosts of `b` devices, in `T` for each time that the tensor passes a card."""
+    """One device to `a` hosts of `b` devices, in `T` for each time that the tensor passes a NIC."""
     left, right = Mesh(("a",), (1,)), mesh_of("b", (a, b))
     network = network_for(left, right, nic_bandwidth=ELEMENTS * 4 / T)
     return plan_reshard(

@@ -1,4 +1,4 @@
-"""Hosts and cards: what a cluster says of them, and when messages wait for one another."""
+"""Hosts and NICs: what a cluster says of them, and when messages wait for one another."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TWO = Network.uniform({"A": ["a", "b"], "B": ["c", "d"]}, nic_bandwidth=10.0, in
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        (["ac", "bd"], [(0, 1), (1, 2)]),  # one card sends both
+        (["ac", "bd"], [(0, 1), (1, 2)]),  # one NIC sends both
         (["ac", "ca"], [(0, 1), (0, 1)]),  # full duplex
         (["ab", "ac"], [(0, 0.1), (0, 1)]),  # inside beside across
         (["ab", "ad", "cd"], [(0, 0.1), (0, 1), (0, 0.1)]),
         (["ab", "ab"], [(0, 0.1), (0.1, 0.2)]),
     ],
 )
-def test_a_card_does_one_thing_at_a_time_in_each_direction(
+def test_a_nic_does_one_thing_at_a_time_in_each_direction(
     pairs: list[str], expected: list[tuple[float, float]]
 ) -> None:
     """Ten bytes each, in their order."""
@@ -55,7 +55,7 @@ def test_a_hop_waits_for_what_brings_its_elements() -> None:
     assert hop_times(hops, 1, TWO)[1] == pytest.approx((1.0, 1.1))
 
 
-def test_a_cluster_s_cards_are_as_fast_as_the_links_that_leave_its_hosts() -> None:
+def test_a_cluster_s_nics_are_as_fast_as_the_links_that_leave_its_hosts() -> None:
     network = network_of(cluster_of(2, Link(1e-6, 1 / 8e9), Link(1e-4, 1e-9)))
     hosts = list(dict.fromkeys(network.host_of.values()))
     assert len(hosts) == 2
@@ -69,7 +69,7 @@ def test_devices_without_a_host_are_hosts_of_their_own() -> None:
     cluster = Cluster("two", devices, {("a", "b"): Link(0.0, 2.0), ("b", "a"): Link(0.0, 3.0)})
     network = network_of(cluster)
     assert network.host("a") != network.host("b")
-    assert network.seconds(1, "a", "b") == 3.0  # the slower of two cards
+    assert network.seconds(1, "a", "b") == 3.0  # the slower of two NICs
 
 
 @pytest.mark.parametrize("bandwidth", [1e9, 3e9])

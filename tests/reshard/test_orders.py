@@ -30,7 +30,7 @@ def drawn_tasks(draw: st.DrawFn, most: int) -> list[HostTask]:
 
 
 def is_sound(tasks: list[HostTask], schedule: HostSchedule) -> bool:
-    """Each task once, from a host that has it; no two at once on a card; seconds are the last one's end."""
+    """Each task once, from a host that has it; no two at once on a NIC; seconds are the last one's end."""
     spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
     last = 0.0
     for i, task in enumerate(tasks):

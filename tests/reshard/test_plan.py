@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_every_element_arrives_where_its_layout_has_it(plan: ReshardPlan) -> Non
 def test_meshes_may_share_devices_and_hosts(
     specs: tuple[str, str], shape: tuple[int, int], shift: int, strategy: str
 ) -> None:
-    """What a device has already it keeps, and nothing passes a card for a host that has it."""
+    """What a device has already it keeps, and nothing passes a NIC for a host that has it."""
     left = Mesh(tuple(range(6)), (3, 2))
     right = Mesh(tuple((shift + 5 - i) % 12 for i in range(6)), (2, 3))
     hosts = {f"host {i}": range(3 * i, 3 * i + 3) for i in range(4)}
@@ -122,6 +123,47 @@ def test_auto_is_the_best_of_all_strategies_and_orders() -> None:
     assert auto.seconds == min(plan.seconds for plan in every)
     assert max(plan.seconds for plan in every) > 1.5 * auto.seconds
     assert min(plan.seconds for plan in every) >= auto.bound_s > 0.0
+
+
+def test_several_senders_of_one_slice_share_it_where_that_is_needed() -> None:
+    """Three slices and two hosts that have them all: cut in halves, each sends three."""
+    source, destination = between(((2, 1), "R"), ((3, 2), "S0"))
+    network = network_for(source.mesh, destination.mesh)
+    whole = plan_reshard(source, destination, (12,), 1, network, order="exact")
+    shared = plan_reshard(source, destination, (12,), 1, network)
+    assert (whole.seconds, shared.seconds, shared.bound_s) == (8.0, 6.0, 6.0)
+    assert (len(whole.tasks), len(shared.tasks)) == (3, 6)
+    verify_reshard(shared)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=drawn_plans())
+def test_no_order_is_above_the_naive_one(plan: ReshardPlan) -> None:
+    """As simulated, message by message."""
+    asked = (plan.source, plan.destination, plan.shape, plan.itemsize, plan.network, plan.strategy)
+    naive = plan_reshard(*asked, "naive", seed=1)
+    for order in ("size_only", "greedy", "depth_first", "auto"):
+        assert plan_reshard(*asked, order, seed=1).seconds <= naive.seconds
+
+
+def test_a_tensor_without_dimensions() -> None:
+    layouts = between(((2, 1), ""), ((1, 2), ""))
+    plan = plan_reshard(*layouts, (), 8, network_for(layouts[0].mesh, layouts[1].mesh))
+    verify_reshard(plan)
+    assert arrived(plan, np.array(5)) == {"b0": 5, "b1": 5}
+
+
+@pytest.mark.slow
+def test_plans_of_all_layouts_are_within_3_percent_of_their_bounds() -> None:
+    """Between equal and unlike meshes, at 10 Gb/s; what is over 0 is chunks that further hosts wait for."""
+    specs = ["RR", "S0R", "RS0", "S1R", "RS1", "S0S1", "S1S0", "S01R", "RS01", "S10R", "RS10"]
+    for shapes in (((2, 4), (2, 4)), ((3, 2), (2, 3)), ((2, 4), (3, 4)), ((4, 4), (2, 4))):
+        for specs_of in product(specs, specs):
+            source, destination = between(*zip(shapes, specs_of, strict=True))
+            network = network_for(source.mesh, destination.mesh, nic_bandwidth=1.25e9, inside_bandwidth=45e9)
+            plan = plan_reshard(source, destination, (6144, 6144), 4, network)
+            verify_reshard(plan)
+            assert plan.seconds <= 1.03 * plan.bound_s, (shapes, specs_of)
 
 
 def test_the_same_plan_comes_of_the_same_seed() -> None:
