@@ -99,13 +99,18 @@ def _python(words: list[str], page: str) -> None:
         beside = {block.file for block in blocks(_page(page).read_text(encoding="utf-8"))}
         assert words[0] in beside or (ROOT / words[0]).is_file(), words[0]
         return
+    if "--" in words:  # a command that is given to another
+        _python(words[words.index("--") + 1 :], page)
+        words = words[: words.index("--")]
     home, _, name = words[1].partition(".")
-    assert (ROOT / home / f"{name}.py").is_file(), words[1]
+    whole = ROOT / home / name / "__main__.py"
+    file = whole if whole.is_file() else ROOT / home / f"{name}.py"
+    assert file.is_file(), words[1]
     if home == "runners":
         _runner(name, words[2:], page)
     else:
         assert home == "benchmarks"
-        source = (ROOT / home / f"{name}.py").read_text(encoding="utf-8")
+        source = file.read_text(encoding="utf-8")
         assert all(f'"{word}"' in source for word in words[2:] if word.startswith("--"))
 
 

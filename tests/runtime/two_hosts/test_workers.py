@@ -139,7 +139,7 @@ def _reshard(worker: Worker, plan: ReshardPlan) -> tuple[float, bool]:
 
 
 def test_a_broadcast_and_sending_to_each_take_what_is_predicted(pool: WorkerPool, hosts: TwoHosts) -> None:
-    """From a device of a to both of b, by the link's rate, which the one takes once, the other twice."""
+    """From a device of a to both of b, by the link's given rate: over it once, and twice."""
     network = Network.uniform({"a": NAMES[:2], "b": NAMES[2:]}, hosts.bytes_per_s, 1e9, 3e-4, 1e-4)
     source, both = Layout(Mesh(("cpu:0",), (1,)), "R"), Layout(Mesh(("cpu:2", "cpu:3"), (2,)), "R")
     elements = 2 * NBYTES // 8
