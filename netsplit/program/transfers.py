@@ -28,12 +28,12 @@ def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph,
     placement is often compiled under several schedules.
     """
     known, where = _last_placed(graph), tuple(device_of[name] for name in graph.nodes)
-    found = known.get(where)
-    if found is None:
-        found = known[where] = _with_transfers(graph, device_of)
+    kept = known.get(where)
+    if kept is None:
+        kept = known[where] = _with_transfers(graph, device_of)
         if len(known) > _KEPT:
             known.popitem(last=False)
-    return found[0], dict(found[1])
+    return kept[0], dict(kept[1])
 
 
 @once_of
