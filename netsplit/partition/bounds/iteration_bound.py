@@ -299,15 +299,15 @@ class FractionalWork:
             over = np.maximum(over, outside + self._of_host(host, loads))
         over[outside > tasks.path_s] = -np.inf  # empty; devices with nothing in others are idle for a + b
         worst = np.argsort(-over, axis=None)[: max(_A_ROUND, _LOOKED_AT // len(self.sizes))]
-        found: list[tuple[float, tuple[float, float]]] = []
+        over_s: list[tuple[float, tuple[float, float]]] = []
         for r, k in zip(*np.unravel_index(worst, over.shape), strict=True):
             window, most_s = (float(begins[r]), float(ends[k])), float(over[r, k])
             if self.ends.apart and np.isfinite(most_s):
                 done_s = np.array([grid[r, k] for grid in loads])
                 most_s = max(most_s, float(((self._apart_s(window) + done_s) / self.sizes).max()))
-            found.append((most_s, window))
-        found.sort(reverse=True)
-        return [window for most_s, window in found[:_A_ROUND] if most_s > value_s * (1 + 1e-6)]
+            over_s.append((most_s, window))
+        over_s.sort(reverse=True)
+        return [window for most_s, window in over_s[:_A_ROUND] if most_s > value_s * (1 + 1e-6)]
 
     def _apart_s(self, window: tuple[float, float]) -> Floats:
         """[C] `_outside_s`, each computed once."""

@@ -57,11 +57,11 @@ class PipelineEnds:
         able = [v for v in range(tasks.graph.n) if some[v] and alone[atom[v]]]
         ends = cls(alone, atom, some, (tasks.head_s, tasks.tail_s), {})
         if able:
-            apart, n = _Apart(tasks, schedule), tasks.graph.n
+            paths, n = _HubPaths(tasks, schedule), tasks.graph.n
             left_s = np.where(some, tasks.tail_s, np.inf)[: 2 * n].reshape(2, n).min(axis=0)
             for early in (tasks.head_s, left_s):
                 for hub in sorted(able, key=early.__getitem__)[:_HUBS]:
-                    ends.apart[hub] = apart.begins_s(hub), apart.ends_s(hub)
+                    ends.apart[hub] = paths.begins_s(hub), paths.ends_s(hub)
         return ends
 
     def outside_s(
@@ -92,7 +92,7 @@ class PipelineEnds:
         return np.concatenate([counted, np.full(devices - len(counted), np.inf)])
 
 
-class _Apart:
+class _HubPaths:
     """Paths between a hub and tasks of other devices."""
 
     def __init__(self, tasks: IterationTasks, schedule: AnySchedule) -> None:

@@ -5,8 +5,8 @@ pin has come says no more than whether that group is in the column, and all such
 same; a net of which more have come is one of none, all and some. So there are at most
 ``2 ^ (groups that are the only pin of an open net) * 3 ^ (other open nets)`` states.
 
-An order need not be topological. In an order that is, all weights come first and wait for their operators:
-a transformer of 12 layers has 104 nets open at once, where 12 are enough.
+An order need not be topological. In one that is, sources that are read late come early and wait, and so do
+forward nodes for their backward ones; here each comes beside what it is connected to.
 """
 
 from __future__ import annotations
