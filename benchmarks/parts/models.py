@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ MODELS = {
         Subject("wide_mlp", _mlp, (512,), 128), {"0": "columns", "2": "rows", "4": "columns", "6": "rows"}
     ),
     "transformer": WideModel(
-        Subject("transformer", lambda: _Transformer(1000, 256, BLOCKS), (64,), 16, words=1000),
+        Subject("transformer", partial(_Transformer, 1000, 256, BLOCKS), (64,), 16, words=1000),
         _of_blocks(BLOCKS),
     ),
 }

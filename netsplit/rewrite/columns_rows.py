@@ -32,7 +32,7 @@ __all__ = ["CutProducts", "columns_and_rows", "splits_of"]
 
 
 @dataclass(frozen=True)
-class _Pieces:
+class _AxisPieces:
     """Where the chain's axis lies in a tensor: dimension `dim` is [blocks, pieces], `scale` elements for each
     of the last product's."""
 
@@ -80,8 +80,8 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     layouts = Draft(graph).layouts
     calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}
     ways = {name: ways_to_cut(call, graph) for name, call in calls.items()}
-    found = [_chain(graph, calls, ways, name, axis) for name, axis in _closing(calls, ways)]
-    chains = sorted(filter(None, found), key=lambda each: -each.weight_bytes)
+    every = [_chain(graph, calls, ways, name, axis) for name, axis in _closing(calls, ways)]
+    chains = sorted(filter(None, every), key=lambda each: -each.weight_bytes)
     taken: set[str] = set()
     chosen = []
     for each in chains:
@@ -168,7 +168,7 @@ def _chain(
 
 
 def _makes(
-    call: SplitCall, axis: Axis, way: Way, wanted: Mapping[str, _Pieces], size: int
+    call: SplitCall, axis: Axis, way: Way, wanted: Mapping[str, _AxisPieces], size: int
 ) -> _AxisCut | None:
     """How the operator is cut along this axis so that it makes the wanted pieces; None: it makes others."""
     cut: _AxisCut | None = None
@@ -186,12 +186,12 @@ def _makes(
     return cut
 
 
-def _read_in_pieces(call: SplitCall, way: Way, cut: _AxisCut) -> dict[str, _Pieces] | None:
+def _read_in_pieces(call: SplitCall, way: Way, cut: _AxisCut) -> dict[str, _AxisPieces] | None:
     """The variables that are cut for it; None where one would be in two ways."""
-    read: dict[str, _Pieces] = {}
+    read: dict[str, _AxisPieces] = {}
     for place, where in way.cut.items():
         tag, k = _reference(call, place)
-        pieces = _Pieces(where.dim, cut.scale * where.times, where.blocks * cut.blocks)
+        pieces = _AxisPieces(where.dim, cut.scale * where.times, where.blocks * cut.blocks)
         if tag == "var" and read.setdefault(k, pieces) != pieces:
             return None
     return read

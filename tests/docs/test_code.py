@@ -71,7 +71,7 @@ def test_the_python_of_a_page_runs(
         pytest.importorskip(NEEDS[page.name])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(METHODS, "auto", lambda: Auto(time_limit_s=0.1))  # type: ignore[arg-type]
-    monkeypatch.setattr(AutoSchedule.__init__, "__defaults__", (None, None, True, True, 0.5))
+    monkeypatch.setattr(AutoSchedule.__init__, "__defaults__", (None, None, True, True, False, 0.5))
     (tmp_path / "outputs").mkdir()
     shutil.copy(empty_database, tmp_path / "outputs" / "mlflow.db")
     generator = torch.get_rng_state()

@@ -50,7 +50,7 @@ WIDE = 0.5  # times the bytes of the widest chain, from which others are cut wit
 
 
 @dataclass(frozen=True)
-class Structure:
+class StructureInParts:
     """What may be done to a graph, in words and how."""
 
     origin: str
@@ -146,14 +146,14 @@ def best_in_parts(problem: Problem, starts: int, deadline: float) -> InParts | N
     leaders: dict[tuple[Rewrite, ...], InParts] = {}
     for each in sorted(judged, key=lambda each: each.rank):
         leaders.setdefault(each.problem.graph.rewrites, each)
-    found, few = list(leaders.values()), list(leaders.values())[:ANNEALED]
+    answers, few = list(leaders.values()), list(leaders.values())[:ANNEALED]
     for i, each in enumerate(few):
         now = time.perf_counter()
-        found += _annealed(each, starts, now + (deadline - now) / (len(few) - i)) if now < deadline else []
-    return min((each for each in found if not each.missing_bytes), key=lambda each: each.rank, default=None)
+        answers += _annealed(each, starts, now + (deadline - now) / (len(few) - i)) if now < deadline else []
+    return min((each for each in answers if not each.missing_bytes), key=lambda each: each.rank, default=None)
 
 
-def structures(problem: Problem) -> Iterator[Structure]:
+def structures(problem: Problem) -> Iterator[StructureInParts]:
     """In as many parts as there are devices, equal ones and as large as the devices are fast."""
     graph, count = problem.graph, len(problem.cluster.devices)
     cuts = rewrite.columns_and_rows(graph)
@@ -170,9 +170,9 @@ def structures(problem: Problem) -> Iterator[Structure]:
     for parts in dict.fromkeys([(1.0,) * count, _speeds(problem)]):
         for origin, some in chosen.items():
             cut = sum(len(each.cuts) for each in some)
-            yield Structure(origin, count * cut, partial(rewrite.splits_of, graph, some, parts))
+            yield StructureInParts(origin, count * cut, partial(rewrite.splits_of, graph, some, parts))
         for origin, family in families.items():
-            yield Structure(origin, count * len(graph), partial(family, parts))
+            yield StructureInParts(origin, count * len(graph), partial(family, parts))
 
 
 def _asked(
@@ -288,5 +288,4 @@ def _annealed(start: InParts, starts: int, deadline: float) -> list[InParts]:
         return []
     rank = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
     placement = _placement(problem.graph, instance.decode(answer.where), rank)
-    found = _judged(start.origin, start.problem, placement)
-    return [] if found is None else [found]
+    return [each for each in (_judged(start.origin, start.problem, placement),) if each is not None]

@@ -144,8 +144,8 @@ def test_a_known_answer_in_parts_is_where_it_begins() -> None:
     problem = replace(problem, known=known, time_limit_s=2.0)
     assert SEARCH.partition(problem).rewrites == ()
     assert problem.evaluate is not None
-    found = IN_PARTS.partition(problem)
-    assert problem.evaluate(found).iteration_s <= problem.evaluate(known).iteration_s * (1 + 1e-9)
+    answer = IN_PARTS.partition(problem)
+    assert problem.evaluate(answer).iteration_s <= problem.evaluate(known).iteration_s * (1 + 1e-9)
 
 
 def test_other_objectives_are_of_whole_operators() -> None:
