@@ -87,13 +87,12 @@ class Network:
 
 
 def network_of(cluster: Cluster) -> Network:
-    """What a cluster says of its hosts: a NIC as fast as the fastest link that leaves its host.
+    """What a cluster says of its hosts: its NICs, each as fast as the slower of its directions.
 
-    Devices without a host are hosts of their own.
+    A host without one is as fast as the fastest link that leaves it; a device without a host is its own.
     """
-    host_of: dict[DeviceName, str] = {
-        device.name: device.host or f"only {device.name}" for device in cluster.devices
-    }
+    host_of: dict[DeviceName, str] = {each.name: each.host or f"only {each.name}" for each in cluster.devices}
+    host_of |= {name: nic.host for nic in cluster.nics for name in nic.devices}
     nic: dict[str, float] = {}
     inside: dict[str, float] = {}
     latency = {True: 0.0, False: 0.0}
@@ -105,4 +104,5 @@ def network_of(cluster: Cluster) -> Network:
     for host in host_of.values():
         nic.setdefault(host, 0.0)
         inside.setdefault(host, 0.0)
+    nic |= {each.host: max(each.out_s_per_byte, each.in_s_per_byte) for each in cluster.nics}
     return Network(host_of, nic, inside, latency[False], latency[True])

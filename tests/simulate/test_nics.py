@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link, Nic
@@ -35,6 +35,8 @@ from tests.partition.builders import disturbed, problems, trained
 from tests.simulate.drawn import Drawn, programs
 
 NAMES = ("p", "q", "r", "s")
+SELDOM = settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+"""Of timelines drawn at random few have what is looked for."""
 
 
 def two_hosts(nic: float = 0.5) -> Cluster:
@@ -156,7 +158,7 @@ def test_the_critical_path_goes_through_nics(drawn: Drawn) -> None:
             assert (span.name, span.microbatch, span.start_s) in events
 
 
-@settings(max_examples=tried(40), deadline=None)
+@settings(SELDOM)
 @given(drawn=networked(disturbed=False), data=st.data())
 def test_the_verifier_names_what_is_at_a_nic_at_once(drawn: Drawn, data: st.DataObject) -> None:
     """A transfer that waited for nothing but a NIC is moved to before that was free."""
@@ -181,7 +183,7 @@ def test_the_verifier_names_what_is_at_a_nic_at_once(drawn: Drawn, data: st.Data
     assert any("NIC of host" in each for each in verdict.violations)
 
 
-@settings(max_examples=tried(40), deadline=None)
+@settings(SELDOM)
 @given(drawn=networked(disturbed=False), factor=st.sampled_from([0.5, 1.5]))
 def test_the_verifier_says_how_long_a_sum_lasts(drawn: Drawn, factor: float) -> None:
     sums = [e for e in drawn.timeline.events if e.kind == "reduce" and e.seconds > 1e-6]
