@@ -70,6 +70,7 @@ def lent_to_sessions(pools: Pools) -> Iterator[None]:
     """Sessions that begin meanwhile, as that of `parallelize`, are lent their workers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "netsplit.experiment.session.WorkerPool", lambda spec, _: LentPool(pools(len(spec.devices)))
+            "netsplit.experiment.session.WorkerPool",
+            lambda spec, _, again=False: LentPool(pools(len(spec.devices))),
         )
         yield

@@ -42,7 +42,7 @@ class Meeting:
 
     @property
     def network(self) -> Network:
-        """The processes of a host behind one card, all cards and all insides alike."""
+        """The processes of a host behind one NIC, all NICs and all insides alike."""
         by_host: dict[str, list[int | str]] = {}
         for rank, host in self.hosts.items():
             by_host.setdefault(host, []).append(rank)

@@ -52,8 +52,8 @@ def redistribute(
         mesh: the destination.
         placements: there.
         source: the tensor's mesh; only where a process has no tensor.
-        network: hosts and their cards, by rank, of the source's first process; None: the processes of a host
-            behind one card, all alike.
+        network: hosts and their NICs, by rank, of the source's first process; None: the processes of a host
+            behind one NIC, all alike.
         timeout_s: of each transfer.
 
     Returns:
