@@ -60,6 +60,18 @@ class Meeting:
         told: _Told = box[0]
         return told
 
+    def objection(self, own: str) -> str:
+        """The first that any of them has, for all; "" where none has."""
+        if dist.get_rank() != self.leader:
+            dist.send_object_list([own], self.leader)
+            return self.told(own)
+        for rank in self.ranks:
+            if rank != self.leader:
+                box = [""]
+                dist.recv_object_list(box, rank)
+                own = own or box[0]
+        return self.told(own)
+
     def learn_hosts(self) -> None:
         own, name = dist.get_rank(), socket.gethostname()
         if own != self.leader:

@@ -81,15 +81,14 @@ def redistribute(
     meeting = meeting_of(leader, ranks, _device(mesh), timeout_s)
     said = _asked(tensor, ways, placements, network, meeting) if own == leader else None
     task = meeting.told(said)
-    if task.wrong:
-        raise ReshardError(task.wrong)
+    if wrong := task.wrong or meeting.objection(task.objection(tensor, ways, placements)):
+        raise ReshardError(wrong)
     meeting.plans.update(task.plans)
-    task.check(tensor, ways[1], placements)
     carrier = _Carrier(task, meeting, timeout_s, _device(mesh))
     moved = _Redistribute.apply(carrier.local(tensor), carrier)
     stride = tuple(prod(max(size, 1) for size in task.shape[i + 1 :]) for i in range(len(task.shape)))
     return DTensor.from_local(
-        moved, mesh, tuple(placements), run_check=False,
+        moved, mesh, task.placements, run_check=False,
         shape=torch.Size(task.shape) if task.shape else None, stride=stride or None,
     )  # fmt: skip
 
@@ -107,26 +106,47 @@ class _Asked:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     has_gradient: bool = False
+    source: Mesh | None = None
+    held: tuple[Placement, ...] = ()
     mesh: Mesh | None = None
     placements: tuple[Placement, ...] = ()
     there: Hashable = None
     back: Hashable = None
     plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
 
-    def check(self, tensor: DTensor | None, mesh: Mesh, placements: Sequence[Placement]) -> None:
-        """Raises ReshardError: this process asks for something else."""
-        own, leader = f"rank {dist.get_rank()}", "the source's first process"
-        if (mesh, asked := _normal(placements, self.shape)) != (self.mesh, self.placements):
-            assert self.mesh is not None
-            raise ReshardError(
-                f"{own} asks for {asked} on ranks {list(mesh.devices)}, {leader} for {self.placements} on "
-                f"{list(self.mesh.devices)}: give the same everywhere."
+    def objection(
+        self, tensor: DTensor | None, ways: tuple[Mesh, Mesh], placements: Sequence[Placement]
+    ) -> str:
+        """What this process asks for that is not the same; "" where it asks for nothing else."""
+        assert self.source is not None
+        assert self.mesh is not None
+        own, leader = dist.get_rank(), "the source's first process"
+        asked = _normal(placements, self.shape)
+        if (ways[1], asked) != (self.mesh, self.placements):
+            return (
+                f"rank {own} asks for {asked} on ranks {list(ways[1].devices)}, {leader} for "
+                f"{self.placements} on {list(self.mesh.devices)}: give the same everywhere."
             )
-        if tensor is not None and (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
-            raise ReshardError(
-                f"{own} has a tensor {list(tensor.shape)} of {tensor.dtype}, {leader} {list(self.shape)} of "
-                f"{self.dtype}: give the same everywhere."
+        if ways[0] != self.source:
+            return (
+                f"rank {own} has the tensor on a mesh {ways[0].shape} of ranks {list(ways[0].devices)}, "
+                f"{leader} on {self.source.shape} of {list(self.source.devices)}: give the same everywhere."
             )
+        if tensor is None:
+            return "" if own not in self.source.devices else f"rank {own} is of the source and has no tensor."
+        held = _normal(tensor.placements, self.shape)
+        if (tuple(tensor.shape), tensor.dtype, held) != (self.shape, self.dtype, self.held):
+            return (
+                f"rank {own} has a tensor {list(tensor.shape)} of {tensor.dtype} by {held}, {leader} "
+                f"{list(self.shape)} of {self.dtype} by {self.held}: give the same everywhere."
+            )
+        if own in self.source.devices and _has_gradient(tensor) != self.has_gradient:
+            words = ("asks for no gradient", "asks for a gradient")
+            return (
+                f"rank {own} {words[not self.has_gradient]} of its tensor, {leader} "
+                f"{words[self.has_gradient]}: do the same everywhere."
+            )
+        return ""
 
 
 def _asked(
@@ -150,12 +170,20 @@ def _asked(
         known = network or meeting.network
         a = Layout(ways[0], spec_from(tensor.placements, len(shape)))
         b = Layout(ways[1], spec_from(placements, len(shape)))
-        has_gradient = tensor.requires_grad and torch.is_grad_enabled()
+        for name, mesh, given in (
+            ("source", ways[0], tensor.placements),
+            ("destination", ways[1], placements),
+        ):
+            if len(given) != len(mesh.shape):
+                raise ReshardError(
+                    f"{len(given)} placements for the {name}'s mesh of {len(mesh.shape)} axes: give each one."
+                )
+        has_gradient = _has_gradient(tensor)
         there, back = planned(a, b), planned(b, a) if has_gradient else None
     except ReshardError as error:
         return _Asked(wrong=str(error))
-    normal = _normal(placements, shape)
-    return _Asked("", shape, tensor.dtype, has_gradient, ways[1], normal, there, back, plans)
+    held, normal = (_normal(each, shape) for each in (tensor.placements, placements))
+    return _Asked("", shape, tensor.dtype, has_gradient, ways[0], held, ways[1], normal, there, back, plans)
 
 
 @dataclass(frozen=True)
@@ -203,6 +231,10 @@ def _figures(network: Network) -> Hashable:
     """All that tells one network from another."""
     tables = (network.host_of, network.nic, network.inside)
     return *(tuple(each.items()) for each in tables), network.nic_latency_s, network.inside_latency_s
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def _normal(placements: Sequence[Placement], shape: tuple[int, ...]) -> tuple[Placement, ...]:

@@ -139,7 +139,8 @@ def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.dtype in _CARRIED:
         return tensor.resolve_neg()
-    return tensor.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)  # that of a single element may be any
 
 
 def _asked(operation: Callable[..., dist.Work | None], *args: Any, **kwargs: Any) -> dist.Work:

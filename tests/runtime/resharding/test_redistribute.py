@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -145,9 +146,39 @@ def test_one_program_of_all_processes_trains_as_one(pools: Pools) -> None:
     assert all(pools(COUNT).call(_twice))
 
 
+def _counted_from_the_last(worker: Worker) -> bool:
+    """Also where this process has no piece, whose emptiness has another number of dimensions."""
+    a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
+    x = on(a, [Shard(0)], drawn((6, 5), 1))
+    y = netsplit.redistribute(x, b, [Shard(-1), Shard(-2)])
+    return tuple(y.placements) == (Shard(1), Shard(0))
+
+
+def test_dimensions_may_be_counted_from_the_last(pools: Pools) -> None:
+    assert all(pools(COUNT).call(_counted_from_the_last))
+
+
+def _single_elements(worker: Worker) -> bool:
+    """Strides of a dimension of one element say nothing; these dtypes go as bytes."""
+    a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
+    for dtype in (torch.bool, torch.complex128, torch.int16):
+        whole = torch.ones(2, dtype=dtype)
+        local = on(a, [Shard(0)], whole).to_local()
+        piece = torch.ones(2, dtype=dtype)[::2] if local.numel() else local
+        x = DTensor.from_local(piece, a, [Shard(0)], run_check=False, shape=whole.shape, stride=(1,))
+        y = netsplit.redistribute(x, b, [Replicate(), Replicate()], timeout_s=10.0)
+        if not alike(y, on(b, [Replicate(), Replicate()], whole)) and b.get_coordinate() is not None:
+            return False
+    return True
+
+
+def test_single_elements_of_any_stride_go_as_bytes(pools: Pools) -> None:
+    assert all(pools(COUNT).call(_single_elements))
+
+
 def _said(worker: Worker, what: str) -> str:
     a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
-    x: DTensor | None = on(a, [Shard(0)], drawn((6, 5), 1))
+    x: DTensor | None = on(a, [Shard(0)], drawn((6, 5), 1)).detach()
     mesh, placements, source = b, [Replicate(), Replicate()], None
     if what == "partial":
         x = DTensor.from_local(torch.ones(2), a, [Partial()]) if a.get_coordinate() is not None else None
@@ -158,6 +189,15 @@ def _said(worker: Worker, what: str) -> str:
         x = None
     elif what == "dimension":
         placements = [Shard(2), Replicate()]
+    elif what == "few":
+        placements = [Shard(0)]
+    elif what == "another":
+        placements = [Replicate(), Shard(dist.get_rank() == 3)]
+    elif what == "another source":
+        x = on(a, [Replicate() if dist.get_rank() == 1 else Shard(0)], drawn((6, 5), 1))
+    elif what == "gradient":
+        assert x is not None
+        x.requires_grad_(dist.get_rank() != 1)
     elif what == "neither":
         mesh = mesh_of(worker, "left")
     try:
@@ -177,6 +217,11 @@ def _said(worker: Worker, what: str) -> str:
         ("partial there", 2, "is not resharded, only Shard and Replicate are"),
         ("nothing", 0, "redistribute of no tensor needs source"),
         ("dimension", 4, "is of a dimension that a tensor of 2 has not"),
+        ("few", 5, "1 placements for the destination's mesh of 2 axes"),
+        ("another", 0, "rank 3 asks for (Replicate(), Shard(dim=1)) on ranks"),
+        ("another", 4, "rank 3 asks for (Replicate(), Shard(dim=1)) on ranks"),
+        ("another source", 2, "rank 1 has a tensor [6, 5] of torch.float64 by (Replicate(),)"),
+        ("gradient", 5, "rank 1 asks for no gradient of its tensor"),
         ("neither", 4, "rank 4 is of neither mesh"),
     ],
 )
