@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from netsplit.errors import WorkerError
 from netsplit.reshard import Network, ReshardPlan
 from netsplit.runtime.transport.process import ProcessTransport
 
@@ -31,12 +35,14 @@ class Meeting:
         leader: the rank that plans, and tells the others.
         ranks: of all of them, ascending.
         hosts: by rank; the leader alone knows them.
+        timeout_s: of each thing that they say.
         plans: by what they are for, alike on all.
     """
 
     leader: int
     ranks: tuple[int, ...]
     transport: ProcessTransport
+    timeout_s: float
     hosts: dict[int, str] = field(default_factory=dict)
     plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
 
@@ -50,38 +56,57 @@ class Meeting:
 
     def told(self, what: _Told | None) -> _Told:
         """What the leader says, to all."""
-        box: list[Any] = [what]
-        if dist.get_rank() == self.leader:
-            for rank in self.ranks:
-                if rank != self.leader:
-                    dist.send_object_list(box, rank)
-        else:
-            dist.recv_object_list(box, self.leader)
-        told: _Told = box[0]
-        return told
+        if dist.get_rank() != self.leader:
+            told: _Told = self._hear(self.leader)
+            return told
+        for rank in self._others():
+            self._say(what, rank)
+        assert what is not None
+        return what
 
     def objection(self, own: str) -> str:
         """The first that any of them has, for all; "" where none has."""
         if dist.get_rank() != self.leader:
-            dist.send_object_list([own], self.leader)
+            self._say(own, self.leader)
             return self.told(own)
-        for rank in self.ranks:
-            if rank != self.leader:
-                box = [""]
-                dist.recv_object_list(box, rank)
-                own = own or box[0]
+        for rank in self._others():
+            said = self._hear(rank)
+            own = own or said
         return self.told(own)
 
     def learn_hosts(self) -> None:
         own, name = dist.get_rank(), socket.gethostname()
         if own != self.leader:
-            dist.send_object_list([name], self.leader)
+            self._say(name, self.leader)
             return
-        for rank in self.ranks:
-            box = [name]
-            if rank != own:
-                dist.recv_object_list(box, rank)
-            self.hosts[rank] = box[0]
+        self.hosts = {rank: name if rank == own else self._hear(rank) for rank in self.ranks}
+
+    def _others(self) -> list[int]:
+        return [rank for rank in self.ranks if rank != self.leader]
+
+    def _say(self, what: object, rank: int) -> None:
+        told = torch.frombuffer(bytearray(pickle.dumps(what)), dtype=torch.uint8)
+        for each in (torch.tensor([told.numel()]), told):
+            self._over(dist.isend, each.to(self.transport.device), rank)
+
+    def _hear(self, rank: int) -> Any:
+        size = torch.zeros(1, dtype=torch.int64, device=self.transport.device)
+        self._over(dist.irecv, size, rank)
+        told = torch.empty(int(size), dtype=torch.uint8, device=self.transport.device)
+        self._over(dist.irecv, told, rank)
+        return pickle.loads(told.cpu().numpy().tobytes())
+
+    def _over(self, operation: Callable[..., dist.Work | None], tensor: Tensor, rank: int) -> None:
+        try:
+            work = operation(tensor, rank)
+            assert work is not None
+            work.wait(timedelta(seconds=self.timeout_s))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise WorkerError(
+                f"rank {dist.get_rank()} and rank {rank} did not agree on a redistribution within "
+                f"{self.timeout_s:g} s, which both have to call: {reason}."
+            ) from error
 
 
 _Key = tuple[str, int, tuple[int, ...]]
@@ -101,6 +126,8 @@ def meeting_of(leader: int, ranks: tuple[int, ...], device: torch.device, timeou
     if key not in known:
         devices = {str(rank): device for rank in range(dist.get_world_size())}
         transport = ProcessTransport(devices, str(dist.get_rank()), timeout_s, in_order=True)
-        known[key] = Meeting(leader, ranks, transport)
-        known[key].learn_hosts()
+        made = Meeting(leader, ranks, transport, timeout_s)
+        made.learn_hosts()
+        known[key] = made
+    known[key].timeout_s = timeout_s
     return known[key]
