@@ -59,8 +59,8 @@ def require_operators(graph: Graph) -> None:
             known = None
         if not known:
             raise RewriteError(
-                f"'{node.name}' is '{node.op}', which is no operator of torch here, and nobody knows what its "
-                "parts would be: choose a method that leaves nodes whole, as auto without splits, or dpos."
+                f"'{node.name}' is '{node.op}', which is no operator of torch here, and nobody knows what "
+                "parts of it would be: choose a method with whole nodes, as dpos, or auto without splits."
             )
 
 
