@@ -88,7 +88,9 @@ class Partitioner(ABC):
 
     def check(self, problem: Problem) -> None:
         """Refuse what no method can place, before any work is done."""
-        if self.respects_capacity and not self.cuts_operators:
+        if self.cuts_operators:
+            rewrite.require_operators(problem.graph)
+        elif self.respects_capacity:
             check_capacity(problem, self.name)
 
     @abstractmethod

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.copies import copy_weights
     from netsplit.rewrite.data_parallel import along_samples, copies_after, replicate
+    from netsplit.rewrite.draft import require_operators
     from netsplit.rewrite.read import read_weights
     from netsplit.rewrite.replay import also, applied
     from netsplit.rewrite.seconds import rewritten_costs
@@ -30,6 +31,7 @@ __all__ = [
     "copy_weights",
     "read_weights",
     "replicate",
+    "require_operators",
     "rewrite_from",
     "rewritten_costs",
     "split_axes",
@@ -48,6 +50,7 @@ __getattr__ = imports_of(
         "copy_weights": "copies",
         "read_weights": "read",
         "replicate": "data_parallel",
+        "require_operators": "draft",
         "rewritten_costs": "seconds",
         "split_axes": "split",
         "split_operator": "split",

@@ -21,10 +21,21 @@ from netsplit.errors import RewriteError
 from netsplit.graph.analyse import Facts, analyse
 from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
-from netsplit.graph.operators import written_references
+from netsplit.graph.operators import resolve, written_references
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 
-__all__ = ["CAT", "MOVES", "READ", "SPLIT", "VIEWS", "Draft", "dim_of", "in_no_mode", "named_move"]
+__all__ = [
+    "CAT",
+    "MOVES",
+    "READ",
+    "SPLIT",
+    "VIEWS",
+    "Draft",
+    "dim_of",
+    "in_no_mode",
+    "named_move",
+    "require_operators",
+]
 
 CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.alias.default"
 MOVES = frozenset([CAT, SPLIT, READ])
@@ -33,6 +44,24 @@ VIEWS = "rewrite.views"
 """Under this a graph with parameters in parts has, derived, the one whose operators read views of wholes."""
 
 Run = tuple[str, int, int]  # of a tensor along one dimension: variable, start, length
+
+
+def require_operators(graph: Graph) -> None:
+    """Refuse what other projects profiled: its nodes say what they take, and not what they compute.
+
+    Raises:
+        RewriteError: a node that is neither an operator of torch nor Python code.
+    """
+    for node in graph:
+        try:
+            known = node.op.startswith(CALL) or resolve(node.op)
+        except (ValueError, AttributeError):
+            known = None
+        if not known:
+            raise RewriteError(
+                f"'{node.name}' is '{node.op}', which is no operator of torch here, and nobody knows what "
+                "parts of it would be: choose a method with whole nodes, as dpos, or auto without splits."
+            )
 
 
 class Draft:
@@ -45,6 +74,7 @@ class Draft:
     def __init__(self, graph: Graph, follow: Sequence[bool] | None = None) -> None:
         self._made_of_parts = graph.nodes
         graph = graph.derived.get(VIEWS, graph)
+        require_operators(graph)
         self.graph = graph = replace(graph, initializers=dict(graph.initializers))
         self.decisions: list[bool] = []
         self._follow = None if follow is None else iter(follow)

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import netsplit
-from netsplit.errors import InfeasibleError
-from netsplit.partition import Auto
+from netsplit.cluster.described import uniform_cluster
+from netsplit.errors import InfeasibleError, RewriteError
+from netsplit.formats import read_pipedream
+from netsplit.partition import Auto, OsDpos
+from netsplit.partition.partitioner import Partitioner
 from netsplit.program import GPipe
 from netsplit.rewrite import Split
 from netsplit.training.parallel import ParallelModel
@@ -126,3 +129,20 @@ def test_a_whole_plan_trains_it_in_parts_too(pools: Pools) -> None:
         assert trained.whole_plan is not None
         assert trained.whole_plan.frontier[0].kind == "parts"
         assert_trained(case, trained, batches)
+
+
+@pytest.mark.parametrize("method", [Auto(splits=True), OsDpos()], ids=["auto", "os_dpos"])
+def test_nodes_of_other_projects_are_refused(method: Partitioner) -> None:
+    """Their files say what a node takes, and not what it computes; `max_load` is of whole nodes anyway."""
+    lines = [
+        f"node{i} -- Linear(4, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, "
+        "activation_size=8.0, parameter_size=16.0"
+        for i in range(3)
+    ]
+    text = "\n".join([*lines, "\tnode0 -- node1", "\tnode1 -- node2"])
+    work = read_pipedream(text, "g.txt", "g")
+    cluster = uniform_cluster(2, capacity=10**9, bandwidth=1e9)
+    with pytest.raises(RewriteError, match="'node0' is 'Linear', which is no operator of torch"):
+        method.partition(work.problem(cluster, time_limit_s=1.0))
+    if isinstance(method, Auto):
+        method.partition(work.problem(cluster, "max_load", time_limit_s=1.0))

@@ -38,7 +38,7 @@ class CountedTargets:
     def watch(self, module: fx.GraphModule) -> None:
         """Have every such loss of a segment tell the weights of its targets."""
         for node in list(module.graph.nodes):
-            if COUNTED in node.meta.get(NODE, ""):
+            if node.meta.get(NODE, "").endswith(COUNTED):  # none of its own parts
                 with module.graph.inserting_after(node):
                     module.graph.call_function(self._counted, (node.name, node))
                 continue

@@ -91,7 +91,9 @@ def whole_or_in_parts(
 
     Raises:
         InfeasibleError: that of whole operators, where nothing in parts fits either.
+        RewriteError: the graph's nodes are no operators (`require_operators`).
     """
+    rewrite.require_operators(problem.graph)
     loading = Search(problem, starts, deadline, (), "auto")
     loading.compile()
     now, deadline = time.perf_counter(), loading.deadline
