@@ -25,6 +25,7 @@ from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import parts_summary, placed_splits, restated, split_and_joined
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
@@ -166,9 +167,10 @@ class Plan:
             f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers of "
             f"{MIB * sent_bytes:.1f} MiB"
         )
+        cut = f"{counted(program.microbatches, 'micro-batch', 'es')} of {counted(size, 'sample')}"
         lines = [
             method,
-            f"{schedule} with {program.microbatches} micro-batches of {size} samples",
+            f"{schedule} with {cut}",
             predicted_line,
         ]
         if placed_splits(self.placement):

@@ -24,7 +24,8 @@ def test_the_text_has_a_line_for_each_device_below_the_headings() -> None:
     plan = plan_of()
     method, schedule, predicted, *told = str(plan.summary()).splitlines()
     assert method.startswith(plan.placement.method)
-    assert schedule == f"gpipe with 3 micro-batches of {plan.problem.graph.batch_size} samples"
+    assert plan.problem.graph.batch_size == 1
+    assert schedule == "gpipe with 3 micro-batches of 1 sample"
     assert f"{1e3 * plan.objective_s:.1f} ms an iteration" in predicted
     assert f"{plan.simulated[0].transfers} transfers" in predicted
     headings, *rows = told[-4:]

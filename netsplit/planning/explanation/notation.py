@@ -49,9 +49,9 @@ def is_path(module: str) -> bool:
     return re.fullmatch(r"[\w.]+", module) is not None
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, what: str, several: str = "s") -> str:
     """``1 node``, ``2 nodes``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {what}{'' if number == 1 else several}"
 
 
 def percent(part: float, whole: float, digits: int = 0) -> str:

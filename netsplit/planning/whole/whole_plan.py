@@ -14,6 +14,7 @@ from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
+from netsplit.planning.explanation.notation import counted
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s
@@ -90,7 +91,7 @@ class WholePlan:
             proven = f"; proven: no {plan} is more than {100 * faster:.1f} % faster"
         what = (
             f"{chosen.kind} on {used if given > 1 else 'the device'}: {chosen.placement}, "
-            f"{schedule.name} with {schedule.microbatches} micro-batches{again}"
+            f"{schedule.name} with {counted(schedule.microbatches, 'micro-batch', 'es')}{again}"
         )
         predicted = (
             f"predicted: {1e3 * self.iteration_s:,.1f} ms an iteration of {self.batch_size} samples, "
@@ -99,7 +100,7 @@ class WholePlan:
         return (
             what,
             predicted,
-            f"decided in {self.seconds:.1f} s from {self.tried} plans that were simulated",
+            f"decided in {self.seconds:.1f} s from {counted(self.tried, 'plan')} that {'was' if self.tried == 1 else 'were'} simulated",
             *self.notes,
         )
 
