@@ -100,7 +100,7 @@ class WholePlan:
         return (
             what,
             predicted,
-            f"decided in {self.seconds:.1f} s from {counted(self.tried, 'plan')} that {'was' if self.tried == 1 else 'were'} simulated",
+            f"decided in {self.seconds:.1f} s from {counted(self.tried, 'simulated plan')}",
             *self.notes,
         )
 
