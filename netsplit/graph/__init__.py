@@ -13,6 +13,7 @@ from netsplit.lazy import imports_of
 if TYPE_CHECKING:
     from netsplit.graph.deferral.deferred import WeightGradients
     from netsplit.graph.module import initial_values, rebuild
+    from netsplit.graph.operators import unchanging
     from netsplit.graph.plain_draws import draws
     from netsplit.graph.random_draws import DrawKey, run_microbatch
     from netsplit.graph.recording.step import capture, capture_inference
@@ -35,6 +36,7 @@ __all__ = [
     "rebuild",
     "run_microbatch",
     "save",
+    "unchanging",
 ]
 
 __getattr__ = imports_of(
@@ -48,5 +50,6 @@ __getattr__ = imports_of(
         "initial_values": "module",
         "rebuild": "module",
         "run_microbatch": "random_draws",
+        "unchanging": "operators",
     },
 )

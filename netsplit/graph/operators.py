@@ -12,7 +12,7 @@ import torch
 from netsplit.graph.arguments import Reference, references
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
-from netsplit.graph.storage import storage_of
+from netsplit.graph.storage import HANDING_ON, hands_on, storage_of
 
 __all__ = [
     "in_its_mode",
@@ -132,9 +132,6 @@ def touching_initializer(graph: Graph, name: str) -> set[str]:
     return touching
 
 
-_HANDING_ON = frozenset(["aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default"])
-
-
 @once_of
 def unchanging(graph: Graph) -> frozenset[str]:
     """Variables that are the same for all micro-batches between two optimiser steps: initializers that nobody
@@ -142,9 +139,9 @@ def unchanging(graph: Graph) -> frozenset[str]:
 
     Their gradients, too, may be summed over the micro-batches before those operators hand them back.
     """
-    moving = [n for n in graph if n.op in _HANDING_ON and not (_has_mode(n) or n.checkpoint)]
-    if not any(n.initializers for n in moving):
+    if not hands_on(graph):
         return frozenset()
+    moving = [n for n in graph if n.op in HANDING_ON and not (_has_mode(n) or n.checkpoint)]
     written = {root for node in graph if is_here(graph, node) for root in written_storages(graph, node)}
     same: set[str] = set()
     for node in moving:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from netsplit.graph.ir import INITIALIZER, Graph, Node
 
-__all__ = ["gives_sparse_gradients", "storage_bytes", "storage_of"]
+__all__ = ["HANDING_ON", "gives_sparse_gradients", "hands_on", "storage_bytes", "storage_of"]
+
+HANDING_ON = frozenset(["aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default"])
+"""Operators by which initializers, or what they are cut in or put together of, come to others as they are."""
 
 
 def storage_of(graph: Graph, k: str) -> str:
@@ -16,6 +19,11 @@ def storage_bytes(graph: Graph) -> dict[str, int]:
     """Bytes of memory that every storage brings along: 0 for views, and for what lives in an initializer."""
     nbytes = {k: 0 if variable.alias_of else variable.nbytes for k, variable in graph.variables.items()}
     return nbytes | {INITIALIZER + name: 0 for name in graph.initializers}
+
+
+def hands_on(graph: Graph) -> bool:
+    """Whether an operator may hand on an initializer (`operators.unchanging` says which). Needs no torch."""
+    return any(node.op in HANDING_ON and node.initializers for node in graph)
 
 
 _SPARSE = {"embedding": 4, "embedding_bag": 5, "_embedding_bag": 5, "_embedding_bag_forward_only": 5}

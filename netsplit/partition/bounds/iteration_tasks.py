@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.graph.operators import unchanging
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.step_graph import StepGraph
 from netsplit.profile.costs import DeviceCosts
@@ -123,9 +122,8 @@ class IterationTasks:
 def _added_bytes(instance: Instance) -> Ints:
     """[n] bytes of the gradients that a node's own device is sure to add up: not of what others may read, and
     add up, in its place."""
-    graph = instance.problem.graph
-    handed = unchanging(graph)
-    own = [not any(k in handed for k in node.outputs) for node in graph]
+    handed = instance.unchanging
+    own = [not any(k in handed for k in node.outputs) for node in instance.problem.graph]
     return np.asarray(instance.trainable_bytes * np.array(own, bool))
 
 

@@ -16,7 +16,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit import graph as graphs
 from netsplit.graph.quotient import Sets, atoms_of, units_of
+from netsplit.graph.storage import hands_on
 from netsplit.partition.base import Problem, Stage
 from netsplit.profile.costs import DeviceCosts
 
@@ -181,6 +183,12 @@ class Instance:
         copies = np.minimum(np.diff(self.consumers.starts), max(len(self.devices) - 1, 0))
         nodes = (self.forward_s + self.backward_s + self.step_s).max(axis=1, initial=0.0)
         return float(nodes.sum() + (transfers * copies * (1 + self.requires_backward)).sum())
+
+    @cached_property
+    def unchanging(self) -> frozenset[str]:
+        """Variables that are the same for all micro-batches of a step. Needs torch where there may be any."""
+        graph = self.problem.graph
+        return graphs.unchanging(graph) if hands_on(graph) else frozenset()
 
     @cached_property
     def atoms(self) -> Csr:

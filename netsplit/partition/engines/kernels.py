@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsplit.graph.operators import unchanging
 from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inner
@@ -27,7 +26,7 @@ class CompiledStep:
 
     def __init__(self, instance: Instance, turns: Turns = ONE_BATCH) -> None:
         self.instance = instance
-        i, same = instance, unchanging(instance.problem.graph)
+        i, same = instance, instance.unchanging
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,

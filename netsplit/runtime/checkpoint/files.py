@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -58,6 +59,7 @@ __all__ = [
 
 EXTRA = "netsplit.json"
 METADATA = ".metadata"
+_REMOVALS, _REMOVAL_S = 40, 0.05  # tries to remove what a failed save leaves, and seconds between them
 _FORMAT = 1
 
 State = dict[str, Any]  # by the keys of `checkpoint`
@@ -151,7 +153,16 @@ def write_checkpoint(
     except OSError as error:
         raise _failed(folder, reason_of(error)) from error
     finally:
+        _remove(temporary)
+
+
+def _remove(temporary: Path) -> None:
+    """Also where devices that were interrupted are still writing a last file into it."""
+    for _ in range(_REMOVALS):
         shutil.rmtree(temporary, ignore_errors=True)
+        if not temporary.exists():
+            return
+        time.sleep(_REMOVAL_S)
 
 
 def restore(folder: Path) -> None:
