@@ -31,6 +31,9 @@ from netsplit.program.schedules import (
     VMin,
 )  # fmt: skip
 from netsplit.simulate import Timeline, simulate
+from netsplit.simulate.contention import Contended
+from netsplit.simulate.run import Run
+from netsplit.simulate.timeline import Event
 from tests.builders import graph_fed
 from tests.nets import placements
 
@@ -150,3 +153,17 @@ def drawn_costs(graph: Graph, rng: random.Random) -> Costs:
             seconds[kind][name] = NodeSeconds(rng.random(), back, back * rng.choice([0.0, 0.5]))
     slow = DeviceCosts(seconds["slow"], 0.1, 0.01, message_s=0.02 if rng.random() < 0.5 else None)
     return Costs({"slow": slow, "fast": DeviceCosts(seconds["fast"], 0.01)}, 3)
+
+
+def assert_engines_agree(drawn: Drawn) -> None:
+    """The engine for undisturbed devices and the one for all: the same events and clocks, bit for bit."""
+    runs = [kind(drawn.program, drawn.cluster, drawn.costs) for kind in (Run, Contended)]
+    for run in runs:
+        run.run()
+    first, second = (sorted(run.events, key=_order) for run in runs)
+    assert first == second
+    assert [d.clock for d in runs[0].devices.values()] == [d.clock for d in runs[1].devices.values()]
+
+
+def _order(event: Event) -> tuple[object, ...]:
+    return (event.device, event.start_s, event.end_s, event.kind, event.name, event.microbatch)

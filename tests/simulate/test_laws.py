@@ -12,12 +12,10 @@ from netsplit.planning.explanation.path import critical_path, overheads, totals
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.program.instructions import Reduce
 from netsplit.simulate import memory_profile, simulate
-from netsplit.simulate.contention import Contended
 from netsplit.simulate.device_times import device_times, peak_moment_s, waits
-from netsplit.simulate.run import Run
 from netsplit.simulate.timeline import Event, Timeline
 from tests.examples import tried
-from tests.simulate.drawn import Drawn, programs
+from tests.simulate.drawn import Drawn, assert_engines_agree, programs
 
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 10, in double precision
 
@@ -74,15 +72,7 @@ def test_a_measured_timelines_path_adds_up_too(drawn: Drawn) -> None:
 @settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs(disturbed=False))
 def test_without_disturbance_both_engines_agree_bit_for_bit(drawn: Drawn) -> None:
-    runs = [kind(drawn.program, drawn.cluster, drawn.costs) for kind in (Run, Contended)]
-    for run in runs:
-        run.run()
-    assert sorted(runs[0].events, key=_order) == sorted(runs[1].events, key=_order)
-    assert [d.clock for d in runs[0].devices.values()] == [d.clock for d in runs[1].devices.values()]
-
-
-def _order(event: Event) -> tuple[object, ...]:
-    return (event.device, event.start_s, event.end_s, event.kind, event.name, event.microbatch)
+    assert_engines_agree(drawn)
 
 
 @settings(max_examples=tried(100), deadline=None)

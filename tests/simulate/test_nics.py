@@ -26,13 +26,10 @@ from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
 from netsplit.program.instructions import Reduce
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB
 from netsplit.simulate import simulate
-from netsplit.simulate.contention import Contended
-from netsplit.simulate.run import Run
-from netsplit.simulate.timeline import Event
 from tests.builders import behind_nics, costs_of, graph_of, linked
 from tests.examples import tried
 from tests.partition.builders import disturbed, problems, trained
-from tests.simulate.drawn import Drawn, programs
+from tests.simulate.drawn import Drawn, assert_engines_agree, programs
 
 NAMES = ("p", "q", "r", "s")
 SELDOM = settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -127,15 +124,7 @@ def test_nics_that_take_no_time_change_nothing(drawn: Drawn, seed: int) -> None:
 @settings(max_examples=tried(100), deadline=None)
 @given(drawn=networked(disturbed=False))
 def test_both_engines_agree_with_nics_too(drawn: Drawn) -> None:
-    runs = [kind(drawn.program, drawn.cluster, drawn.costs) for kind in (Run, Contended)]
-    for run in runs:
-        run.run()
-    assert sorted(runs[0].events, key=_order) == sorted(runs[1].events, key=_order)
-    assert [d.clock for d in runs[0].devices.values()] == [d.clock for d in runs[1].devices.values()]
-
-
-def _order(event: Event) -> tuple[object, ...]:
-    return (event.device, event.start_s, event.end_s, event.kind, event.name, event.microbatch)
+    assert_engines_agree(drawn)
 
 
 @settings(max_examples=tried(100), deadline=None)
