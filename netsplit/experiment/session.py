@@ -30,6 +30,7 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show, nobody_looks
 from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.experiment.whole.in_turn import SizeSeconds, measured_in_turn
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
@@ -48,6 +49,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.profile.costs import Costs, Offload
 from netsplit.profile.measure.optimizer import check_idle
+from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
 from netsplit.profile.offload import offloaded
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
@@ -241,7 +243,7 @@ class Session:
     ) -> Planner:
         """The planner of the whole plan: schedule, micro-batches and all else are decided here.
 
-        Operators are measured at two sizes of micro-batches, and taken to lie on a line between and beyond.
+        Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `Sizes`).
 
         Args:
             method: whose placements are wanted; `auto` is the best of all.
@@ -266,6 +268,12 @@ class Session:
             self._source(weights, model, graph, values)
             return self._costs(graph, example.tensors, values, made, in_flight, alone)
 
+        def in_turn(steps: Sequence[SizedStep]) -> SizeSeconds:
+            names = dict.fromkeys(k for step in steps for k in step.graph.initializers)
+            values = initial_values(model, steps[0].graph, loss)
+            copies = {k: values[k].detach() for k in names}
+            return measured_in_turn(steps, copies, self.pool, self.cluster, self._cache)
+
         cutting = RightCuts(model, loss, whole, open_.microbatches is not None)
         sizes = Sizes(
             whole,
@@ -277,7 +285,9 @@ class Session:
                 model, graph, {}, costs, self.cluster, GPipe(m), made, loss, rule, max_programs=max_programs
             ),
             self.profile == "predicted",
+            in_turn,
             cutting.right if check else lambda graph, counts: counts,
+            in_flight=in_flight,
         )
         self.stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")
         sizes.take(seed)

@@ -11,10 +11,10 @@ import logging
 import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
@@ -26,10 +26,13 @@ __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "part
 
 log = logging.getLogger(__name__)
 
+Read = TypeVar("Read")
+
 VERSION = 10  # raise it where seconds come to mean something else, or are written otherwise
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 _FORM_OF_PARTS = "netsplit parts"
+_FORM_OF_SIZES = "netsplit sizes"
 _NO_NUMBERS = ("nodes", "transients", "rates", "parts")
 
 
@@ -100,17 +103,11 @@ class ProfileCache:
 
         What cannot be read, or has seconds of others than `nodes` (None: any), is ignored with a warning.
         """
-        if self.folder is None or self.refresh:
-            return None
-        path = self._path(digest)
-        try:
-            data = parsed_json(path.read_text(encoding="utf-8"))
+
+        def read(data: dict[str, Any]) -> tuple[Measured, float]:
             return _read(data, digest, nodes), max(time.time() - float(data["measured_at"]), 0.0)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("%s holds no profile that can be read (%s): measuring again.", path, _in_words(error))
-            return None
+
+        return self._kept(digest, "profile", read)
 
     def put(self, digest: str, measured: Measured, age_s: float = 0.0) -> None:
         """Keep a measurement that was made `age_s` ago; what cannot be written costs a warning."""
@@ -122,25 +119,12 @@ class ProfileCache:
         transients = measured.costs.transients.items()
         data["costs"]["transients"] = {name: [each.forward, each.backward] for name, each in transients}
         del data["costs"]["parts"]  # which have a file for all graphs
-        try:
-            write_text(self._path(digest), json.dumps(data))
-        except (OSError, NetSplitError) as error:
-            log.warning("the profile could not be kept in %s (%s).", self.folder, _in_words(error))
+        self._put(digest, data, "the profile")
 
     def parts(self, digest: str) -> dict[str, PartCosts]:
         """Costs of operators that rewrites made, by what they do; what cannot be read is ignored with a
         warning."""
-        if self.folder is None or self.refresh:
-            return {}
-        path = self._path(digest)
-        try:
-            data = parsed_json(path.read_text(encoding="utf-8"))
-            return _read_parts(data, digest)
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("%s holds no parts that can be read (%s): measuring again.", path, _in_words(error))
-            return {}
+        return self._kept(digest, "parts", lambda data: _read_parts(data, digest)) or {}
 
     def add_parts(self, digest: str, parts: Mapping[str, PartCosts]) -> None:
         """Keep more of them; what cannot be written costs a warning."""
@@ -151,11 +135,38 @@ class ProfileCache:
             key: [*astuple(each.seconds), each.transient.forward, each.transient.backward]
             for key, each in every.items()
         }
-        data = {"form": _FORM_OF_PARTS, "digest": digest, "parts": rows}
+        self._put(digest, {"form": _FORM_OF_PARTS, "digest": digest, "parts": rows}, "parts")
+
+    def sizes(self, digest: str) -> dict[int, float]:
+        """Seconds of whole micro-batches by their samples; what cannot be read is ignored with a warning."""
+        return self._kept(_of_sizes(digest), "sizes", lambda data: _read_sizes(data, digest)) or {}
+
+    def add_sizes(self, digest: str, seconds: Mapping[int, float]) -> None:
+        """Keep them; what cannot be written costs a warning."""
+        rows = [[samples, s] for samples, s in seconds.items()]
+        self._put(_of_sizes(digest), {"form": _FORM_OF_SIZES, "digest": digest, "sizes": rows}, "sizes")
+
+    def _kept(self, name: str, what: str, read: Callable[[dict[str, Any]], Read]) -> Read | None:
+        if self.folder is None or self.refresh:
+            return None
+        path = self._path(name)
         try:
-            write_text(self._path(digest), json.dumps(data))
+            return read(parsed_json(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning(
+                "%s holds no %s that can be read (%s): measuring again.", path, what, _in_words(error)
+            )
+            return None
+
+    def _put(self, name: str, data: dict[str, Any], what: str) -> None:
+        if self.folder is None:
+            return
+        try:
+            write_text(self._path(name), json.dumps(data))
         except (OSError, NetSplitError) as error:
-            log.warning("parts could not be kept in %s (%s).", self.folder, _in_words(error))
+            log.warning("%s could not be kept in %s (%s).", what, self.folder, _in_words(error))
 
     def _path(self, digest: str) -> Path:
         assert self.folder is not None
@@ -198,6 +209,19 @@ def _read_parts(data: dict[str, Any], digest: str) -> dict[str, PartCosts]:
             raise ValueError("a number is not finite, or less than 0")
         parts[str(key)] = PartCosts(seconds, transient)
     return parts
+
+
+def _of_sizes(digest: str) -> str:
+    return f"sizes-{digest}"
+
+
+def _read_sizes(data: dict[str, Any], digest: str) -> dict[int, float]:
+    if data["form"] != _FORM_OF_SIZES or data["digest"] != digest:
+        raise ValueError("it is something else's file")
+    sizes = {int(samples): float(seconds) for samples, seconds in data["sizes"]}
+    if not all(math.isfinite(seconds) and seconds > 0 for seconds in sizes.values()):
+        raise ValueError("a time is no finite number above 0")
+    return sizes
 
 
 def _in_words(error: Exception) -> str:

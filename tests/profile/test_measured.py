@@ -50,10 +50,30 @@ def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
     assert kept[0].costs.contention == 1.5
 
 
+def test_sizes_are_kept_beside_the_profile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = ProfileCache(tmp_path)
+    assert cache.sizes("a") == {}
+    cache.add_sizes("a", {4: 0.5, 16: 1.25})
+    cache.put("a", MEASURED)
+    assert cache.sizes("a") == {4: 0.5, 16: 1.25}
+    assert cache.get("a", NODES) is not None
+    assert cache.sizes("b") == {}
+    assert ProfileCache(tmp_path, refresh=True).sizes("a") == {}
+    assert not caplog.records
+    for wrong in ([[4, 0.0]], [[4, float("nan")]], [["x", 1.0]]):
+        cache.add_sizes("a", {4: 0.5})
+        path = tmp_path / "sizes-a.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"sizes": wrong}))
+        assert cache.sizes("a") == {}
+    assert len(caplog.records) == 3
+
+
 def test_without_a_folder_nothing_is_kept() -> None:
     cache = ProfileCache(None)
     cache.put("a", MEASURED)
+    cache.add_sizes("a", {4: 0.5})
     assert cache.get("a", NODES) is None
+    assert cache.sizes("a") == {}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.profile.measure.compute import Profiler, profile_compute, settle
 from netsplit.profile.measure.optimizer import describe_optimizer
-from netsplit.profile.measure.split import AT_MOST, _spread
+from netsplit.profile.measure.stretches.split import AT_MOST, _spread
 from netsplit.profile.speed import reference_seconds
 
 

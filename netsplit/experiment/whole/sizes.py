@@ -1,8 +1,10 @@
 """One model captured at several sizes of micro-batches, with costs at each, of which two are measured.
 
-    seconds of an operator at n samples = a + b n      through what two sizes took
+    seconds of an operator at n samples = (a + b n) f(n)     a, b: through what two sizes took
+                                                             f: what all of n samples took beside others
 
-Between the two that is near what it takes, and beyond the larger, where an operator is busy throughout, too.
+A batch in large micro-batches leaves the caches, one in small ones is all overhead, and in between it takes
+less than a line says: the factor is of the whole model, measured in turn for all sizes, and 1 at one of them.
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ from dataclasses import dataclass, field, replace
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.experiment.planner import Planner
+from netsplit.experiment.whole.in_turn import SizeSeconds
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.measure.stretches.in_turn import SizedStep
 
 __all__ = ["Sizes", "between"]
 
 log = logging.getLogger(__name__)
 
 CAPTURED = 3  # sizes at least, before others are taken to be on their line
+TINY_S = 1e-12  # no step takes less
 USUAL = 4  # micro-batches, whose size is measured whole
 
 
@@ -40,6 +45,7 @@ class Sizes:
         complete: costs with what is asked for of optimiser and offload.
         planner: a graph, its costs and a number of micro-batches to a planner.
         predicted: costs are predicted for every size instead of measured for two.
+        in_turn: graphs and their micro-batches, all sizes, to seconds of each on each kind of device.
         right: a graph and numbers of micro-batches to those of them that train what the batch trains.
     """
 
@@ -50,10 +56,13 @@ class Sizes:
     complete: Callable[[Costs, Graph], Costs]
     planner: Callable[[Graph, Costs, int], Planner]
     predicted: bool
+    in_turn: Callable[[Sequence[SizedStep]], SizeSeconds] = lambda steps: {}
     right: Callable[[Graph, Sequence[int]], Sequence[int]] = lambda graph, counts: counts
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
+    took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
+    in_flight: int = 1  # micro-batches at most before a backward, where sizes are measured
     affine: bool = False  # three captures lie on a line
     seed: int = 0
 
@@ -96,6 +105,8 @@ class Sizes:
             for samples in dict.fromkeys((first, other)):
                 example = self.whole.rows(0, samples).own()
                 self.measured[samples] = self.measure(self.graphs[samples], example, samples != first)
+            if len(self.counts) > 1:
+                self.took = self.in_turn([self._step(m, sizes[m]) for m in self.counts])
         self.seed = seed
         for m in self.counts:
             self.problem(m)
@@ -134,12 +145,20 @@ class Sizes:
         graph = self.graphs[samples]
         if self.predicted:
             costs = self.measure(graph, self.whole.rows(0, samples).own(), False)
-        elif samples in self.measured and samples == max(self.measured):
-            costs = self.measured[samples]
         else:
-            low, high = min(self.measured), max(self.measured)
-            costs = between(self.measured[low], self.measured[high], low, high, samples)
+            line, usual = self._on_line(samples), next(iter(self.measured))
+            costs = beside(line, self._on_line(usual), self.took, samples, usual)
         return self.complete(costs, graph)
+
+    def _on_line(self, samples: int) -> Costs:
+        low, high = min(self.measured), max(self.measured)
+        if samples == high:
+            return self.measured[high]
+        return between(self.measured[low], self.measured[high], low, high, samples)
+
+    def _step(self, m: int, samples: int) -> SizedStep:
+        batch = self.whole.rows(0, samples).own().tensors
+        return SizedStep(self.graphs[samples], batch, min(m, self.in_flight))
 
 
 def _alike(graph: Graph, other: Graph) -> bool:
@@ -173,6 +192,42 @@ def between(low: Costs, high: Costs, small: int, large: int, samples: int) -> Co
 
     devices = {kind: on(low.devices[kind], each) for kind, each in high.devices.items()}
     return replace(high, devices=devices)
+
+
+def beside(line: Costs, usual_line: Costs, took: SizeSeconds, samples: int, usual: int) -> Costs:
+    """Costs at a number of samples, whose seconds add up to what that many took beside the usual number.
+
+    Args:
+        line, usual_line: as two sizes say, of that many samples and of the usual number.
+    """
+
+    def paced(kind: str, own: DeviceCosts) -> DeviceCosts:
+        known = took.get(kind, {})
+        if usual not in known or len(known) < 2:
+            return own
+        at = _interpolated(known, samples) / known[usual]
+        said = _seconds(own) / max(_seconds(usual_line.devices[kind]), TINY_S)
+        factor = at / said if said else 1.0
+        nodes = {
+            name: NodeSeconds(factor * each.forward_s, factor * each.backward_s, factor * each.weight_s)
+            for name, each in own.nodes.items()
+        }
+        return replace(own, nodes=nodes)
+
+    return replace(line, devices={kind: paced(kind, own) for kind, own in line.devices.items()})
+
+
+def _seconds(costs: DeviceCosts) -> float:
+    return sum(each.forward_s + each.backward_s for each in costs.nodes.values())
+
+
+def _interpolated(known: Mapping[int, float], samples: int) -> float:
+    """On the line between the sizes next to it; below and above all, as the nearest is, by the sample."""
+    fewer = max((n for n in known if n <= samples), default=min(known))
+    more = min((n for n in known if n >= samples), default=max(known))
+    if fewer >= more:
+        return known[fewer] * samples / fewer
+    return known[fewer] + (known[more] - known[fewer]) * (samples - fewer) / (more - fewer)
 
 
 def _transients(

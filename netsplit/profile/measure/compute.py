@@ -33,7 +33,8 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench
 from netsplit.profile.measure.clock import Clock, engine_call_seconds, worker_conditions
 from netsplit.profile.measure.live_values import LiveValues
-from netsplit.profile.measure.window import Window, windows
+from netsplit.profile.measure.stretches.stretch import windows
+from netsplit.profile.measure.stretches.window import Window
 
 __all__ = ["Profiler", "profile_compute", "settle", "walks_to_settle"]
 
@@ -105,7 +106,7 @@ class Profiler:
                 self._walk()
                 if walk >= self.warmup:
                     self.timed.append(self.walks)
-                    took.append(sum(window.together_s for window in self.windows))
+                    took.append(sum(window.stretch.seconds for window in self.windows))
                 self.walks += 1
                 yield
             self.rounds.append(median(took))
@@ -143,7 +144,6 @@ class Profiler:
                 graph,
                 [benches[name] for name in names],
                 self.values,
-                requires_backward,
                 self.clock,
                 in_flight,
             )

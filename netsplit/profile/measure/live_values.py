@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,12 +58,17 @@ class LiveValues:
             with torch.no_grad(), autocast_of(self.graph, self.device):
                 operator = in_its_mode(node, operator_of(self.graph, node), self.device)
                 outputs = dict(zip(node.outputs, returned_tensors(operator(*args, **kwargs)), strict=False))
+        self.hand_on([node.name], outputs)
+
+    def hand_on(self, names: Sequence[str], outputs: Mapping[str, Tensor]) -> None:
+        """Take what these nodes made, as it is, and forget what no later node reads."""
         for k, output in outputs.items():
             if ("var", k) in self.last_reader:
                 self.tensors["var", k] = output.detach()
-        for reference in read_by(node):
-            if self.last_reader[reference] == node.name:
-                self.tensors.pop(reference, None)
+        for name in names:
+            for reference in read_by(self.graph.nodes[name]):
+                if self.last_reader[reference] == name:
+                    self.tensors.pop(reference, None)
 
 
 def returned_tensors(result: Any) -> tuple[Any, ...]:

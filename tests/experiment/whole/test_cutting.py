@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import netsplit
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
+from netsplit.experiment import session
 from netsplit.experiment.session import Session
 from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.graph import capture
@@ -62,6 +63,7 @@ def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
         return costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
 
     monkeypatch.setattr(Session, "_costs", linear)
+    monkeypatch.setattr(session, "measured_in_turn", lambda *_: {})
 
 
 def trained(

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
+from netsplit.experiment import session as experiment_session
 from netsplit.experiment.session import Session
 from netsplit.experiment.whole import foreseen
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.foreseen import Foreseen
-from netsplit.experiment.whole.sizes import between
+from netsplit.experiment.whole.sizes import beside, between
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import MOMENTUM
@@ -55,6 +56,45 @@ def test_nothing_is_below_zero_and_no_weights_part_above_its_backward(
     made = between(costs(one, other), costs(other, one), 4, 16, samples).devices["cpu"].nodes["n"]
     assert min(made.forward_s, made.backward_s, made.weight_s) >= 0
     assert made.weight_s <= made.backward_s + 1e-12
+
+
+@given(
+    st.dictionaries(st.integers(1, 64), st.floats(1e-4, 1), min_size=2, max_size=5),
+    st.floats(1e-3, 1),
+    st.floats(0, 1e-2),
+    st.data(),
+)
+def test_seconds_of_sizes_are_to_one_another_as_they_were_in_turn(
+    took: dict[int, float], base: float, slope: float, data: st.DataObject
+) -> None:
+    def line(n: int) -> Costs:
+        return costs(base + slope * n, 2 * (base + slope * n))
+
+    usual, samples = (data.draw(st.sampled_from(sorted(took))) for _ in range(2))
+    made = beside(line(samples), line(usual), {"cpu": took}, samples, usual).devices["cpu"].nodes["n"]
+    whole = 3 * (base + slope * usual)
+    assert made.forward_s + made.backward_s == pytest.approx(whole * took[samples] / took[usual])
+    assert made.weight_s == pytest.approx(made.backward_s / 2)
+    same = beside(line(usual), line(usual), {"cpu": took}, usual, usual).devices["cpu"].nodes["n"]
+    assert same.forward_s == pytest.approx(base + slope * usual)
+
+
+@given(st.floats(1e-4, 1), st.floats(0, 1), st.integers(2, 9), st.integers(20, 40), st.integers(1, 50))
+def test_a_size_that_was_not_measured_lies_between_those_next_to_it(
+    first: float, more: float, few: int, many: int, samples: int
+) -> None:
+    took = {few: first, many: first + more}
+    made = beside(costs(1, 2), costs(1, 2), {"cpu": took}, samples, few).devices["cpu"].nodes["n"].forward_s
+    if few <= samples <= many:
+        assert made == pytest.approx(1 + more * (samples - few) / (many - few) / first)
+    else:
+        nearest = few if samples < few else many
+        assert made == pytest.approx(took[nearest] * samples / nearest / first)
+
+
+def test_without_sizes_in_turn_costs_are_those_of_the_line() -> None:
+    assert beside(costs(1, 2), costs(3, 4), {}, 5, 7) == costs(1, 2)
+    assert beside(costs(1, 2), costs(3, 4), {"cpu": {7: 1.0}}, 5, 7) == costs(1, 2)
 
 
 class Net(nn.Module):
@@ -97,6 +137,7 @@ def test_the_whole_batch_takes_as_long_as_it_does_where_the_usual_size_is_the_sm
         return costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
 
     monkeypatch.setattr(Session, "_costs", linear)
+    monkeypatch.setattr(experiment_session, "measured_in_turn", lambda *_: {})
     spec = replace(cpu_workers(1), latency_s=0.0, bandwidth=1e12)
     batch = torch.randn(16, 6), torch.randint(3, (16,))
     taken: list[Costs] = []

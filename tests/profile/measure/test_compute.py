@@ -16,7 +16,8 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import profile_compute
-from netsplit.profile.measure.window import SMALLEST_S, adjusted_to_sum, windows
+from netsplit.profile.measure.stretches.stretch import windows
+from netsplit.profile.measure.stretches.window import SMALLEST_S, adjusted_to_sum
 
 QUICK: dict[str, Any] = {"repeats": 2, "warmup": 1, "rounds": 1}
 

@@ -1,0 +1,1 @@
+"""Consecutive operators of a step measured together."""

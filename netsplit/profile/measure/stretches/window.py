@@ -1,0 +1,113 @@
+"""Consecutive nodes of a graph, run one by one and, for comparison, as one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from torch import Tensor, nn
+
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import NodeSeconds
+from netsplit.profile.measure.bench import NodeBench
+from netsplit.profile.measure.clock import Clock, Lap
+from netsplit.profile.measure.live_values import LiveValues
+from netsplit.profile.measure.stretches.split import SplitBackward
+from netsplit.profile.measure.stretches.stretch import Stretch
+
+__all__ = ["Window", "adjusted_to_sum"]
+
+SMALLEST_S = 1e-7  # no operator and no backward of one is cheaper than this
+
+
+class Window:
+    """Runs its nodes alone, all forward and then all backward, and as one piece."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        benches: list[NodeBench],
+        values: Mapping[str, Tensor],
+        clock: Clock,
+        in_flight: int = 1,
+    ) -> None:
+        self.benches = benches
+        self.clock = clock
+        self.in_flight = in_flight
+        nodes = [bench.node for bench in benches]
+        self.stretch = Stretch(graph, [node.name for node in nodes], values, clock, in_flight)
+        self.split = SplitBackward.of(graph, nodes, clock)
+        if self.split is not None:
+            self.split.module = self.stretch.module(deferrable=True)
+
+    def run(self, live: LiveValues) -> None:
+        """Once together, once with the backward in two parts, and once one by one."""
+        stretch = self.stretch
+        inputs, tensors = stretch.copies(live)
+        stretch.run(inputs, tensors)
+        if self.split is not None:
+            results = stretch.results(_Plain(self.split.module), inputs, tensors)
+            names = {id(t): k for k, t in zip(stretch.initializers, tensors.values(), strict=True)}
+            self.split.run(stretch.ends(results), names)
+            del results
+        contexts = [bench.run_forward(live) for bench in self.benches]
+        gradients: dict[str, Tensor] = {}
+        for bench in reversed(self.benches):
+            bench.run_backward(contexts.pop(), gradients)
+
+    def seconds(self, timed: list[int], engine_call_s: float) -> dict[str, NodeSeconds]:
+        """Of each node: its median alone, fitted so that the nodes add up to the window as one piece."""
+        forward = {b.node.name: self._median(b.forward, timed) for b in self.benches}
+        backward = {b.node.name: self._median(b.backward, timed) for b in self.benches if b.backward}
+        forward = adjusted_to_sum(forward, self._together(self.stretch.forward, timed))
+        weights: dict[str, float] = {}
+        if backward:
+            backward = adjusted_to_sum(backward, self._together(self.stretch.backward, timed) - engine_call_s)
+            weights = {} if self.split is None else self.split.weight_seconds(timed, backward)
+        return {
+            name: NodeSeconds(forward_s, backward.get(name, 0.0), weights.get(name, 0.0))
+            for name, forward_s in forward.items()
+        }
+
+    def _median(self, laps: list[Lap], timed: list[int]) -> float:
+        return max(median(self.clock.seconds([laps[walk] for walk in timed])), SMALLEST_S)
+
+    def _together(self, laps: list[Lap], timed: list[int]) -> float:
+        """Median over walks of the mean over the micro-batches of a walk."""
+        n = self.in_flight
+        means = [sum(self.clock.seconds(laps[walk * n : (walk + 1) * n])) / n for walk in timed]
+        return max(median(means), SMALLEST_S)
+
+
+class _Plain(nn.Module):
+    """A module under the name that the window's tensors have."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.module.forward(*inputs)
+
+
+def adjusted_to_sum(alone: Mapping[str, float], together: float) -> dict[str, float]:
+    """Seconds of nodes measured `alone`, changed to add up to what they take `together`.
+
+    Timed alone, every node pays for a call of its own: the clock, and the engine in backward. What the
+    sum is too large by is therefore taken off evenly, down to `SMALLEST_S`; what it is too small by,
+    for want of what only a whole segment does, is spread in proportion.
+    """
+    total = sum(alone.values())
+    if total <= together:
+        return {name: seconds * together / total for name, seconds in alone.items()}
+
+    def less(each_s: float) -> dict[str, float]:
+        return {name: max(seconds - each_s, SMALLEST_S) for name, seconds in alone.items()}
+
+    most = max(alone.values())
+    if sum(less(most).values()) >= together:
+        return less(most)
+    from scipy.optimize import brentq  # half a second to load, which only a measurement needs
+
+    return less(brentq(lambda each_s: sum(less(each_s).values()) - together, 0.0, most, xtol=1e-15))

@@ -1,0 +1,60 @@
+"""Whole micro-batches of several sizes, measured in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from netsplit.graph.module import initial_values
+from netsplit.graph.recording.step import capture
+from netsplit.profile.measure.stretches import in_turn
+from netsplit.profile.measure.stretches.in_turn import SizedStep, seconds_in_turn
+
+
+class WritingNet(nn.Module):
+    """An operator that writes in place, a buffer that is written, and a wide one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(64, 256), nn.BatchNorm1d(256), nn.Linear(256, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.norm(self.first(x)).relu_())
+        return y
+
+
+def steps(*sizes: int) -> tuple[list[SizedStep], dict[str, torch.Tensor]]:
+    torch.manual_seed(0)
+    model, loss = WritingNet(), nn.CrossEntropyLoss()
+    made = []
+    for n in sizes:
+        batch = torch.randn(n, 64), torch.randint(8, (n,))
+        made.append(SizedStep(capture(model, loss, batch), batch, in_flight=2))
+    return made, initial_values(model, made[0].graph, loss)
+
+
+@pytest.mark.parametrize("window_bytes", [2**28, 1])
+def test_every_size_has_its_seconds_and_values_stay(window_bytes: int) -> None:
+    made, values = steps(4, 512)
+    before = {k: t.clone() for k, t in values.items()}
+    took = seconds_in_turn(made, values, "cpu", window_bytes=window_bytes)
+    assert list(took) == [4, 512]
+    assert 0 < took[4] < took[512]
+    assert all(torch.equal(before[k], t) for k, t in values.items())
+
+
+def test_a_size_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    walk = in_turn._Walker.walk
+
+    def short_of_memory(walker: in_turn._Walker) -> float:
+        if walker.step.graph.batch_size > 4 and next(calls) > 1:
+            raise torch.OutOfMemoryError("none left")
+        return walk(walker)
+
+    calls: Iterator[int] = iter(range(100))
+    monkeypatch.setattr(in_turn._Walker, "walk", short_of_memory)
+    made, values = steps(4, 8)
+    assert list(seconds_in_turn(made, values, "cpu")) == [4]
