@@ -19,7 +19,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s
 from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table
-from netsplit.planning.whole.gains import Gain, changed_clusters, gains_of
+from netsplit.planning.whole.gains import Gain, changed_clusters, gain_lines, gains_of
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.nearest import nothing_fits, try_nearest
 from netsplit.planning.whole.notes import notes_of
@@ -108,7 +108,7 @@ class WholePlan:
         devices = self.plan.summary().devices.lines()
         parts = [*self.lines, "", *devices, "", *frontier_table(self.frontier).lines(), *self.absent]
         if self.gains:
-            parts += ["", "What more would bring:", *(f"  {gain}" for gain in self.gains)]
+            parts += ["", "What more would bring:", *(f"  {line}" for line in gain_lines(self.gains))]
         return "\n".join(parts)
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class WholePlan:
 
     def _repr_html_(self) -> str:
         told = "<br>".join(map(escape, self.lines))
-        gains = "".join(f"<li>{escape(str(gain))}</li>" for gain in self.gains)
+        gains = "".join(f"<li>{escape(line)}</li>" for line in gain_lines(self.gains))
         absent = "<br>".join(map(escape, self.absent))
         devices = self.plan.summary().devices.html()
         return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p><ul>{gains}</ul>"
