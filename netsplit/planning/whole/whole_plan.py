@@ -12,6 +12,7 @@ from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.explanation.notation import counted
@@ -24,7 +25,7 @@ from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.nearest import nothing_fits, try_nearest
 from netsplit.planning.whole.notes import notes_of
 from netsplit.planning.whole.pace import SimulationPace
-from netsplit.planning.whole.search import WholeSearch
+from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule
 
 __all__ = ["WholePlan", "decide_whole"]
@@ -160,6 +161,7 @@ def decide_whole(
         |── search ────────────────────|─ gains ─|─ verification ─|─ bound ─| time limit
 
     What more would bring is searched for on clusters that have it; what that finds is tried on this one, too.
+    What annealing needs is loaded before the time begins, or compiled, once an installation.
     A plan that verification refuses is logged, and the next is taken. What is begun by the clock is not begun
     where it would end too late, by what the like of it took; where nothing fits yet, the search goes on for
     as long again.
@@ -179,8 +181,10 @@ def decide_whole(
         InfeasibleError: nothing fits; the message says what is missing in the nearest plan.
         NetSplitError: the method that is asked for gives no answer that may be taken.
     """
-    started = time.perf_counter()
     limit_s = open_.time_limit_s
+    if method is None and limit_s >= WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
+        load_kernels()
+    started = time.perf_counter()
     deadline = started + limit_s
     gains = gains and method is None
     searched = started + limit_s * (SEARCHED - GAINS * gains)
