@@ -36,7 +36,7 @@ from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import NodeBytes, Offload, StepScratch
 from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
-from netsplit.simulate.segment_memory import Key, SegmentMemory
+from netsplit.simulate.segment_memory import Key, SegmentMemory, Walk
 from netsplit.simulate.segment_shapes import SegmentShapes
 from netsplit.simulate.storages import MemoryProfile, Storages
 from netsplit.simulate.versions import Versions
@@ -187,7 +187,8 @@ class _DeviceMemory:
             for ins in self.instructions
             if isinstance(ins, Send) and self.graph.variables[ins.source].nbytes > HELD_BYTES
         }
-        self.put_off: dict[tuple[int, int], frozenset[str]] = {}  # nodes whose weight part is still to come
+        self.put_off: dict[tuple[int, int], tuple[frozenset[str], tuple[Key, ...]]] = {}
+        # segment and micro-batch of a weight part still to come -> seeds of its backward, what it holds
         self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
         self.gradient_bytes = 0  # of parameters
         self.sums: list[Key] = []
@@ -310,10 +311,7 @@ class _DeviceMemory:
             if k in self.backwards:
                 self._collect_lasting(k, i)
         if ins.part == "input":
-            self.put_off[ins.segment, i] = frozenset(seeds)
-            self.storages.hold(shape.deferred_key(i), walk.deferred_bytes)
-            for root in walk.deferred_roots:
-                self._hold_root(root, i)
+            self._put_off(shape, i, frozenset(seeds), walk, again)
         for key in (*seeds.values(), *(() if shape.offloaded else (shape.kept_key(i),))):
             self.storages.release(key)
         self.host_bytes -= shape.kept_bytes if shape.offloaded else 0
@@ -330,15 +328,27 @@ class _DeviceMemory:
     def _weights(self, ins: Backward, shape: SegmentMemory) -> None:
         """The weight part: gradients one by one, after each of which what it took is let go."""
         i = ins.microbatch
-        seeds = self.put_off.pop((ins.segment, i))
-        before = shape.backward(seeds, frozenset(), True)
+        seeds, held = self.put_off.pop((ins.segment, i))
         walk = shape.weights(seeds, self._fresh(ins, shape))
         self._see(*walk.peak)
         self._trained(ins, walk.parameters)
-        self.storages.release(shape.deferred_key(i))
-        for root in before.deferred_roots:
-            self._release_root(root, i)
+        for key in held:
+            self.storages.release(key)
         self.versions.backward(ins)
+
+    def _put_off(self, shape: SegmentMemory, i: int, seeds: frozenset[str], walk: Walk, again: bool) -> None:
+        """Hold what the weight part needs: the segment's own, and what it read of inputs and outputs; where
+        the forward was made again, that is what it made then.
+        """
+        self.storages.hold(shape.deferred_key(i), walk.deferred_bytes)
+        keys = [shape.deferred_key(i)]
+        for root in set(walk.deferred_roots) - self.fed:
+            if again and root in shape.made_again:
+                keys.append((root, i, _AGAIN))
+            else:
+                keys.append((root, self.program.sent_with(root, self.device, i), 0))
+            self.storages.hold(keys[-1], self.own[root])
+        self.put_off[shape.segment.index, i] = seeds, tuple(keys)
 
     def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
         """Parameters whose gradient is new; of leaves of their own all are, and summed afterwards."""

@@ -27,6 +27,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import frontier_table
+from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import Schedule
@@ -130,5 +131,5 @@ def show_whole(console: Console, whole: WholePlan) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if whole.gains:
         console.print("What more would bring:", highlight=False)
-    for gain in whole.gains:
-        console.print(f"  {gain}", highlight=False, markup=False, soft_wrap=True)
+    for line in gain_lines(whole.gains):
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)

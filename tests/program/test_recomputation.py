@@ -19,7 +19,7 @@ from netsplit.program import GPipe, OneFOneB, Program, Schedule, compile_program
 from netsplit.program.inference import like_recomputed
 from netsplit.program.instructions import Backward, Forward
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
-from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.program.schedules import ZBH1, ZBV, AsyncOneFOneB, DualPipeV, VMin
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
 from tests.nets import CASES, DRAWING, DROPPED, Case
@@ -40,6 +40,8 @@ from tests.simulate.test_memory import MOMENTUM, chain_of, measured_peak_bytes, 
 
 IN_ONE_ORDER = ("chain", "tied", "attention", "u_shape")
 """No variable of these has three readers, whose gradients a cut may add in another order."""
+
+IN_TWO_PARTS = (ZBH1(4), ZBV(4), VMin(4), DualPipeV(4))
 
 
 def drawn_nodes(data: st.DataObject, graph: Graph) -> frozenset[str]:
@@ -113,20 +115,55 @@ def test_replicas_recompute_what_the_first_does() -> None:
     assert_same(local(anew, case, batches_of(case)), local(kept, case, batches_of(case)))
 
 
+def bytes_of(name: str, order: Schedule, program: Program) -> tuple[dict[str, int], dict[str, int]]:
+    """What is metered and what is predicted of every device that has something to do."""
+    case, graph = CASES[name], captured_for(CASES[name], order)
+    values = initial_values(case.fresh(), graph)
+    rows = tuple(tensor[: order.microbatch_size(8)] for tensor in (*case.inputs, case.targets))
+    transients = dict.fromkeys(program.devices, transient_bytes(graph, rows, values, "cpu"))
+    metered = measured_peak_bytes(program, values, case.inputs, case.targets)
+    return metered, predicted_peak_bytes(program, MOMENTUM, transients)
+
+
 @pytest.mark.parametrize("order", [GPipe(4), OneFOneB(4, delay_weights=True)], ids=lambda order: order.name)
 @pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
 @settings(PATIENT, max_examples=3)
 @given(data=st.data())
 def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.DataObject) -> None:
     """On one device."""
-    case, graph = CASES[name], captured_for(CASES[name], order)
+    graph = captured_for(CASES[name], order)
     program = compiled(graph, cut(graph, []), 1, order, recomputed=drawn_nodes(data, graph))
-    values = initial_values(case.fresh(), graph)
-    rows = tuple(tensor[: order.microbatch_size(8)] for tensor in (*case.inputs, case.targets))
-    transients = {"cpu:0": transient_bytes(graph, rows, values, "cpu")}
-    metered = measured_peak_bytes(program, values, case.inputs, case.targets)
-    predicted = predicted_peak_bytes(program, MOMENTUM, transients)
+    metered, predicted = bytes_of(name, order, program)
     assert predicted["cpu:0"] == pytest.approx(metered["cpu:0"], rel=0.01)
+
+
+@pytest.mark.parametrize("order", IN_TWO_PARTS, ids=lambda order: order.name)
+@pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
+@settings(PATIENT, max_examples=2)
+@given(data=st.data())
+def test_devices_that_are_come_back_to_take_no_more_than_predicted(
+    name: str, order: Schedule, data: st.DataObject
+) -> None:
+    """But for 1 %, or scalars of the loss."""
+    graph = captured_for(CASES[name], order)
+    at = sorted(data.draw(st.lists(st.floats(0, 1), min_size=3, max_size=3), label="cuts"))
+    back = ["cpu:0", "cpu:1", "cpu:1", "cpu:0"]
+    placed = {node: back[int(device[4:])] for node, device in cut(graph, at).items()}
+    program = compiled(graph, placed, 2, order, recomputed=drawn_nodes(data, graph))
+    metered, predicted = bytes_of(name, order, program)
+    assert all(nbytes <= max(1.01 * predicted[q], predicted[q] + 64) for q, nbytes in metered.items())
+
+
+@pytest.mark.parametrize("order", IN_TWO_PARTS, ids=lambda order: order.name)
+@pytest.mark.parametrize("at", [[], [0.1], [0.5]])
+def test_a_weight_part_holds_what_was_made_again(at: list[float], order: Schedule) -> None:
+    """The first cell's results, which others read as they were made first, and its products as they were made
+    again: both are alive until the weight gradients."""
+    graph = captured_for(CASES["cells"], order)
+    first = frozenset(list(graph.nodes)[: len(graph) // 3])
+    program = compiled(graph, cut(graph, at), 2 if at else 1, order, recomputed=first)
+    metered, predicted = bytes_of("cells", order, program)
+    assert all(nbytes <= 1.01 * predicted[q] for q, nbytes in metered.items())
 
 
 def test_the_schedule_knows_segments_and_not_their_parts() -> None:

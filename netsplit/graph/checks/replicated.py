@@ -21,6 +21,7 @@ __all__ = [
     "replicated_statistics",
     "require_replicable",
     "unreplicable",
+    "unreplicable_nodes",
     "why_unreplicable",
 ]
 
@@ -93,6 +94,13 @@ def unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
     """A buffer that the `nodes` write or read, which a forward may read again; None: replicas are as one."""
     own = _own_buffers(graph)
     return next((own[name] for name in nodes if name in own), None)
+
+
+@once_of
+def unreplicable_nodes(graph: Graph) -> frozenset[str]:
+    """Nodes that are on one device in every plan: no stage with one of them may have replicas."""
+    sparse = {node.name for node in graph if gives_sparse_gradients(node)}
+    return frozenset(sparse | _own_buffers(graph).keys())
 
 
 @once_of

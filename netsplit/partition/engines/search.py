@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 
+from netsplit.cluster.cluster import Cluster, Device
+from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport, Stage, Turns
 from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance, Ints
@@ -20,8 +23,9 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.partitioner import Partitioner
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
-__all__ = ["SLIGHT", "Proof", "Scheduled", "Search"]
+__all__ = ["SLIGHT", "Proof", "Scheduled", "Search", "load_kernels"]
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +34,41 @@ PACED = 30  # unless so many, timed, say that the clock would end them
 MOVES_A_CHOICE = 6000  # of an atom and a device, in one round: more of them find nothing new
 ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 0.01))
 """Fraction of the starts that go on, fraction of all moves, and heat of each round."""
-WIDE = 2  # rounds that use both cores; then one is the prover's
 COLD_S = 1.0  # loading takes less, compiling takes more
+WIDE = 2  # rounds that use both cores; then one is the prover's
 TRIES = 400  # moves that are simulated, where annealing was not on what is minimised
 ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
 PORTFOLIO = 0.3  # of the time, at most, for the methods
 SLIGHT = 1e-9  # relative: a difference by rounding
+
+
+@cache
+def load_kernels() -> None:
+    """Load or compile the inner loops, on one node, before a decision looks at the clock. Once a process."""
+    node = Node("v", "aten.relu.default", ("x",), ("y",))
+    read, made = Variable("x", "uint8", (1,), None, ("v",)), Variable("y", "uint8", (1,), "v", ())
+    graph = Graph({"v": node}, {"x": read, "y": made}, ("x",), ("y",), {})
+    costs = Costs({"cpu": DeviceCosts({"v": NodeSeconds(0.0, 0.0)})}, alpha=2)
+    cluster = Cluster("one", (Device("cpu:0", "cpu", 1),), {})
+    _compiled_s(Annealer(Instance.of(Problem(graph, costs, cluster))))
+
+
+def _compiled_s(annealer: Annealer) -> float:
+    """Seconds that it took to compile, once an installation; 0 where all was there to be loaded."""
+    began = time.perf_counter()
+    said = threading.Timer(
+        COLD_S, log.info, ["loading the search, or compiling it: half a minute, once an installation"]
+    )
+    said.start()
+    try:
+        annealer.run(np.zeros(annealer.instance.n, np.int64), 0, seed=0)
+    finally:
+        said.cancel()
+    spent = time.perf_counter() - began
+    if spent <= COLD_S:
+        return 0.0
+    log.info("the search was ready after %.1f s", spent)
+    return spent
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,19 +145,8 @@ class Search:
 
     def compile(self) -> None:
         """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
-        began = time.perf_counter()
-        said = threading.Timer(
-            COLD_S, log.info, ["loading the search, or compiling it: half a minute, once an installation"]
-        )
-        said.start()
-        try:
-            self.annealer.run(np.zeros(self.instance.n, np.int64), 0, seed=0)
-        finally:
-            said.cancel()
-        spent = time.perf_counter() - began
-        if spent > COLD_S:
-            log.info("the search was ready after %.1f s", spent)
-            self.started, self.deadline = self.started + spent, self.deadline + spent
+        spent = _compiled_s(self.annealer)
+        self.started, self.deadline = self.started + spent, self.deadline + spent
 
     def run(self, prover: Proof | None) -> Scheduled | None:
         """The best found, by the search or the prover; None where nothing fits."""

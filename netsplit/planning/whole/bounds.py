@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from netsplit.graph.checks.replicated import unreplicable_nodes
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
@@ -54,6 +55,6 @@ def _bound_s(problem: Problem, microbatches: int, recompute: bool, replicas: boo
         microbatches,
         simulated_by(problem).training,
         kept=0 if recompute or problem.costs.offload.activations else 1,
-        alone=frozenset(() if replicas else problem.graph.nodes),
+        alone=unreplicable_nodes(problem.graph) if replicas else frozenset(problem.graph.nodes),
     )
     return iteration_bound_s(problem, schedule, limit_s)

@@ -15,13 +15,14 @@ from netsplit.planning.whole.lines.stages import Group
 from netsplit.planning.whole.pace import SimulationPace
 from netsplit.planning.whole.search import WholeSearch
 
-__all__ = ["ChangedCluster", "Gain", "changed_clusters", "gains_of"]
+__all__ = ["ChangedCluster", "Gain", "changed_clusters", "gain_lines", "gains_of"]
 
 FACTOR = 1.1
 FEW = 3  # plans of a changed cluster that are tried without the change
 MOST = 8  # stages of which each is tried with one more replica
 PARTS = (0.5, 0.5, 1.0)  # of the time that is left, for each change
 SEARCHED = 0.8  # of a change's time; then what it found is tried without it
+TOLD = 0.0005  # relative: a smaller gain is told as none
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Gain:
 
     def __str__(self) -> str:
         return f"{self.change}: {self.samples_per_s:,.1f} samples/s ({100 * self.gain:+.1f} %)"
+
+
+def gain_lines(gains: Sequence[Gain]) -> list[str]:
+    """A line for each that brings something, and one for all others."""
+    none = [each.change for each in gains if each.gain < TOLD]
+    lines = [str(each) for each in gains if each.gain >= TOLD]
+    return [*lines, f"{', '.join(none)}: nothing faster was found"] if none else lines
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.explanation.notation import counted
@@ -19,12 +20,12 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s
 from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table
-from netsplit.planning.whole.gains import Gain, changed_clusters, gains_of
+from netsplit.planning.whole.gains import Gain, changed_clusters, gain_lines, gains_of
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.nearest import nothing_fits, try_nearest
 from netsplit.planning.whole.notes import notes_of
 from netsplit.planning.whole.pace import SimulationPace
-from netsplit.planning.whole.search import WholeSearch
+from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule
 
 __all__ = ["WholePlan", "decide_whole"]
@@ -108,7 +109,7 @@ class WholePlan:
         devices = self.plan.summary().devices.lines()
         parts = [*self.lines, "", *devices, "", *frontier_table(self.frontier).lines(), *self.absent]
         if self.gains:
-            parts += ["", "What more would bring:", *(f"  {gain}" for gain in self.gains)]
+            parts += ["", "What more would bring:", *(f"  {line}" for line in gain_lines(self.gains))]
         return "\n".join(parts)
 
     def __repr__(self) -> str:
@@ -116,7 +117,7 @@ class WholePlan:
 
     def _repr_html_(self) -> str:
         told = "<br>".join(map(escape, self.lines))
-        gains = "".join(f"<li>{escape(str(gain))}</li>" for gain in self.gains)
+        gains = "".join(f"<li>{escape(line)}</li>" for line in gain_lines(self.gains))
         absent = "<br>".join(map(escape, self.absent))
         devices = self.plan.summary().devices.html()
         return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p><ul>{gains}</ul>"
@@ -160,6 +161,7 @@ def decide_whole(
         |── search ────────────────────|─ gains ─|─ verification ─|─ bound ─| time limit
 
     What more would bring is searched for on clusters that have it; what that finds is tried on this one, too.
+    What annealing needs is loaded before the time begins, or compiled, once an installation.
     A plan that verification refuses is logged, and the next is taken. What is begun by the clock is not begun
     where it would end too late, by what the like of it took; where nothing fits yet, the search goes on for
     as long again.
@@ -179,8 +181,10 @@ def decide_whole(
         InfeasibleError: nothing fits; the message says what is missing in the nearest plan.
         NetSplitError: the method that is asked for gives no answer that may be taken.
     """
-    started = time.perf_counter()
     limit_s = open_.time_limit_s
+    if method is None and limit_s >= WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
+        load_kernels()
+    started = time.perf_counter()
     deadline = started + limit_s
     gains = gains and method is None
     searched = started + limit_s * (SEARCHED - GAINS * gains)

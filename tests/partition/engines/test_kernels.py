@@ -18,8 +18,9 @@ from netsplit.partition import Problem
 from netsplit.partition.base import ONE_BATCH, Placement, SolverReport
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.anneal import Annealer
+from netsplit.partition.engines.anneal import Annealer, anneal, evaluate
 from netsplit.partition.engines.kernels import CompiledStep
+from netsplit.partition.engines.search import load_kernels
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
@@ -157,3 +158,13 @@ def test_a_schedule_that_compiled_steps_do_not_know_is_like_one_they_know() -> N
     recomputing = simulated(problem, GPipe(4, recompute=True)).turns
     assert (recomputing.schedule, recomputing.microbatches, recomputing.exact) == ("gpipe", 4, False)
     assert not replace(simulated(problem, GPipe(4)), shared_norm=True).turns.exact
+
+
+def test_what_is_loaded_on_one_node_serves_any_problem() -> None:
+    load_kernels()
+    loaded = len(anneal.signatures), len(evaluate.signatures)
+    problem = trained(large_problem(20, 3), 1.0)
+    for turns in (ONE_BATCH, simulated(problem, OneFOneB(3)).turns, simulated(problem, GPipe(4)).turns):
+        instance = Instance.of(problem)
+        Annealer(instance, turns).run(np.zeros(instance.n, np.int64), 5, seed=0)
+    assert (len(anneal.signatures), len(evaluate.signatures)) == loaded == (1, 1)

@@ -14,7 +14,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S
 from netsplit.planning import decide
 from netsplit.planning.fitting import fitted
-from netsplit.planning.whole import bounds, judge
+from netsplit.planning.whole import bounds, judge, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s
 from netsplit.planning.whole.judge import Judge
@@ -73,6 +73,26 @@ def test_a_decision_ends_within_its_time(
     assert clock.now_s - 100.0 <= 1.5 * 1.1 + each_s  # the first, of which nothing was known
     assert whole.seconds == pytest.approx(clock.now_s - 100.0)
     assert len(began) >= 2
+
+
+@pytest.mark.parametrize(("limit_s", "loads"), [(1.5, 0), (2.5, 1)])
+def test_what_annealing_needs_is_compiled_before_the_time_begins(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, limit_s: float, loads: int
+) -> None:
+    """Where there is time to anneal; with two simulations in it there is none left here."""
+    problem, compiled = problem_of(2), list[float]()
+
+    def compiles() -> None:
+        compiled.append(clock.now_s)
+        clock.now_s += 60.0
+
+    monkeypatch.setattr(whole_plan, "load_kernels", compiles)
+    began = simulations(monkeypatch, clock, 0.4)
+    whole = decide_whole(lambda m: problem, (2,), 8, AutoSchedule(time_limit_s=limit_s), gains=False)
+    assert len(compiled) == loads
+    assert whole.seconds <= limit_s * 1.1 + 0.4
+    assert len(began) >= 2
+    assert compiled == [100.0][:loads]
 
 
 def test_a_decision_without_any_time_has_a_plan_and_a_bound(

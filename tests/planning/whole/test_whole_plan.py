@@ -26,6 +26,7 @@ from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole.gains import Gain, gain_lines
 from netsplit.planning.whole.judge import Judge
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe, OneFOneB
@@ -254,6 +255,18 @@ def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> No
     assert "<table" in whole._repr_html_()
     assert all(words in str(whole) for words in ("why not", "What more would bring", "one more device"))
     assert all(gain.gain >= 0 for gain in whole.gains)
+
+
+def test_changes_that_bring_nothing_are_told_in_one_line() -> None:
+    more, wider = Gain("one more device", 120.0, 0.2), Gain("10 % more bandwidth", 101.0, 0.01)
+    roomy, faster = Gain("10 % more memory", 100.0, 0.0), Gain("a faster one", 100.04, 0.0004)
+    assert gain_lines([more, roomy, wider, faster]) == [
+        str(more),
+        str(wider),
+        "10 % more memory, a faster one: nothing faster was found",
+    ]
+    assert gain_lines([more]) == [str(more)]
+    assert gain_lines([]) == []
 
 
 @cache
