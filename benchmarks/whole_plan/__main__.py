@@ -159,7 +159,7 @@ def _grid(subject: Subject, counts: Sequence[int], options: argparse.Namespace) 
     points = []
     for method, m in itertools.product(options.methods, counts):
         free = _answer(_roomy(subject.problem(m)), method, options.method_limit)
-        points.append((0.0 if free is None else judge.load_s(m, free), method, m, free))
+        points.append((0.0 if free is None else judge.least_s(m, free), method, m, free))
     for load_s, method, m, free in sorted(points, key=lambda point: point[0]):
         if load_s >= best_s:
             return

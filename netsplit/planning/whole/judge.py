@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
-from netsplit.partition.base import Placement, Problem, device_in_turn
+from netsplit.partition.base import Placement, Problem
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
 from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole.least import least_s
 from netsplit.planning.whole.pace import SimulationPace
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
@@ -79,6 +79,7 @@ class Met:
     origin: str
     microbatches: int
     placement: Placement
+    least_s: float  # under any schedule
 
 
 def problem_under(problem: Problem, schedule: Schedule) -> Problem:
@@ -161,12 +162,18 @@ class Judge:
                 again = self._recomputed(origin, schedule, placement)
                 tried = min([tried, *again], key=lambda each: each.rank)
             self.seen[key] = tried
-            self.met.setdefault(
-                (schedule.microbatches, *key[1]), Met(origin, schedule.microbatches, placement)
-            )
+            self._meet(origin, schedule.microbatches, placement)
             if tried is not None:
                 self._note(tried)
         return self.seen[key]
+
+    def _meet(self, origin: str, microbatches: int, placement: Placement) -> None:
+        key = microbatches, *identity(placement)
+        if key not in self.met:
+            self.met[key] = Met(origin, microbatches, placement, self.least_s(microbatches, placement))
+
+    def met_as(self, tried: Tried) -> Met:
+        return self.met[(tried.schedule.microbatches, *identity(tried.placement))]
 
     def knows(self, tried: Tried) -> bool:
         """Whether the same placement was simulated under the same schedule, and not refused."""
@@ -203,17 +210,9 @@ class Judge:
         other = self._simulated(origin, schedule, nearest)
         return [] if other is None else [other]
 
-    def load_s(self, microbatches: int, placement: Placement) -> float:
-        """What the busiest device computes under any schedule: no iteration is shorter."""
-        problem = self.problem_for(microbatches, placement)
-        costs, kinds = problem.costs, {each.name: each.kind for each in problem.cluster.devices}
-        busiest = 0.0
-        for stage in placement.all_stages:
-            turns = Counter(device_in_turn(stage.in_turn, i) for i in range(microbatches))
-            for name, rounds in turns.items():
-                seconds = sum(costs.total_s(v, kinds[name]) for v in stage.nodes)
-                busiest = max(busiest, rounds * seconds)
-        return busiest
+    def least_s(self, microbatches: int, placement: Placement) -> float:
+        """Under any schedule: no iteration is shorter."""
+        return least_s(self.problem_for(microbatches, placement), microbatches, placement)
 
     def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
         problem = self.problem_for(schedule.microbatches, placement)
