@@ -4,11 +4,13 @@
                                         answers of methods that take no long           ├─► simulated ─► best
     for all of these that may be best:  the schedules that are best so far             ─┤   of every kind
     for the best of them:               every schedule; every cut moved                ─┤
+    for all that may be best by it:     an order that is searched for                  ─┤
     for the best of all:                `auto`, annealed under its schedule            ─┤
-    where they may be:                  operators in parts, as `auto` has them         ─┘
+    where they may be:                  operators in parts, as `auto` has them         ─┤
+    with what time is left:             every schedule for all that may be best by it  ─┘
 
 Where nothing fits by then, methods that heed capacities are asked for what keeps least. What cannot be better
-is not simulated: no iteration is shorter than what its busiest device computes.
+is not simulated: no iteration is shorter than a placement's `least_s`.
 """
 
 from __future__ import annotations
