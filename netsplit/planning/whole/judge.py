@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from netsplit.graph.order import topological_order
@@ -51,7 +52,7 @@ class Tried:
     def recomputes(self) -> bool:
         return bool(self.placement.recomputed)
 
-    @property
+    @cached_property
     def devices(self) -> tuple[str, ...]:
         """That compute."""
         return tuple(dict.fromkeys(name for stage in self.placement.all_stages for name in stage.devices))
@@ -61,7 +62,7 @@ class Tried:
         """The busiest device's bubbles, transfers and overheads."""
         return max(0.0, self.iteration_s - self.compute_s - self.sums_s)
 
-    @property
+    @cached_property
     def rank(self) -> tuple[bool, float, int, int, int]:
         """Least is best: what fits, by its seconds; else by what is missing.
 
@@ -72,7 +73,7 @@ class Tried:
         return (not self.fits, value, len(self.devices), held, self.schedule.microbatches)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Met:
     """A placement that was simulated under some schedule of so many micro-batches."""
 
@@ -80,6 +81,7 @@ class Met:
     microbatches: int
     placement: Placement
     least_s: float  # under any schedule
+    fastest_s: float  # under those that it was tried under, whether it fits or not
 
 
 def problem_under(problem: Problem, schedule: Schedule) -> Problem:
@@ -162,15 +164,18 @@ class Judge:
                 again = self._recomputed(origin, schedule, placement)
                 tried = min([tried, *again], key=lambda each: each.rank)
             self.seen[key] = tried
-            self._meet(origin, schedule.microbatches, placement)
             if tried is not None:
                 self._note(tried)
         return self.seen[key]
 
-    def _meet(self, origin: str, microbatches: int, placement: Placement) -> None:
+    def _meet(self, origin: str, microbatches: int, placement: Placement, seconds: float) -> None:
         key = microbatches, *identity(placement)
-        if key not in self.met:
-            self.met[key] = Met(origin, microbatches, placement, self.least_s(microbatches, placement))
+        if key in self.met:
+            self.met[key].fastest_s = min(self.met[key].fastest_s, seconds)
+        else:
+            least_s = self.least_s(microbatches, placement)
+            kept = replace(placement, recomputed=frozenset())
+            self.met[key] = Met(origin, microbatches, kept, least_s, seconds)
 
     def met_as(self, tried: Tried) -> Met:
         return self.met[(tried.schedule.microbatches, *identity(tried.placement))]
@@ -225,6 +230,9 @@ class Judge:
         evaluate, kind = replace(simulated_by(problem), schedule=schedule), _kind_of(problem, placement)
         program = evaluate.whole_microbatches(placement)
         timeline = simulate(program, evaluate.cluster, evaluate.costs, peaks=False)
+        self._meet(
+            origin, schedule.microbatches, replace(placement, recomputed=frozenset()), timeline.iteration_s
+        )
         known = self.best.get(kind)
         if known is not None and known.fits and timeline.iteration_s > BEHIND * known.iteration_s:
             return None

@@ -15,6 +15,7 @@ __all__ = ["CLOSE", "Orders"]
 
 FEW_ORDERS = 3  # schedules that all placements are tried under
 FEW = 10  # placements of all that were tried, whose other schedules are looked at
+FAR = 3.0  # times the best: what takes that long under the schedules that it was tried under comes last
 CLOSE = 0.001  # relative: so little is not worth trying for
 
 
@@ -44,16 +45,16 @@ class Orders:
                     self.judge.judge(met.origin, schedule, met.placement)
         self._for_each(self.leaders(), until)
 
-    def searched(self, until: float) -> None:
+    def searched(self, until: float, far: float = FAR) -> None:
         """An order for the seconds at hand: of the best plans, in turn with those that may take least."""
         leaders = [self.judge.met_as(tried) for tried in self._but_replicas(self.leaders())]
-        turns = zip_longest(leaders, self._several())
+        turns = zip_longest(leaders, self._several(far))
         self._for_all((met for met in chain.from_iterable(turns) if met is not None), True, until)
 
-    def others(self, until: float) -> None:
+    def every(self, until: float) -> None:
         """Every schedule for every placement that may be better by one."""
-        self._for_all(self._several(), False, until)
-        self.searched(until)
+        self.searched(until, float("inf"))
+        self._for_all(self._several(float("inf")), False, until)
 
     def best(self) -> list[str]:
         """The few schedules whose best plans are the fastest; none that is searched for."""
@@ -94,8 +95,9 @@ class Orders:
     def _of(self, microbatches: int, timed: bool) -> Iterable[Schedule]:
         return [each for each in self.open.orders(microbatches) if each.timed == timed]
 
-    def _several(self) -> list[Met]:
-        """All placements of several stages of whole operators, those first that may take the least."""
-        whole = [met for met in self.judge.met.values() if not met.placement.rewrites]
+    def _several(self, far: float = FAR) -> list[Met]:
+        """Placements of several stages of whole operators, those first that may take the least."""
+        near = [met for met in self.judge.met.values() if met.fastest_s <= far * self.judge.best_s]
+        whole = [met for met in near if not met.placement.rewrites]
         several = [met for met in whole if len(set(met.placement.device_of.values())) > 1]
         return sorted(several, key=lambda met: met.least_s)

@@ -49,12 +49,12 @@ METHODS_TRIED = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
 HEEDING = ("auto", "netsplit")  # that search within capacities
-STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED, SEARCHED = 0.3, 0.45, 0.6, 0.7, 0.78, 0.9
+STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED, SEARCHED = 0.3, 0.45, 0.6, 0.7, 0.78, 0.95
 """Of the time, when each part ends at the latest; the rest is annealing's."""
-MOVED_AGAIN = 0.95  # what annealing leaves is for borders until then, and for an order
+MOVED_AGAIN = 0.95  # what annealing leaves is for borders until then
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
-WORTH_S = 2.0  # less time is not worth annealing
+WORTH, WORTH_S = 0.1, 2.0  # of the time, and seconds: less is not worth annealing
 AGAIN_S = 1.0  # at least, where all that was tried was refused
 LITTLE_S = 0.1  # at least, for methods that ask for some
 PROVING, ANNEALING = 0.1, 0.8  # of that time; the rest is for what simulates the answer
@@ -64,7 +64,7 @@ PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
 NEAR = 1.06  # times the best: whose borders are moved
-SLACK = 1.02  # over the best: a placement may gain by another schedule
+SLACK = 1.02  # over the best: what is next to a placement may gain so much
 
 STARTS = 8  # annealed of operators in parts
 
@@ -233,8 +233,12 @@ class WholeSearch:
                 took_s = time.perf_counter() - began
                 if placement is None or not self._allowed(problem, placement):
                     continue
-                if self.judge.least_s(m, placement) <= SLACK * self.judge.best_s:
+                if not self._behind(m, placement):
                     self.judge.judge(method.name, first, placement)
+
+    def _behind(self, microbatches: int, placement: Placement) -> bool:
+        """Whether neither it nor what is next to it can be better."""
+        return self.judge.least_s(microbatches, placement) > SLACK * self.judge.best_s
 
     def _limit(self, method: Partitioner) -> float | None:
         """Of a method that was asked for, each answer's part of the time; others take none to speak of."""
@@ -251,7 +255,8 @@ class WholeSearch:
         try:
             if getattr(method, "time_limit_s", None) is None:
                 placement = method.partition(roomy(problem))
-                if not self.judge.affords(schedule, placement) or _fits(problem, placement):
+                late = not self.judge.affords(schedule, placement)
+                if late or self._behind(schedule.microbatches, placement) or _fits(problem, placement):
                     return placement
             return fitted(problem, method, last, lambda nearest: self._near(method, schedule, nearest))
         except NetSplitError as error:
@@ -314,7 +319,7 @@ class WholeSearch:
         best_s = float("inf")
         while self.judge.best_s < best_s and not self._over(self.deadline) and not self._proven:
             best_s = self.judge.best_s
-            self.orders.others(self.deadline)
+            self.orders.every(self.deadline)
             if self.method is None:
                 self._moves(self.deadline)
 
@@ -328,7 +333,8 @@ class WholeSearch:
     def _anneal(self) -> None:
         """`auto` from the best plan under its schedule, as long as there is time; then under others."""
         winner, left_s = self.judge.winner, self.deadline - time.perf_counter()
-        if winner is None or left_s < WORTH_S or len(self.problem_of(self.counts[0]).cluster.devices) < 2:
+        worth_s = max(WORTH_S, WORTH * (self.deadline - self.started))
+        if winner is None or left_s < worth_s or len(self.problem_of(self.counts[0]).cluster.devices) < 2:
             return
         m = winner.schedule.microbatches
         problem = problem_under(self.problem_of(m), winner.schedule)
