@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
-from netsplit.partition.base import Placement, Problem, device_in_turn
+from netsplit.partition.base import Placement, Problem
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
 from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole.least import least_s
 from netsplit.planning.whole.pace import SimulationPace
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
@@ -51,7 +52,7 @@ class Tried:
     def recomputes(self) -> bool:
         return bool(self.placement.recomputed)
 
-    @property
+    @cached_property
     def devices(self) -> tuple[str, ...]:
         """That compute."""
         return tuple(dict.fromkeys(name for stage in self.placement.all_stages for name in stage.devices))
@@ -61,7 +62,7 @@ class Tried:
         """The busiest device's bubbles, transfers and overheads."""
         return max(0.0, self.iteration_s - self.compute_s - self.sums_s)
 
-    @property
+    @cached_property
     def rank(self) -> tuple[bool, float, int, int, int]:
         """Least is best: what fits, by its seconds; else by what is missing.
 
@@ -72,13 +73,15 @@ class Tried:
         return (not self.fits, value, len(self.devices), held, self.schedule.microbatches)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Met:
     """A placement that was simulated under some schedule of so many micro-batches."""
 
     origin: str
     microbatches: int
     placement: Placement
+    least_s: float  # under any schedule
+    fastest_s: float  # under those that it was tried under, whether it fits or not
 
 
 def problem_under(problem: Problem, schedule: Schedule) -> Problem:
@@ -161,12 +164,21 @@ class Judge:
                 again = self._recomputed(origin, schedule, placement)
                 tried = min([tried, *again], key=lambda each: each.rank)
             self.seen[key] = tried
-            self.met.setdefault(
-                (schedule.microbatches, *key[1]), Met(origin, schedule.microbatches, placement)
-            )
             if tried is not None:
                 self._note(tried)
         return self.seen[key]
+
+    def _meet(self, origin: str, microbatches: int, placement: Placement, seconds: float) -> None:
+        key = microbatches, *identity(placement)
+        if key in self.met:
+            self.met[key].fastest_s = min(self.met[key].fastest_s, seconds)
+        else:
+            least_s = self.least_s(microbatches, placement)
+            kept = replace(placement, recomputed=frozenset())
+            self.met[key] = Met(origin, microbatches, kept, least_s, seconds)
+
+    def met_as(self, tried: Tried) -> Met:
+        return self.met[(tried.schedule.microbatches, *identity(tried.placement))]
 
     def knows(self, tried: Tried) -> bool:
         """Whether the same placement was simulated under the same schedule, and not refused."""
@@ -203,17 +215,9 @@ class Judge:
         other = self._simulated(origin, schedule, nearest)
         return [] if other is None else [other]
 
-    def load_s(self, microbatches: int, placement: Placement) -> float:
-        """What the busiest device computes under any schedule: no iteration is shorter."""
-        problem = self.problem_for(microbatches, placement)
-        costs, kinds = problem.costs, {each.name: each.kind for each in problem.cluster.devices}
-        busiest = 0.0
-        for stage in placement.all_stages:
-            turns = Counter(device_in_turn(stage.in_turn, i) for i in range(microbatches))
-            for name, rounds in turns.items():
-                seconds = sum(costs.total_s(v, kinds[name]) for v in stage.nodes)
-                busiest = max(busiest, rounds * seconds)
-        return busiest
+    def least_s(self, microbatches: int, placement: Placement) -> float:
+        """Under any schedule: no iteration is shorter."""
+        return least_s(self.problem_for(microbatches, placement), microbatches, placement)
 
     def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
         problem = self.problem_for(schedule.microbatches, placement)
@@ -226,6 +230,9 @@ class Judge:
         evaluate, kind = replace(simulated_by(problem), schedule=schedule), _kind_of(problem, placement)
         program = evaluate.whole_microbatches(placement)
         timeline = simulate(program, evaluate.cluster, evaluate.costs, peaks=False)
+        self._meet(
+            origin, schedule.microbatches, replace(placement, recomputed=frozenset()), timeline.iteration_s
+        )
         known = self.best.get(kind)
         if known is not None and known.fits and timeline.iteration_s > BEHIND * known.iteration_s:
             return None

@@ -4,11 +4,13 @@
                                         answers of methods that take no long           ├─► simulated ─► best
     for all of these that may be best:  the schedules that are best so far             ─┤   of every kind
     for the best of them:               every schedule; every cut moved                ─┤
+    for all that may be best by it:     an order that is searched for                  ─┤
     for the best of all:                `auto`, annealed under its schedule            ─┤
-    where they may be:                  operators in parts, as `auto` has them         ─┘
+    where they may be:                  operators in parts, as `auto` has them         ─┤
+    with what time is left:             every schedule for all that may be best by it  ─┘
 
 Where nothing fits by then, methods that heed capacities are asked for what keeps least. What cannot be better
-is not simulated: no iteration is shorter than what its busiest device computes.
+is not simulated: no iteration is shorter than a placement's `least_s`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, product, zip_longest
 
 from netsplit.errors import NetSplitError
@@ -29,12 +32,13 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import without_replicas_s
-from netsplit.planning.whole.judge import KINDS, Judge, Kind, Met, Tried, identity, problem_under
+from netsplit.planning.whole.bounds import of_every_plan_s, without_replicas_s
+from netsplit.planning.whole.judge import Judge, Kind, Tried, identity, problem_under
 from netsplit.planning.whole.kinds import every_kind, roomy
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, placed, stages_of_line
 from netsplit.planning.whole.lines.structures import device_counts, groupings, orders_of_devices
+from netsplit.planning.whole.orders import CLOSE, Orders
 from netsplit.program.schedules import ZBV, OneFOneB, Schedule, SingleBatch
 
 __all__ = ["WholeSearch"]
@@ -45,14 +49,12 @@ METHODS_TRIED = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
 HEEDING = ("auto", "netsplit")  # that search within capacities
-STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED = 0.3, 0.45, 0.6, 0.7, 0.82
+STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED, SEARCHED = 0.3, 0.45, 0.6, 0.7, 0.78, 0.95
 """Of the time, when each part ends at the latest; the rest is annealing's."""
-MOVED_AGAIN = 0.95  # what annealing leaves is for borders until then, and for an order
-FEW_ORDERS = 3  # schedules that all placements are tried under
-FEW = 10  # placements of all that were tried, whose other schedules are looked at
+MOVED_AGAIN = 0.95  # what annealing leaves is for borders until then
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
-WORTH_S = 2.0  # less time is not worth annealing
+WORTH, WORTH_S = 0.1, 2.0  # of the time, and seconds: less is not worth annealing
 AGAIN_S = 1.0  # at least, where all that was tried was refused
 LITTLE_S = 0.1  # at least, for methods that ask for some
 PROVING, ANNEALING = 0.1, 0.8  # of that time; the rest is for what simulates the answer
@@ -62,10 +64,9 @@ PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
 NEAR = 1.06  # times the best: whose borders are moved
-SLACK = 1.02  # over the best: a placement may gain by another schedule
+SLACK = 1.02  # over the best: what is next to a placement may gain so much
 
 STARTS = 8  # annealed of operators in parts
-CLOSE = 0.001  # relative: so little is not worth annealing for
 
 ProblemOf = Callable[[int], Problem]
 
@@ -103,7 +104,12 @@ class WholeSearch:
         self.deadline = end
         if self._splits:
             self._in_parts()
-        self._search_order()
+        self.orders.searched(end)
+        self._go_on()
+
+    @cached_property
+    def orders(self) -> Orders:
+        return Orders(self.open, self.judge, everywhere=self.method is not None)
 
     @property
     def _splits(self) -> bool:
@@ -113,15 +119,16 @@ class WholeSearch:
     def _whole_operators(self) -> None:
         if self.method is None:
             self._structures(self._until(STRUCTURES))
-            self._orders(self._until(ORDERS))
+            self.orders.named(self._until(ORDERS))
         self._answers(self._until(ANSWERS))
-        self._orders(self._until(ORDERS_AGAIN))
+        self.orders.named(self._until(ORDERS_AGAIN))
         if self.judge.winner is None:
             self._squeeze()
         if self.method is None and self.judge.winner is not None:
             self.absent = every_kind(self.judge, self.counts, self.open, self.line, self._judge_line)
         if self.method is None:
             self._moves(self._until(MOVED))
+            self.orders.searched(self._until(SEARCHED))
             self._anneal()
             self._moves(self._until(MOVED_AGAIN))
 
@@ -134,7 +141,7 @@ class WholeSearch:
     def structures(self) -> None:
         """The first part alone, and the orders of what it gives: seconds, for what another cluster brings."""
         self._structures(self._until(0.6))
-        self._orders(self._until(0.8))
+        self.orders.named(self._until(0.8))
         self._moves(self.deadline)
 
     def best_groups(self) -> tuple[Group, ...]:
@@ -226,8 +233,12 @@ class WholeSearch:
                 took_s = time.perf_counter() - began
                 if placement is None or not self._allowed(problem, placement):
                     continue
-                if self.judge.load_s(m, placement) <= SLACK * self.judge.best_s:
+                if not self._behind(m, placement):
                     self.judge.judge(method.name, first, placement)
+
+    def _behind(self, microbatches: int, placement: Placement) -> bool:
+        """Whether neither it nor what is next to it can be better."""
+        return self.judge.least_s(microbatches, placement) > SLACK * self.judge.best_s
 
     def _limit(self, method: Partitioner) -> float | None:
         """Of a method that was asked for, each answer's part of the time; others take none to speak of."""
@@ -244,7 +255,8 @@ class WholeSearch:
         try:
             if getattr(method, "time_limit_s", None) is None:
                 placement = method.partition(roomy(problem))
-                if not self.judge.affords(schedule, placement) or _fits(problem, placement):
+                late = not self.judge.affords(schedule, placement)
+                if late or self._behind(schedule.microbatches, placement) or _fits(problem, placement):
                     return placement
             return fitted(problem, method, last, lambda nearest: self._near(method, schedule, nearest))
         except NetSplitError as error:
@@ -284,69 +296,9 @@ class WholeSearch:
         ]
         return sorted(others, key=lambda each: each.in_flight(devices))[:1]
 
-    def _orders(self, until: float) -> None:
-        """The other schedules: all for the best of every kind; the best of these for all placements, as what
-        those were tried under may not suit them; then all for the best placements."""
-        kinds = [tried for kind in KINDS if (tried := self.judge.best.get(kind)) is not None]
-        self._under_all(kinds, until)
-        names = self._best_orders()
-        for load_s, met in self._by_load():
-            for schedule in self.open.orders(met.microbatches):
-                if time.perf_counter() > until:
-                    return
-                if schedule.name in names and load_s <= self.judge.best_s:
-                    self.judge.judge(met.origin, schedule, met.placement)
-        self._under_all(self._leaders(), until)
-
-    def _under_all(self, several: Sequence[Tried], until: float) -> None:
-        """But for replicas of everything, whose instructions are in one order under all."""
-        for tried in (
-            several if self.method is not None else [t for t in several if t.kind != "data parallel"]
-        ):
-            for schedule in self.open.orders(tried.schedule.microbatches):
-                if time.perf_counter() > until:
-                    return
-                if not schedule.timed:
-                    self.judge.judge(tried.origin, schedule, tried.placement)
-
-    def _best_orders(self) -> list[str]:
-        """The few schedules whose best plans are the fastest; none that is searched for."""
-        ranked = sorted(self.judge.tried, key=lambda tried: tried.rank)
-        names = (tried.schedule.name for tried in ranked if not tried.schedule.timed)
-        return list(dict.fromkeys(names))[:FEW_ORDERS]
-
-    def _by_load(self) -> list[tuple[float, Met]]:
-        """All placements of several stages, those whose busiest device has least to compute first, with its
-        seconds."""
-        several = [met for met in self.judge.met.values() if len(set(met.placement.device_of.values())) > 1]
-        loads = [(self.judge.load_s(met.microbatches, met.placement), met) for met in several]
-        return sorted(loads, key=lambda each: each[0])
-
-    def _search_order(self) -> None:
-        """An order for the very seconds at hand of the best plan of all; then of those next to it."""
-        for tried in self._leaders():
-            m = tried.schedule.microbatches
-            for schedule in self.open.orders(m) if len(tried.devices) > 1 else ():
-                late = time.perf_counter() > self.deadline
-                if not schedule.timed or late or self.judge.load_s(m, tried.placement) > self.judge.best_s:
-                    continue
-                self.judge.judge(tried.origin, schedule, tried.placement)
-
-    def _leaders(self) -> list[Tried]:
-        """The best few placements, each once, in turn with the best of every kind."""
-        ranked = sorted(self.judge.tried, key=lambda tried: tried.rank)
-        kinds = [self.judge.best[kind] for kind in KINDS if kind in self.judge.best]
-        leaders: dict[tuple[object, ...], Tried] = {}
-        for tried in [*ranked[:1], *kinds, *ranked]:
-            if len(tried.devices) > 1 or tried.schedule.microbatches == 1:
-                leaders.setdefault(identity(tried.placement), tried)
-            if len(leaders) >= FEW + len(kinds):
-                break
-        return list(leaders.values())
-
     def _moves(self, until: float) -> None:
         """The borders between stages of the best lines, moved as long as that gains."""
-        for tried in [each for each in self._leaders() if identity(each.placement) in self.of_line]:
+        for tried in [each for each in self.orders.leaders() if identity(each.placement) in self.of_line]:
             if tried.iteration_s > NEAR * self.judge.best_s:
                 continue
             current, gained = tried, True
@@ -361,10 +313,28 @@ class WholeSearch:
                         current, gained = other, True
                         break
 
+    def _go_on(self) -> None:
+        """With the time that is left: every schedule for all that may be better by it, and borders moved, as
+        long as that gains."""
+        best_s = float("inf")
+        while self.judge.best_s < best_s and not self._over(self.deadline) and not self._proven:
+            best_s = self.judge.best_s
+            self.orders.every(self.deadline)
+            if self.method is None:
+                self._moves(self.deadline)
+
+    @property
+    def _proven(self) -> bool:
+        """Whether the quick bound says that no plan is better by anything to speak of."""
+        now = time.perf_counter()
+        bound_s = of_every_plan_s(self.problem_of, self.counts, self.open, until=now)
+        return bound_s >= self.judge.best_s * (1 - CLOSE)
+
     def _anneal(self) -> None:
         """`auto` from the best plan under its schedule, as long as there is time; then under others."""
         winner, left_s = self.judge.winner, self.deadline - time.perf_counter()
-        if winner is None or left_s < WORTH_S or len(self.problem_of(self.counts[0]).cluster.devices) < 2:
+        worth_s = max(WORTH_S, WORTH * (self.deadline - self.started))
+        if winner is None or left_s < worth_s or len(self.problem_of(self.counts[0]).cluster.devices) < 2:
             return
         m = winner.schedule.microbatches
         problem = problem_under(self.problem_of(m), winner.schedule)

@@ -292,5 +292,5 @@ def test_no_iteration_is_shorter_than_what_its_busiest_device_computes(data: Any
     placement = Placement("drawn", renamed, priority, SolverReport("heuristic", 0.0))
     judge = Judge(_problem, recompute=False)
     judged = judge.judge("drawn", OneFOneB(microbatches), placement)
-    assert judged.iteration_s >= judge.load_s(microbatches, placement) * (1 - 1e-9)
+    assert judged.iteration_s >= judge.least_s(microbatches, placement) * (1 - 1e-9)
     assert judge.judge("again", OneFOneB(microbatches), replace(placement, method="again")) is judged

@@ -1,0 +1,68 @@
+"""What whole plans are compared with, and the clock that limits of decisions go by there."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import netsplit
+from benchmarks.whole_plan.__main__ import SLOW, _grid
+from benchmarks.whole_plan.clocks import limits_by
+from netsplit.planning.whole.pace import SimulationPace
+from tests.planning.whole.test_search import problem_of
+
+DECIDING = ("partition", "planning/whole", "planning/recomputation", "simulate", "program")
+
+
+def test_a_limit_by_the_process_s_clock_does_not_pass_while_others_compute() -> None:
+    with limits_by("process"):
+        pace = SimulationPace(time.perf_counter() + 0.05)
+        time.sleep(0.06)
+        assert time.perf_counter() < pace.deadline
+        while time.perf_counter() < pace.deadline:
+            pass
+
+
+@pytest.mark.parametrize("clock", ["wall", "process"])
+def test_the_clock_is_the_wall_s_again_afterwards(clock: str) -> None:
+    usual = time.perf_counter
+    with pytest.raises(ZeroDivisionError), limits_by(clock):
+        raise ZeroDivisionError
+    assert time.perf_counter is usual
+
+
+def test_decisions_ask_no_other_clock() -> None:
+    """None has a name of its own, which an exchange would miss."""
+    root = Path(netsplit.__file__).parent
+    files = [file for each in DECIDING for file in (root / each).rglob("*.py")]
+    files.append(root / "planning" / "fitting.py")
+    asked = [(file.name, name) for file in files for name in _of_time(ast.parse(file.read_text()))]
+    assert asked
+    assert {name for _, name in asked} <= {"perf_counter", "sleep"}, asked
+
+
+def _of_time(module: ast.Module) -> Iterator[str]:
+    """What is read of `time`; what is imported from it counts as `from`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            yield "from"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
+            yield node.attr
+
+
+def test_methods_that_search_are_asked_under_every_schedule() -> None:
+    options = SimpleNamespace(methods=["single", "balanced"], slow=True, method_limit=0.1)
+    options.schedules = ["gpipe", "1f1b"]
+    subject = SimpleNamespace(problem=lambda m: problem_of("chain", m, 2))
+    points = list(_grid(subject, (4,), options))
+    assert {(point.method, point.schedule) for point in points} >= set(product(SLOW, options.schedules))
+    least = {slow: min(p.iteration_s for p in points if (p.method in SLOW) == slow) for slow in (True, False)}
+    assert least[True] <= least[False]
+    options.slow = False
+    assert {point.method for point in _grid(subject, (4,), options)} <= set(options.methods)

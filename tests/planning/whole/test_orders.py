@@ -1,0 +1,123 @@
+"""Which schedules placements are tried under, and what no schedule makes shorter."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.planning.simulated import simulated_by
+from netsplit.planning.whole import search as searching
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.judge import Judge, identity
+from netsplit.planning.whole.least import least_s
+from netsplit.planning.whole.orders import CLOSE
+from netsplit.planning.whole.search import WholeSearch
+from netsplit.profile.costs import DeviceCosts, NodeSeconds
+from netsplit.program.schedules import OneFOneB
+from tests.builders import chain, costs_of, cpus
+from tests.examples import tried
+from tests.planning.whole.test_search import problem_of, staged
+
+COUNTS = (2, 4)
+GROUPS = (
+    ((0,), (1,), (2,)),
+    ((0, 1), (2,)),
+    ((2,), (0, 1)),
+    ((0, 1, 2),),
+    ((0,), (1,), (0,)),
+)
+
+
+def search_of_chain() -> WholeSearch:
+    """Of two stages with few micro-batches, and no more than that."""
+    judge, now = Judge(lambda m: problem_of("chain", m, 2), recompute=False), time.perf_counter()
+    open_ = AutoSchedule(replicas=False)
+    search = WholeSearch(judge.problem_of, COUNTS, open_, judge, None, now, now + 60)
+    search.try_groups(COUNTS, ((0,), (1,)))
+    return search
+
+
+def names_tried(judge: Judge, met_as: tuple[object, ...]) -> set[str]:
+    return {schedule.name for schedule, where in judge.seen if (schedule.microbatches, *where) == met_as}
+
+
+@settings(deadline=None, max_examples=tried(40))  # the first draws wait for a capture
+@given(st.sampled_from(GROUPS), st.sampled_from([3, 4, 8]), st.floats(0.2, 5.0), st.data())
+def test_no_schedule_makes_an_iteration_shorter_than_its_least(
+    groups: tuple[tuple[int, ...], ...], microbatches: int, slower: float, data: st.DataObject
+) -> None:
+    """With replicas, of unlike devices, and with devices that come twice."""
+    problem = problem_of("chain", microbatches)
+    graph, (first, *others) = problem.graph, problem.cluster.devices
+    unlike = replace(problem.cluster, devices=(replace(first, kind="other"), *others))
+    back = {v for v, node in graph.nodes.items() if graph.requires_backward.intersection(node.outputs)}
+    usual = DeviceCosts({v: NodeSeconds(1e-3, 2e-3 * (v in back)) for v in graph.nodes})
+    each = {first.kind: usual, "other": usual.scaled(1 / slower)}
+    problem = problem.moved_to(unlike, replace(problem.costs, devices=each))
+    placement = staged(problem, groups, microbatches)
+    schedule = data.draw(st.sampled_from(AutoSchedule().orders(microbatches)))
+    seconds = replace(simulated_by(problem), schedule=schedule)(placement).iteration_s
+    assert seconds >= least_s(problem, microbatches, placement) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("where", "least"),
+    [
+        ("aaaa", 4 * 12),
+        ("aaab", 4 * 9),
+        ("abbb", 1 + 4 * 9),
+        ("aaba", 4 * 9),
+        ("baab", 4 * 6 + 1),
+        ("abab", 4 * 6 + 1),
+    ],
+)
+def test_a_device_waits_for_the_way_there_and_for_no_more_than_that(where: str, least: float) -> None:
+    """A chain of four that take a second there and two back, four times."""
+    graph = chain([1, 1, 1])
+    problem = Problem(graph, costs_of(graph), cpus(2, 2**40))
+    device_of = {v: f"cpu:{'ab'.index(letter)}" for v, letter in zip(graph.nodes, where, strict=True)}
+    placement = Placement("hand", device_of, dict(graph.position), SolverReport("heuristic", 0.0))
+    assert least_s(problem, 4, placement) == pytest.approx(least)
+
+
+def test_other_schedules_are_tried_for_what_is_behind_under_its_first_one() -> None:
+    """1F1B with two micro-batches is far behind four, and it is zero bubble that four stages gain most by."""
+    search = search_of_chain()
+    search.orders.named(search.deadline)
+    names, judge = set(search.orders.best()), search.judge
+    for key, met in judge.met.items():
+        assert met.least_s > judge.best_s or names <= names_tried(judge, key)
+    assert {met.microbatches for met in judge.met.values()} == set(COUNTS)
+
+
+def test_an_order_is_searched_for_what_is_behind_under_all_named_ones() -> None:
+    search = search_of_chain()
+    search.orders.searched(search.deadline)
+    judge = search.judge
+    for key, met in judge.met.items():
+        assert met.least_s >= judge.best_s * (1 - CLOSE) or "searched" in names_tried(judge, key)
+
+
+def test_the_time_that_is_left_is_for_all_that_may_be_better_and_no_longer() -> None:
+    search = search_of_chain()
+    search._go_on()
+    assert time.perf_counter() < search.deadline
+    judge = search.judge
+    for key, met in judge.met.items():
+        every = {schedule.name for schedule in search.open.orders(met.microbatches)}
+        assert met.least_s >= judge.best_s * (1 - CLOSE) or every == names_tried(judge, key)
+    assert len({identity(met.placement) for met in judge.met.values()}) > len(COUNTS)  # borders were moved
+
+
+def test_nothing_is_tried_any_more_where_the_bound_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = search_of_chain()
+    best_s, known = search.judge.best_s, set(search.judge.seen)
+    monkeypatch.setattr(searching, "of_every_plan_s", lambda *args, **keys: best_s)
+    search._go_on()
+    assert set(search.judge.seen) == known
+    assert any(schedule == OneFOneB(4) for schedule, _ in known)
