@@ -111,6 +111,7 @@ class Simulated:
             placement.cuts,
             placement.recomputed,
             self.costs if timed else None,
+            placement.exchanges,
         )
         if not timed:
             return next(programs)
