@@ -89,14 +89,17 @@ class TimelineIndex:
         return list(dict.fromkeys([*self.replicas.values(), *self.copying()]))
 
     def copying(self) -> list[tuple[str, ...]]:
-        """Sets of devices with copies of one parameter."""
+        """Sets of devices with copies of one parameter, replicas of their stages among them."""
         graph, where = self.problem.graph, self.placement.device_of
         having: dict[str, set[str]] = {}
         for name, node in graph.nodes.items():
             for init in (graph.initializers[k] for k in node.initializers):
                 if init.requires_grad:
                     having.setdefault(init.held_as, set()).add(where[name])
-        return [tuple(p for p in self.kind_of if p in each) for each in having.values() if len(each) > 1]
+        holders = (
+            {q for p in each for q in self.replicas.get(p, (p,))} for each in having.values() if len(each) > 1
+        )
+        return [tuple(p for p in self.kind_of if p in each) for each in holders]
 
     def on(self, device: str, i: int) -> str:
         """Who computes micro-batch i of what was placed on a device."""

@@ -79,8 +79,8 @@ def compile_program(
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
             replica out, or are of a device that is none; `shared_norm`, uneven turns, or copies of a weight
-            on several devices, with a schedule whose devices step on their own; such copies with replicas;
-            an exchange that does not reach all readers, or of a weight between replicas.
+            on several devices, with a schedule whose devices step on their own; an exchange that does not
+            reach all readers, or of a weight between replicas.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
     return next(
@@ -174,25 +174,22 @@ def _checked_copies(
     schedule: Schedule,
     groups: Mapping[str, tuple[str, ...]],
 ) -> tuple[tuple[str, ...], ...]:
-    """The sets of devices that hold copies of the same parameters, of which they sum the gradients."""
+    """The sets of devices that hold copies of the same parameters, of which they sum the gradients: all
+    replicas of their stages."""
     homes: dict[str, set[str]] = {}
     for node in graph:
         for k in node.initializers:
             if graph.initializers[k].requires_grad:
                 homes.setdefault(k, set()).add(device_of[node.name])
-    copied = {k: tuple(name for name in names if name in each) for k, each in homes.items() if len(each) > 1}
+    several = {k: each for k, each in homes.items() if len(each) > 1}
+    holders = {k: {q for p in each for q in groups.get(p, (p,))} for k, each in several.items()}
+    copied = {k: tuple(name for name in names if name in each) for k, each in holders.items()}
     for k, devices in copied.items():
-        reason = ""
         if schedule.update_every is not None:
-            reason = f"under {schedule.name} every device steps on its own, before their gradients are summed"
-        elif not set(devices).isdisjoint(groups):
-            reason = (
-                f"'{next(name for name in devices if name in groups)}' is a stage with replicas of its own"
-            )
-        if reason:
             raise ConfigError(
-                f"the devices {', '.join(devices)} have copies of '{k}', and {reason}: leave the copies out, "
-                "or choose a synchronous schedule without replicas."
+                f"the devices {', '.join(devices)} have copies of '{k}', and under {schedule.name} every "
+                "device steps on its own, before their gradients are summed: leave the copies out, or choose "
+                "a synchronous schedule."
             )
     return tuple(dict.fromkeys(copied.values()))
 
@@ -397,7 +394,8 @@ class _Compiler:
 
     def step_all(self) -> None:
         """Once all is computed: forwards that no backward follows read the weights from before, too."""
-        training = {self.segments[s].device for s in self.trained}.union(*self.copied)
+        others = {name for each in self.replicas.values() for name in each[1:]}
+        training = {self.segments[s].device for s in self.trained}.union(*self.copied) - others
         homes = [name for name in self.names if name in training]
         for home in homes:
             self._reduce(home, 0)

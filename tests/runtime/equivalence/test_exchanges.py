@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from netsplit.errors import BatchError, ConfigError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.exchange import Exchange, chain
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify_timeline import verify_timeline
@@ -84,9 +84,12 @@ def require_same_order(
     nodes = {node.name: NodeSeconds(1.0, 2.0, float(bool(node.initializers))) for node in graph}
     costs, cluster = Costs({"cpu": DeviceCosts(nodes)}, 2), cpus(len(program.devices))
     problem = Problem(graph, costs, cluster, evaluate=Simulated(graph, cluster, costs, schedule))
-    placement = Placement(
-        "drawn", device_of, priority, SolverReport("heuristic", 0.0), exchanges=program.exchanges
+    stages = tuple(
+        Stage(tuple(name for name, device in device_of.items() if device == first), each)
+        for first, each in program.replicas.items()
     )
+    report = SolverReport("heuristic", 0.0)
+    placement = Placement("drawn", device_of, priority, report, stages, exchanges=program.exchanges)
     verify_timeline(problem, placement, program, simulate(program, cluster, costs)).require()
 
 
