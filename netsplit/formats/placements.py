@@ -11,6 +11,7 @@ from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.exchange import Exchange
 from netsplit.planning.verify import verify
 from netsplit.rewrite.records import rewrite_from
 
@@ -76,6 +77,7 @@ def _parsed(values: Any) -> Placement:
         tuple(map(str, values.get("cuts") or ())),
         frozenset(map(str, values.get("recomputed") or ())),
         tuple(rewrite_from(each) for each in values.get("rewrites") or ()),
+        tuple(Exchange.from_dict(each) for each in values.get("exchanges") or ()),
     )
 
 

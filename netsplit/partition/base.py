@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
+from netsplit.partition.exchange import Exchange
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import MemoryModel, lifetimes_model, static_model
 from netsplit.rewrite.records import Rewrite
@@ -123,11 +124,15 @@ class Placement:
     """Nodes whose activations are not kept from forward to backward, but computed again before it."""
     rewrites: tuple[Rewrite, ...] = ()
     """What is done to the problem's graph first: all nodes here are those of the graph that comes of it."""
+    exchanges: tuple[Exchange, ...] = ()
+    """How variables travel; of the others the home sends each to every device that reads it."""
 
     def to_dict(self) -> dict[str, Any]:
         """For a file of JSON."""
         rewrites = [each.to_dict() for each in self.rewrites]
-        return asdict(self) | {"recomputed": sorted(self.recomputed), "rewrites": rewrites}
+        exchanges = [each.to_dict() for each in self.exchanges]
+        own = {"recomputed": sorted(self.recomputed), "rewrites": rewrites, "exchanges": exchanges}
+        return asdict(self) | own
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:

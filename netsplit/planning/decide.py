@@ -21,6 +21,7 @@ from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.exchange.chosen import with_exchanges
 from netsplit.planning.fitting import fitted
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
@@ -70,7 +71,8 @@ def verified(
 ) -> Plan:
     """The plan of a placement, verified; raises as `decide`.
 
-    The plan's problem is that of the graph after the placement's rewrites.
+    The plan's problem is that of the graph after the placement's rewrites. Its placement has the exchanges
+    that the schedule asks for; a method's own bound is of send and receive, and claims nothing of others.
 
     Args:
         seconds: that the decision took.
@@ -93,12 +95,14 @@ def verified(
     if (loads := problem.objective.loads(problem, placement)) is not None:
         objective_s = loads.period_s
     else:
+        placement = with_exchanges(problem, placement)
+        verify(free, placement, capacity=False).require()
         program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s
     if room and problem.memory == "lifetimes":
         _require_room(problem, placement, timeline)
     _require_same_score(problem, placement, objective_s)
-    bound_s = problem.objective.bound_s(placement.report)
+    bound_s = None if placement.exchanges else problem.objective.bound_s(placement.report)
     if timeline is not None:
         within = bool((needed_bytes(instance, placement, timeline) <= instance.capacity).all())
         bound_s = max(bound_s or 0.0, proven_s(problem, within, not placement.recomputed, bound_limit_s))

@@ -331,7 +331,7 @@ class _Fitting:
         schedule = evaluate.schedule
         others: tuple[Schedule, ...] = (
             OneFOneB(schedule.microbatches),
-            replace(schedule, recompute=True),  # type: ignore[type-var]
+            replace(schedule, recompute=True),  # type: ignore[call-arg]
             OneFOneB(schedule.microbatches, recompute=True),
         )
         if schedule.microbatches > 1:

@@ -23,6 +23,7 @@ from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.memory_figure import memory_figure
 from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.planning.exchange.chosen import exchange_line
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.notation import counted
@@ -179,6 +180,8 @@ class Plan:
             lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:
             lines.append("operators' seconds are predicted, not measured")
+        if self.placement.exchanges:
+            lines.append(exchange_line(self.problem, self.placement))
         if predicted.host_bytes:
             told = (f"{name} {MIB * nbytes:.1f} MiB" for name, nbytes in predicted.host_bytes.items())
             lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")
@@ -306,6 +309,7 @@ class Plan:
                 for stage in self.placement.stages
             ],
             "cuts": list(self.placement.cuts),
+            "exchanges": [each.to_dict() for each in self.placement.exchanges],
             "rewrites": [each.to_dict() for each in self.placement.rewrites],
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),

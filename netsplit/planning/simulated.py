@@ -15,6 +15,7 @@ from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import CopyWeights, Rewrite
 from netsplit.rewrite.replay import applied
 from netsplit.rewrite.seconds import rewritten_costs
@@ -111,6 +112,7 @@ class Simulated:
             placement.cuts,
             placement.recomputed,
             self.costs if timed else None,
+            exchanges_that_hold(self.graph, placement.device_of, placement.exchanges),
         )
         if not timed:
             return next(programs)

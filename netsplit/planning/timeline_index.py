@@ -89,14 +89,17 @@ class TimelineIndex:
         return list(dict.fromkeys([*self.replicas.values(), *self.copying()]))
 
     def copying(self) -> list[tuple[str, ...]]:
-        """Sets of devices with copies of one parameter."""
+        """Sets of devices with copies of one parameter, replicas of their stages among them."""
         graph, where = self.problem.graph, self.placement.device_of
         having: dict[str, set[str]] = {}
         for name, node in graph.nodes.items():
             for init in (graph.initializers[k] for k in node.initializers):
                 if init.requires_grad:
                     having.setdefault(init.held_as, set()).add(where[name])
-        return [tuple(p for p in self.kind_of if p in each) for each in having.values() if len(each) > 1]
+        holders = (
+            {q for p in each for q in self.replicas.get(p, (p,))} for each in having.values() if len(each) > 1
+        )
+        return [tuple(p for p in self.kind_of if p in each) for each in holders]
 
     def on(self, device: str, i: int) -> str:
         """Who computes micro-batch i of what was placed on a device."""
@@ -150,12 +153,27 @@ class TimelineIndex:
                     continue
                 copy = e.device if gradient else e.peer
                 home = e.peer if gradient else e.device
-                producer = graph.variables[k].producer
-                if producer is None or self.on(self.placement.device_of[producer], e.microbatch) != home:
-                    yield f"The {shown(e)} is from '{e.device}' to '{e.peer}', but '{k}' is not made there."
+                if graph.variables[k].producer is None or home != self._has_it_from(k, copy, e.microbatch):
+                    yield f"The {shown(e)} is from '{e.device}' to '{e.peer}', but '{k}' does not go so."
                 if e.nbytes != graph.variables[k].nbytes:
                     yield f"The {shown(e)} has {e.nbytes} bytes of the {graph.variables[k].nbytes} of '{k}'."
                 self.sends.setdefault((k, copy, e.microbatch, gradient), []).append(e)
+
+    @cached_property
+    def handed_on(self) -> dict[tuple[str, str], str]:
+        """(variable, device it was placed on that reads it) -> the one that hands it on, by the placement."""
+        return {
+            (each.variable, q): p
+            for each in self.placement.exchanges
+            for p, q in each.hops
+            if p != self.placement.device_of[self.problem.graph.variables[each.variable].producer or ""]
+        }
+
+    def _has_it_from(self, k: str, copy: str, i: int) -> str:
+        """The device that sends a device micro-batch i of a variable."""
+        home = self.placement.device_of[self.problem.graph.variables[k].producer or ""]
+        known = (p for (name, q), p in self.handed_on.items() if name == k and self.on(q, i) == copy)
+        return self.on(next(known, home), i)
 
     def costs_of(self, device: str) -> DeviceCosts:
         return self.problem.costs.of(self.kind_of.get(device, ""))

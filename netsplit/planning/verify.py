@@ -64,6 +64,7 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
             _total_order,
             _stages,
             _recomputed,
+            _exchanges,
         ]
         if capacity:
             checks.append(_memory)
@@ -251,6 +252,27 @@ def _recomputed(problem: Problem, placement: Placement) -> Iterator[str]:
         if anew and len(anew) < len(unit):
             other = next(name for name in unit if name not in placement.recomputed)
             yield f"Nodes '{anew[0]}' and '{other}' are one unit, and only the first is to be recomputed."
+
+
+def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
+    """Every hop from a device that has the variable by then to one that reads it and has it not."""
+    known: set[str] = set()
+    for exchange in placement.exchanges:
+        k = exchange.variable
+        variable = problem.graph.variables.get(k)
+        if variable is None or variable.producer is None or k in known:
+            yield f"The exchange of '{k}' is of nothing that a node makes, or is the second of it."
+            continue
+        known.add(k)
+        having = {placement.device_of[variable.producer]}
+        reading = {placement.device_of[name] for name in variable.consumers} - having
+        for p, q in exchange.hops:
+            if p not in having or q not in reading:
+                yield f"'{p}' cannot hand '{k}' on to '{q}', or need not."
+            having.add(q)
+            reading.discard(q)
+        for q in sorted(reading):
+            yield f"The exchange of '{k}' leaves '{q}' out, which reads it."
 
 
 def _stages(problem: Problem, placement: Placement) -> Iterator[str]:

@@ -3,6 +3,8 @@
     forward of segment s ──ends──► send of k, p→q ──ends──► every forward on q that reads k
     backward on p        ◄──ends── gradient of k, q→p ◄──ends── every backward on q that read k
 
+Where q hands k on to r, k from q to r begins after k from p to q has ended; with its gradients the reverse.
+
 From the placement follows what must be sent; from the program only which nodes form a segment, which devices
 are replicas and which Step takes which gradients. A backward may come in two parts, or after its forward once
 more. Neither the simulator's nor the compiler's code is used, and the timeline is taken as a list of spans.
@@ -121,7 +123,7 @@ class _OrderCheck:
             for other in dict.fromkeys(where[name] for name in variable.consumers):
                 if other == first:
                     continue
-                needed = any(where[v] == other and v in self.index.trained for v in variable.consumers)
+                needed = self._trained(k, other)
                 if k in self.index.lasting:
                     expected.update((k, q, i, back) for q, i, back in self._once_of(other))
                     yield from self._once(k, first, other, needed)
@@ -136,6 +138,14 @@ class _OrderCheck:
         for key, events in self.index.sends.items():
             if key not in expected:
                 yield f"Nothing needs the {shown(events[0])} from '{events[0].device}' to '{events[0].peer}'."
+
+    def _trained(self, k: str, device: str) -> bool:
+        """Whether a device, or one that it hands a variable on to, has a gradient of it."""
+        where = self.index.placement.device_of
+        own = self.index.problem.graph.variables[k].consumers
+        return any(where[v] == device and v in self.index.trained for v in own) or any(
+            self._trained(k, q) for (name, q), p in self.index.handed_on.items() if (name, p) == (k, device)
+        )
 
     def _once_of(self, other: str) -> Iterator[tuple[str, int, bool]]:
         """With which micro-batches what lasts may be sent to a device, or its replicas, and back."""
@@ -171,6 +181,7 @@ class _OrderCheck:
                 yield from self._after(("backward", s, i), ("recompute", s, i))
                 yield from self._after(("weight", s, i), ("backward", s, i))
             yield from self._dependencies(i)
+            yield from self._handed_on(i)
         for e in self.index.timeline.events:
             if e.kind == "step" and (last := self._last_before(e.device, _step_number(e))) is not None:
                 yield from self._precedes(last, e)
@@ -254,6 +265,17 @@ class _OrderCheck:
                         yield from self._between(("forward", s, j), send, ("forward", t, i))
                     for send in self.index.sends.get((k, q, j, True), []) if back else ():
                         yield from self._between(("backward", t, i), send, ("backward", s, j))
+
+    def _handed_on(self, i: int) -> Iterator[str]:
+        """Nobody hands on a value before it has it, nor a gradient before those that are added to it."""
+        for (k, r), q in self.index.handed_on.items():
+            batches = self.index.microbatches if k in self.index.lasting else (i,)
+            for back in (False, True):
+                first, then = (r, q) if back else (q, r)
+                for j in batches:
+                    for a in self.index.sends.get((k, self.index.on(first, j), j, back), []):
+                        for b in self.index.sends.get((k, self.index.on(then, i), i, back), []):
+                            yield from self._precedes(a, b)
 
     def _between(self, before: Computation, send: Event, after: Computation) -> Iterator[str]:
         for e in self.index.spans.get(before, []):

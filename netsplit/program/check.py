@@ -14,7 +14,8 @@ def needs(program: Program, instruction: Instruction) -> list[tuple[str, int, bo
     """(variable, micro-batch, gradient?) of the transfers an instruction waits for.
 
     A Forward waits for the copies it reads; a Backward, whole or its input part, for the gradients of its
-    outputs from other devices. Whether such a transfer exists in the program is for the caller to see.
+    outputs from other devices; of a Send see `Program.handed_on`. Whether such a transfer exists in the
+    program is for the caller to see.
     """
     i = instruction.microbatch if isinstance(instruction, Forward | Backward) else 0
     if isinstance(instruction, Forward):
@@ -54,7 +55,7 @@ def check_progress(program: Program) -> None:
         name = awake.pop()
         while at[name] < len(program.instructions[name]):
             instruction = program.instructions[name][at[name]]
-            tags = [received[name].get(key) for key in _wanted(program, instruction, planned)]
+            tags = [received[name].get(key) for key in _wanted(program, name, instruction, planned)]
             missing = [(False, tag) for tag in tags if tag not in sent]
             if isinstance(instruction, Step | Reduce):
                 missing += [(True, sum_.tag) for sum_ in begun[name] if summing[sum_.tag]]
@@ -83,9 +84,11 @@ def check_progress(program: Program) -> None:
 
 
 def _wanted(
-    program: Program, instruction: Instruction, planned: set[tuple[str, int, bool]]
+    program: Program, device: str, instruction: Instruction, planned: set[tuple[str, int, bool]]
 ) -> list[tuple[str, int, bool]]:
     """Every value an instruction reads, and those gradients that the program transfers at all."""
+    if isinstance(instruction, Send):
+        return list(program.handed_on(instruction, device))
     return [key for key in needs(program, instruction) if not key[2] or key in planned]
 
 
@@ -125,7 +128,7 @@ def _circle(
         instruction = (
             program.instructions[name][at[name]] if at[name] < len(program.instructions[name]) else None
         )
-        wanted = _wanted(program, instruction, planned) if instruction is not None else []
+        wanted = _wanted(program, name, instruction, planned) if instruction is not None else []
         missing = [key for key in wanted if received[name].get(key) not in sent]
         if missing and missing[0] not in sender:
             steps.append(f"{name} at its {instruction} waits for '{missing[0][0]}', which nobody sends")

@@ -19,6 +19,7 @@ from netsplit.errors import ConfigError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
 from netsplit.partition.base import device_in_turn
+from netsplit.partition.exchange import Exchange
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (
@@ -33,6 +34,8 @@ from netsplit.program.instructions import (
     Segment,
     Send,
     Step,
+    copies_of,
+    origin,
 )
 from netsplit.program.recomputation import SegmentParts, in_parts, whole
 from netsplit.program.schedules import Compute, Phase, Pipeline, Schedule
@@ -58,6 +61,7 @@ def compile_program(
     cuts: Collection[str] = (),
     recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
+    exchanges: Sequence[Exchange] = (),
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
@@ -70,11 +74,13 @@ def compile_program(
         recomputed: nodes whose activations are not kept for the backward, but computed again before it;
             segments that have any are in parts (`program.recomputation`).
         costs: of the nodes, for schedules that go by durations (`Pipeline.times`).
+        exchanges: of variables that devices hand on to one another (`Placement.exchanges`).
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
             replica out, or are of a device that is none; `shared_norm`, uneven turns, or copies of a weight
-            on several devices, with a schedule whose devices step on their own; such copies with replicas.
+            on several devices, with a schedule whose devices step on their own; an exchange that does not
+            reach all readers, or of a weight between replicas.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
     return next(
@@ -91,6 +97,7 @@ def compile_program(
             cuts,
             recomputed,
             costs,
+            exchanges,
         )
     )
 
@@ -108,6 +115,7 @@ def compile_orders(
     cuts: Collection[str] = (),
     recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
+    exchanges: Sequence[Exchange] = (),
 ) -> Iterator[Program]:
     """As `compile_program`, a program for each of `Schedule.orders`."""
     if shared_norm and schedule.update_every is not None:
@@ -117,7 +125,7 @@ def compile_orders(
         )
     groups = _checked_replicas(replicas or {}, device_of, cluster)
     in_turn = _checked_turns(groups, turns or {}, schedule)
-    placed, devices = insert_transfers(graph, device_of)
+    placed, devices = insert_transfers(graph, device_of, exchanges)
     segments = tuple(
         replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
         for segment in cut_segments(placed, devices, priority, schedule.fine_segments, cuts)
@@ -126,6 +134,7 @@ def compile_orders(
     copied = _checked_copies(placed, devices, names, schedule, groups) if training else ()
     once = not training or schedule.update_every is None  # else there are several versions of weights
     lasting = _copies_of(placed, unchanging(graph)) if once else frozenset()
+    _check_handed_on(exchanges, unchanging(graph) if once else frozenset(), groups)
     pipeline = _pipeline(placed, segments, training)
     if costs is not None:
         pipeline = _timed(pipeline, placed, segments, cluster, costs, schedule, lasting)
@@ -134,8 +143,9 @@ def compile_orders(
         if training and recomputed:
             parts = in_parts(placed, segments, recomputed, order, pipeline)
         walk = _Compiler(
-            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting
-        )
+            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting,
+            tuple(exchanges),
+        )  # fmt: skip
         yield walk.program(order)
 
 
@@ -164,27 +174,38 @@ def _checked_copies(
     schedule: Schedule,
     groups: Mapping[str, tuple[str, ...]],
 ) -> tuple[tuple[str, ...], ...]:
-    """The sets of devices that hold copies of the same parameters, of which they sum the gradients."""
+    """The sets of devices that hold copies of the same parameters, of which they sum the gradients: all
+    replicas of their stages."""
     homes: dict[str, set[str]] = {}
     for node in graph:
         for k in node.initializers:
             if graph.initializers[k].requires_grad:
                 homes.setdefault(k, set()).add(device_of[node.name])
-    copied = {k: tuple(name for name in names if name in each) for k, each in homes.items() if len(each) > 1}
+    several = {k: each for k, each in homes.items() if len(each) > 1}
+    holders = {k: {q for p in each for q in groups.get(p, (p,))} for k, each in several.items()}
+    copied = {k: tuple(name for name in names if name in each) for k, each in holders.items()}
     for k, devices in copied.items():
-        reason = ""
         if schedule.update_every is not None:
-            reason = f"under {schedule.name} every device steps on its own, before their gradients are summed"
-        elif not set(devices).isdisjoint(groups):
-            reason = (
-                f"'{next(name for name in devices if name in groups)}' is a stage with replicas of its own"
-            )
-        if reason:
             raise ConfigError(
-                f"the devices {', '.join(devices)} have copies of '{k}', and {reason}: leave the copies out, "
-                "or choose a synchronous schedule without replicas."
+                f"the devices {', '.join(devices)} have copies of '{k}', and under {schedule.name} every "
+                "device steps on its own, before their gradients are summed: leave the copies out, or choose "
+                "a synchronous schedule."
             )
     return tuple(dict.fromkeys(copied.values()))
+
+
+def _check_handed_on(
+    exchanges: Sequence[Exchange], unchanging: Collection[str], groups: Mapping[str, tuple[str, ...]]
+) -> None:
+    """What lasts goes to each replica with the first of its own micro-batches: there is no one before it."""
+    for exchange in exchanges:
+        ends = {name for hop in exchange.hops for name in hop}
+        if exchange.variable in unchanging and not ends.isdisjoint(groups):
+            between = min(ends & groups.keys())
+            raise ConfigError(
+                f"an exchange is of '{exchange.variable}', made of weights, and '{between}' is a stage with "
+                "replicas: let its home send it to each (schedule.exchange=send_receive)."
+            )
 
 
 def _checked_turns(
@@ -242,6 +263,7 @@ class _Compiler:
     shared_norm: bool
     copied: Sequence[tuple[str, ...]]  # devices that hold copies of the same parameters
     lasting: frozenset[str]  # see `Program.lasting`
+    exchanges: tuple[Exchange, ...] = ()
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
@@ -251,9 +273,10 @@ class _Compiler:
         self.maker = _makers(self.segments)
         self.trained = _trained(self.graph, self.segments) if self.training else frozenset()
         self.left: dict[tuple[str, int | str], int] = {}
-        """("k@q", micro-batch; of one that lasts, device) -> backwards still to come that read it."""
+        """("k@q", micro-batch; of one that lasts, device) -> gradients of it still to come there."""
         self.sent: set[tuple[str, str]] = set()  # of those that last, with the device that has it
         self.readers = Counter(k for s in self.trained for k in self.segments[s].inputs)  # with a backward
+        self.returning = self._returning()
         self.rank = {name: p for p, name in enumerate(self.names)}
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
@@ -281,6 +304,7 @@ class _Compiler:
             replicas=dict(self.replicas),
             turns=dict(self.turns),
             lasting=self.lasting,
+            exchanges=self.exchanges,
         )
         check_progress(program)
         return program
@@ -292,13 +316,21 @@ class _Compiler:
         again = self.schedule.recompute is True or s in self.parts.again
         self._emit(home, Forward(s, i, again and s in self.trained, version))
         for k in segment.outputs:
-            for copy in self._copies(k):
-                to = self._on(self.device_of[copy], i)
-                if copy in self.lasting:
-                    if (copy, to) in self.sent:
-                        continue
-                    self.sent.add((copy, to))
-                self._transfer(copy, k, i, home, to, gradient=False)
+            self._send_copies(k, k, home, i)
+
+    def _send_copies(self, k: str, read: str, home: str, i: int) -> None:
+        """Of variable k, which the device has as `read`; those that get it hand it on."""
+        reached = []
+        for copy in self._copies(read):
+            to = self._on(self.device_of[copy], i)
+            reached.append((copy, to))
+            if copy in self.lasting:
+                if (copy, to) in self.sent:
+                    continue
+                self.sent.add((copy, to))
+            self._transfer(copy, k, i, home, to, gradient=False)
+        for copy, to in reached:
+            self._send_copies(k, copy, to, i)
 
     def backward(self, s: int, i: int, part: BackwardPart) -> None:
         if s not in self.trained:
@@ -312,16 +344,37 @@ class _Compiler:
             self._complete(segment, i)
 
     def _send_gradients(self, segment: Segment, i: int) -> None:
+        home = segment.on(i)
         for k in segment.inputs:
-            source = _source(self.graph, k)
-            if source == k or k not in self.graph.requires_backward:
-                continue
-            home = segment.on(i)
-            key, count = ((k, home), self._count(segment)[home]) if k in self.lasting else ((k, i), 1)
-            left = self.left[key] = self.left.get(key, count * self.readers[k]) - 1
-            if left == 0:
-                to = self.segments[self.maker[source]].on(i)
-                self._transfer(k, source, i, home, to, gradient=True)
+            if origin(self.graph, k) != k and k in self.graph.requires_backward:
+                self._one_gradient_less(k, home, i, self._count(segment)[home])
+
+    def _one_gradient_less(self, copy: str, home: str, i: int, batches: int) -> None:
+        """After one of the gradients of a copy on a device, of which it has so many micro-batches: with the
+        last one their sum goes back to where it has the copy from, and on from there."""
+        own, handed = self.readers[copy], self.returning[copy]
+        lasts = copy in self.lasting
+        key, count = ((copy, home), batches * own + handed) if lasts else ((copy, i), own + handed)
+        left = self.left[key] = self.left.get(key, count) - 1
+        if left:
+            return
+        read = self.graph.nodes[copy].inputs[0]
+        source = origin(self.graph, copy)
+        if read == source:
+            self._transfer(copy, source, i, home, self.segments[self.maker[source]].on(i), gradient=True)
+            return
+        between = self._on(self.device_of[read], i)
+        self._transfer(copy, source, i, home, between, gradient=True)
+        self._one_gradient_less(read, between, i, batches)
+
+    def _returning(self) -> Counter[str]:
+        """Of every copy "k@q" how many copies that were made of it have a gradient."""
+        returning: Counter[str] = Counter()
+        for node in reversed(list(self.graph)):
+            copy = node.name
+            if node.op == TRANSFER and (self.readers[copy] or returning[copy]):
+                returning[node.inputs[0]] += 1
+        return returning
 
     def _count(self, segment: Segment) -> Counter[str]:
         """How many micro-batches each of a segment's devices has."""
@@ -341,7 +394,8 @@ class _Compiler:
 
     def step_all(self) -> None:
         """Once all is computed: forwards that no backward follows read the weights from before, too."""
-        training = {self.segments[s].device for s in self.trained}.union(*self.copied)
+        others = {name for each in self.replicas.values() for name in each[1:]}
+        training = {self.segments[s].device for s in self.trained}.union(*self.copied) - others
         homes = [name for name in self.names if name in training]
         for home in homes:
             self._reduce(home, 0)
@@ -386,7 +440,9 @@ class _Compiler:
         )
 
     def _transfer(self, copy: str, k: str, i: int, p: str, q: str, *, gradient: bool) -> None:
+        read = self.graph.nodes[copy].inputs[0]
         shared: dict[str, Any] = {"variable": copy, "source": k, "microbatch": i, "gradient": gradient}
+        shared["via"] = "" if read == k else read
         self._emit(p, Send(peer=q, tag=self.tag, **shared))
         self._emit(q, Recv(peer=p, tag=self.tag, **shared))
         self.tag += 1
@@ -400,21 +456,14 @@ class _Compiler:
 
     def _copies(self, k: str) -> list[str]:
         """Transfer outputs "k@q" of a variable, in the rank order of q."""
-        copies = [v for v in self.graph.variables[k].consumers if self.graph.nodes[v].op == TRANSFER]
-        return sorted(copies, key=lambda copy: self.rank[self.device_of[copy]])
+        return sorted(copies_of(self.graph, k), key=lambda copy: self.rank[self.device_of[copy]])
 
 
 def _copies_of(graph: Graph, variables: Collection[str]) -> frozenset[str]:
     """Their transfer nodes' outputs."""
-    return frozenset(node.name for node in graph if node.op == TRANSFER and node.inputs[0] in variables)
-
-
-def _source(graph: Graph, k: str) -> str:
-    """The variable that `k` is, or is a copy of."""
-    producer = graph.variables[k].producer
-    if producer is not None and graph.nodes[producer].op == TRANSFER:
-        return graph.nodes[producer].inputs[0]
-    return k
+    return frozenset(
+        node.name for node in graph if node.op == TRANSFER and origin(graph, node.name) in variables
+    )
 
 
 def _makers(segments: Sequence[Segment]) -> dict[str, int]:
@@ -428,7 +477,7 @@ def _trained(graph: Graph, segments: Sequence[Segment]) -> frozenset[int]:
 def _pipeline(graph: Graph, segments: Sequence[Segment], training: bool) -> Pipeline:
     maker = _makers(segments)
     feeders = (
-        sorted({maker[k] for k in (_source(graph, k) for k in s.inputs) if k in maker}) for s in segments
+        sorted({maker[k] for k in (origin(graph, k) for k in s.inputs) if k in maker}) for s in segments
     )
     return Pipeline(
         feeders=tuple(map(tuple, feeders)),
@@ -452,7 +501,7 @@ def _timed(
     carried: dict[tuple[int, int], list[str]] = {}
     for segment in segments:
         for k in segment.inputs:
-            source = _source(graph, k)
+            source = origin(graph, k)
             if source != k and k not in lasting:
                 carried.setdefault((maker[source], segment.index), []).append(source)
     again = schedule.recompute is True

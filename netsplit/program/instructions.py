@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.partition.base import device_in_turn
+from netsplit.partition.exchange import Exchange
 
 __all__ = [
     "Backward",
@@ -25,6 +26,8 @@ __all__ = [
     "Segment",
     "Send",
     "Step",
+    "copies_of",
+    "origin",
 ]
 
 BackwardPart = Literal["whole", "input", "weight"]
@@ -92,6 +95,12 @@ class _Transfer:
     peer: str  # the other device
     gradient: bool  # False: the value from p to q; True: its gradient from q to p
     tag: int  # unique in the program; rises along the program's one global order
+    via: str = ""  # the copy "k@p" on the device between which hands on value and gradient; empty: k itself
+
+    @property
+    def read(self) -> str:
+        """What of it the sending device has: the variable, or the copy that it hands on."""
+        return self.via or self.source
 
     @property
     def what(self) -> str:
@@ -101,7 +110,7 @@ class _Transfer:
 
 @dataclass(frozen=True)
 class Send(_Transfer):
-    """Start sending; the device goes on at once."""
+    """Start sending; the device goes on at once, though what it hands on may still be on its way to it."""
 
     def __str__(self) -> str:
         return f"send of {self.what} to {self.peer}"
@@ -170,6 +179,8 @@ class Program:
     """First replica -> all of them, where a device's segments have more than one."""
     turns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """First replica -> whose turn the micro-batches are (`device_in_turn`)."""
+    exchanges: tuple[Exchange, ...] = ()
+    """Of variables that devices hand on to one another."""
     tail: Graph | None = None
     """The same graph at the size of the last micro-batch, where that has fewer samples."""
     lasting: frozenset[str] = frozenset()
@@ -225,6 +236,28 @@ class Program:
     def gives_back(self, k: str, i: int) -> bool:
         """Whether the gradient of a copy "k@q", if it has any, is sent under micro-batch i."""
         return k not in self.lasting or (k, i) in self._last
+
+    def handed_on(self, send: Send, device: str) -> tuple[tuple[str, int, bool], ...]:
+        """(variable, micro-batch, gradient?) of what a device is sent itself before a send of its own can go:
+        the copy that it hands on, or the gradients of those that were handed on, to be added to its own."""
+        if not send.gradient:
+            return ((send.via, self.sent_with(send.via, device, send.microbatch), False),) if send.via else ()
+        return tuple(
+            (copy, i, True)
+            for copy in copies_of(self.graph, send.variable)
+            for i in self._returned.get((copy, None if copy in self.lasting else send.microbatch), ())
+        )
+
+    @cached_property
+    def _returned(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
+        """(copy, micro-batch; None of one that lasts) -> the micro-batches under which its gradient goes."""
+        returned: dict[tuple[str, int | None], tuple[int, ...]] = {}
+        for each in self.instructions.values():
+            for ins in each:
+                if isinstance(ins, Send) and ins.gradient:
+                    key = ins.variable, None if ins.variable in self.lasting else ins.microbatch
+                    returned[key] = (*returned.get(key, ()), ins.microbatch)
+        return returned
 
     @cached_property
     def _first(self) -> dict[tuple[str, str], int]:
@@ -303,3 +336,17 @@ class Program:
             lines.append(f"{device}:")
             lines += [f"  {n:4d} {ins}" for n, ins in enumerate(self.instructions[device])]
         return "\n".join(lines)
+
+
+def copies_of(graph: Graph, k: str) -> tuple[str, ...]:
+    """Transfer nodes' outputs "k@q" that are made of `k` itself, which may be such a copy."""
+    return tuple(v for v in graph.variables[k].consumers if graph.nodes[v].op == TRANSFER)
+
+
+def origin(graph: Graph, k: str) -> str:
+    """The variable that `k` is, or is a copy of, at first or second hand."""
+    producer = graph.variables[k].producer
+    while producer is not None and graph.nodes[producer].op == TRANSFER:
+        k = graph.nodes[producer].inputs[0]
+        producer = graph.variables[k].producer
+    return k

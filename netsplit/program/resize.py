@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.ir import Graph
-from netsplit.program.instructions import Program
+from netsplit.program.instructions import Program, origin
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["with_tail"]
@@ -37,11 +37,11 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
                 f"{graph.batch_size}: use a number of samples that batch_size divides."
             )
     for k in program.lasting:
-        own = program.graph.nodes[k].inputs[0]
+        own = origin(program.graph, k)
         if tail.variables[own].shape != graph.variables[own].shape:
             raise NetSplitError(
                 f"'{own}', made of the model's weights, has another size for {tail.batch_size} samples than "
                 f"for {graph.batch_size}: use a number of samples that batch_size divides."
             )
     device_of = {name: program.device_of[name] for name in graph.nodes}
-    return replace(program, tail=insert_transfers(tail, device_of)[0])
+    return replace(program, tail=insert_transfers(tail, device_of, program.exchanges)[0])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.quotient import units_in_order
-from netsplit.program.instructions import Segment
+from netsplit.program.instructions import Segment, origin
 
 __all__ = ["cut_segments", "segment_of"]
 
@@ -106,12 +106,13 @@ class _Runs:
 
 def _remote_producers(graph: Graph, name: str) -> list[str]:
     """Producers, on other devices, of what a node reads through transfer nodes."""
-    return [
-        producer
-        for u in graph.predecessors[name]
-        if graph.nodes[u].op == TRANSFER
-        for producer in graph.predecessors[u]
-    ]
+    producers = []
+    for u in graph.predecessors[name]:
+        if graph.nodes[u].op == TRANSFER:
+            made_by = graph.variables[origin(graph, u)].producer
+            assert made_by is not None
+            producers.append(made_by)
+    return producers
 
 
 def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[tuple[str, ...]]:

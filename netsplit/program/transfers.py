@@ -2,47 +2,98 @@
 
     u on p ──k──► v on q      becomes      u on p ──k──► [transfer] on q ──k@q──► v on q
 
-A variable gets one transfer node per destination device, however many nodes read it there. A device has one
-of all copies of a weight that its nodes read: in a placed graph they have one name (`Initializer.held_as`).
+A variable gets one transfer node per destination device, however many nodes read it there. That reads the
+variable itself or, where an exchange says so, another's copy: k ─► k@q ─► k@r. A device has one of all copies
+of a weight that its nodes read: in a placed graph they have one name (`Initializer.held_as`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from netsplit.errors import ConfigError
 from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
+from netsplit.partition.exchange import Exchange
 
-__all__ = ["insert_transfers"]
+__all__ = ["exchanges_that_hold", "insert_transfers", "readers_elsewhere"]
 
 _KEPT = 4  # placed graphs of a graph
 
 
-def insert_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph, dict[str, str]]:
+def insert_transfers(
+    graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange] = ()
+) -> tuple[Graph, dict[str, str]]:
     """The graph with transfer nodes, and the device of every node in it.
 
     A transfer node's arguments are the variable and the name of the device that receives it. Input
     variables need none: every device is fed what it reads. The last few placed graphs are kept, as one
     placement is often compiled under several schedules.
+
+    Raises:
+        ConfigError: an exchange whose hops do not lead from the variable's home to all that read it.
     """
-    known, where = _last_placed(graph), tuple(device_of[name] for name in graph.nodes)
+    known, where = _last_placed(graph), (tuple(device_of[name] for name in graph.nodes), tuple(exchanges))
     kept = known.get(where)
     if kept is None:
-        kept = known[where] = _with_transfers(graph, device_of)
+        kept = known[where] = _with_transfers(graph, device_of, exchanges)
         if len(known) > _KEPT:
             known.popitem(last=False)
     return kept[0], dict(kept[1])
 
 
 @once_of
-def _last_placed(graph: Graph) -> OrderedDict[tuple[str, ...], tuple[Graph, dict[str, str]]]:
-    """By the device of every node."""
+def _last_placed(
+    graph: Graph,
+) -> OrderedDict[tuple[tuple[str, ...], tuple[Exchange, ...]], tuple[Graph, dict[str, str]]]:
+    """By the device of every node, and the exchanges."""
     return OrderedDict()
 
 
-def _with_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph, dict[str, str]]:
+def readers_elsewhere(graph: Graph, device_of: Mapping[str, str], k: str) -> tuple[str, tuple[str, ...]]:
+    """The home of a variable that a node makes, and the other devices that read it, first readers first."""
+    variable = graph.variables[k]
+    assert variable.producer is not None
+    home = device_of[variable.producer]
+    readers = dict.fromkeys(device_of[name] for name in variable.consumers)
+    return home, tuple(device for device in readers if device != home)
+
+
+def exchanges_that_hold(
+    graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange]
+) -> tuple[Exchange, ...]:
+    """Those that hold in another graph, too, whose variables may be others, or read elsewhere."""
+    return tuple(
+        each
+        for each in exchanges
+        if each.variable in graph.variables
+        and graph.variables[each.variable].producer is not None
+        and not each.wrong(*readers_elsewhere(graph, device_of, each.variable))
+    )
+
+
+def _sources(
+    graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange]
+) -> dict[tuple[str, str], str]:
+    """(variable, reading device) -> the device between, which it has the variable from."""
+    sources: dict[tuple[str, str], str] = {}
+    for exchange in exchanges:
+        k = exchange.variable
+        if k not in graph.variables or graph.variables[k].producer is None:
+            raise ConfigError(f"an exchange is of '{k}', which no operator of the graph makes.")
+        home, readers = readers_elsewhere(graph, device_of, k)
+        if why := exchange.wrong(home, readers):
+            raise ConfigError(f"an exchange of '{k}' does not get it from '{home}' to its readers: {why}.")
+        sources.update({(k, q): p for q, p in exchange.source_of.items() if p != home})
+    return sources
+
+
+def _with_transfers(
+    graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange]
+) -> tuple[Graph, dict[str, str]]:
+    sources = _sources(graph, device_of, exchanges)
     graph = _held_once(graph)
     nodes: dict[str, Node] = {}
     variables = dict(graph.variables)
@@ -55,13 +106,19 @@ def _with_transfers(graph: Graph, device_of: Mapping[str, str]) -> tuple[Graph, 
             producer = graph.variables[k].producer
             if producer is None or device_of[producer] == here:
                 continue
-            if (k, here) not in local_name:
-                transfer = _transfer_node(k, here)
-                local_name[k, here] = transfer.outputs[0]
-                nodes[transfer.name] = transfer
-                placed[transfer.name] = here
-                variables[transfer.outputs[0]] = _moved(graph.variables[k], transfer)
-            names[k] = local_name[k, here]
+            way = [here]
+            while (k, way[-1]) in sources:
+                way.append(sources[k, way[-1]])
+            read = k
+            for q in reversed(way):
+                if (k, q) not in local_name:
+                    transfer = _transfer_node(k, q, read)
+                    local_name[k, q] = transfer.outputs[0]
+                    nodes[transfer.name] = transfer
+                    placed[transfer.name] = q
+                    variables[transfer.outputs[0]] = _moved(graph.variables[k], transfer)
+                read = local_name[k, q]
+            names[k] = read
         nodes[node.name] = _rename_inputs(node, names)
     return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables)), placed
 
@@ -94,9 +151,9 @@ def _held_once(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes, variables=variables, initializers=initializers)
 
 
-def _transfer_node(variable: str, device: str) -> Node:
+def _transfer_node(variable: str, device: str, read: str) -> Node:
     name = f"{variable}@{device}"
-    return Node(name=name, op=TRANSFER, inputs=(variable,), outputs=(name,), args=({"var": variable}, device))
+    return Node(name=name, op=TRANSFER, inputs=(read,), outputs=(name,), args=({"var": read}, device))
 
 
 def _moved(variable: Variable, transfer: Node) -> Variable:

@@ -41,6 +41,7 @@ class Attempt:
             executor.begin(feeds, fractions, step, key)
             for index in range(executor.computing):
                 executor.execute(index)
+            executor.hand_on(wait=True)
         except Exception as error:
             if is_fatal(error) or not executor.program.steps_last:
                 raise
@@ -86,18 +87,27 @@ class Attempt:
             sending=had.sending,
             watched=had.watched,
         )
+        for send in had.held_back:
+            self._send_nothing(send)
         for index in range(start, executor.computing):
             instruction = executor.instructions[index]
             executor.recorder.at(index)
             if isinstance(instruction, Forward | Backward):
                 self._take(instruction)
             elif isinstance(instruction, Send):
-                k, i = instruction.source, instruction.microbatch
-                executor.state.values[k, i] = executor.empty_like(k, i).zero_()
-                executor.send(instruction)
+                self._send_nothing(instruction)
             elif isinstance(instruction, Recv):
                 executor.receive(instruction)
             executor.let_go(index)
+
+    def _send_nothing(self, send: Send) -> None:
+        """Zeros, once what they would have been made of has come."""
+        executor, arriving = self.executor, self.executor.state.arriving
+        for key in executor.handed_on.get(send.tag, ()):
+            if key in arriving:
+                recv, handle = arriving.pop(key)
+                executor.wait(send, recv, handle)
+        executor.carry(send, executor.empty_like(send.source, send.microbatch).zero_())
 
     def _take(self, ins: Forward | Backward) -> None:
         """Wait for what the instruction would have read of other devices, and forget it."""

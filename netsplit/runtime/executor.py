@@ -50,8 +50,8 @@ from netsplit.runtime.values import (
     IterationValues,
     Key,
     backwards_of,
-    copies_of,
     last_read,
+    places_of_copies,
     readers_of,
     way_of,
 )
@@ -97,7 +97,10 @@ class Executor:
         )  # fmt: skip
         self.readers = readers_of(program, device, self.segments)
         self.backwards = backwards_of(program, device, self.segments)
-        self.copies = copies_of(program, self.segments)
+        self.copies = places_of_copies(program, self.segments)
+        sends = (ins for ins in self.instructions if isinstance(ins, Send))
+        self.handed_on = {ins.tag: keys for ins in sends if (keys := program.handed_on(ins, device))}
+        self.to_hand_on = {key for keys in self.handed_on.values() for key in keys}
         self.places = {
             (s, k): last_read(program, segment, k)
             for s, segment in self.segments.items()
@@ -194,6 +197,7 @@ class Executor:
 
     def await_sends(self) -> None:
         """Until others have all that was sent to them."""
+        self.hand_on(wait=True)
         for send, handle in self.state.sending.values():
             self.wait(send, send, handle)
 
@@ -274,6 +278,8 @@ class Executor:
         if k in self.state.feeds[i]:
             return self.state.feeds[i][k]
         i = self.program.sent_with(k, self.device, i)
+        if self.state.held_back and (k, i, False) in self.to_hand_on:
+            self.hand_on(wait=True)
         if (k, i, False) in self.state.arriving:
             recv, handle = self.state.arriving.pop((k, i, False))
             self.state.values[k, i] = self.wait(ins, recv, handle)
@@ -353,13 +359,54 @@ class Executor:
         return self.state.total_gradient(k, i)
 
     def send(self, ins: Send) -> None:
+        if ins.tag in self.handed_on:
+            self.state.held_back.append(ins)
+            self.hand_on()
+            return
+        if self.torch_device.type == "cuda" and any(each.peer == ins.peer for each in self.state.held_back):
+            self.hand_on(wait=True)  # NCCL keeps to the order of both ends
+        self._send(ins)
+
+    def hand_on(self, wait: bool = False) -> None:
+        """Send what was held back until it had come to this device; all of it, if need be after a wait.
+
+        Whatever another device needs for what is waited for next was asked for before, in the program's one
+        order, and is handed on first.
+        """
+        behind: set[str] = set()  # peers to whom an earlier one is held back
+        for ins in tuple(self.state.held_back):
+            coming = [key for key in self.handed_on[ins.tag] if key in self.state.arriving]
+            there = ins.peer not in behind and all(self.state.arriving[key][1].done() for key in coming)
+            if not wait and not there:
+                behind.add(ins.peer)
+                continue
+            self.state.held_back.remove(ins)
+            for key in coming:
+                self._take(ins, *key)
+            self._send(ins)
+
+    def _take(self, ins: Send, k: str, i: int, gradient: bool) -> None:
+        """What has come to be handed on."""
+        recv, handle = self.state.arriving.pop((k, i, gradient))
+        tensor = self._waited(ins, recv, handle)
+        if not gradient:
+            self.state.values[k, i] = tensor
+        else:
+            self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
+
+    def _send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
-            lasting = ins.variable in self.program.lasting
-            total = self.state.sum_of(ins.variable) if lasting else self.state.total_gradient(ins.variable, i)
+            if ins.variable in self.program.lasting and (own := self.state.sum_of(ins.variable)) is not None:
+                self.state.add_gradient(ins.variable, i, len(self.program.graph), own)
+            total = self.state.total_gradient(ins.variable, i)
             tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
         else:
-            tensor = self.state.use(ins.source, i)
+            tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))
+        self.carry(ins, tensor)
+
+    def carry(self, ins: Send, tensor: Tensor) -> None:
+        """Begin to send this tensor."""
         self.recorder.sending(ins, tensor.numel() * tensor.element_size())
         watched = self.program.graph.variables[ins.source].nbytes > HELD_BYTES
         begin = partial(self.transport.send, tensor, ins.peer, ins.tag, watched)
@@ -370,8 +417,9 @@ class Executor:
 
     def receive(self, ins: Recv) -> None:
         buffer = self.empty_like(ins.source, ins.microbatch)
-        handle = self._carried(ins, ins, lambda: self.transport.receive(buffer, ins.peer, ins.tag))
-        self.state.arriving[ins.variable, ins.microbatch, ins.gradient] = (ins, handle)
+        key = ins.variable, ins.microbatch, ins.gradient
+        begin = partial(self.transport.receive, buffer, ins.peer, ins.tag, key in self.to_hand_on)
+        self.state.arriving[key] = (ins, self._carried(ins, ins, begin))
 
     def _reduce(self, ins: Reduce) -> None:
         with self.recorder.span("reduce", str(ins), -1, self.torch_device):
@@ -416,6 +464,11 @@ class Executor:
         return max(self.timeout_s, COMPILING_S) if self.fresh else self.timeout_s
 
     def wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
+        if self.state.held_back:
+            self.hand_on(wait=not handle.done())
+        return self._waited(ins, transfer, handle)
+
+    def _waited(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
         peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
         what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
         i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
@@ -439,6 +492,8 @@ class Executor:
     def let_go(self, index: int) -> None:
         """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
         self.transport.proceed()
+        if self.state.held_back:
+            self.hand_on()
         for send in self.acknowledged.get(index, ()):
             _, handle = self.state.sending.pop(send.tag)
             self._carried(send, send, partial(handle.wait, self.limit_s))  # it has arrived: no wait

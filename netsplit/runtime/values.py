@@ -10,7 +10,7 @@ from torch import Tensor
 
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
-from netsplit.program.instructions import Backward, Program, Recv, Reduce, Segment, Send
+from netsplit.program.instructions import Backward, Program, Recv, Reduce, Segment, Send, copies_of
 from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport.handle import Handle
 
@@ -19,8 +19,8 @@ __all__ = [
     "IterationValues",
     "Key",
     "backwards_of",
-    "copies_of",
     "last_read",
+    "places_of_copies",
     "readers_of",
     "way_of",
 ]
@@ -55,6 +55,7 @@ class IterationValues:
     """Gradients of what lasts, over the micro-batches; True: in a tensor of their own."""
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
+    held_back: list[Send] = field(default_factory=list)  # until what they hand on has come
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:
@@ -104,22 +105,25 @@ def readers_of(program: Program, device: str, segments: Mapping[int, Segment]) -
                 counts.update((k, program.sent_with(k, device, i)) for k in segment.inputs)
     for ins in program.instructions[device]:
         if isinstance(ins, Send) and not ins.gradient:
-            counts[ins.source, ins.microbatch] += 1
+            counts[ins.read, program.sent_with(ins.read, device, ins.microbatch)] += 1
     return counts
 
 
-def copies_of(program: Program, segments: Mapping[int, Segment]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Output of a segment -> its copies "k@q" on other devices, and where in the graph each is last read."""
+def places_of_copies(
+    program: Program, segments: Mapping[int, Segment]
+) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Output of a segment, or what one reads -> its copies "k@q" on other devices, and where in the graph
+    each, or one that is made of it, is last read."""
     graph = program.graph
-    return {
-        k: tuple(
-            (v, max(graph.position[reader] for reader in graph.variables[v].consumers))
-            for v in graph.variables[k].consumers
-            if graph.nodes[v].op == TRANSFER
+
+    def last(copy: str) -> int:
+        return max(
+            last(v) if graph.nodes[v].op == TRANSFER else graph.position[v]
+            for v in graph.variables[copy].consumers
         )
-        for segment in segments.values()
-        for k in segment.outputs
-    }
+
+    names = {k for segment in segments.values() for k in (*segment.outputs, *segment.inputs)}
+    return {k: tuple((copy, last(copy)) for copy in copies_of(graph, k)) for k in names}
 
 
 def backwards_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[str]:

@@ -169,7 +169,7 @@ class _DeviceMemory:
             if isinstance(ins, Forward) and ins.recompute
         }
         self.readers = self._count_readers()
-        self.sent_once = Counter((ins.source, ins.microbatch) for ins in self._sends(lasting=True))
+        self.sent_once = Counter((ins.read, ins.microbatch) for ins in self._sends(lasting=True))
         self.versions = Versions.of(self.instructions, self.shapes, self.graph, self.trainable_bytes)
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
         self.storages = Storages()
@@ -406,23 +406,30 @@ class _DeviceMemory:
         i = ins.microbatch
         if ins.gradient:
             lasting = ins.variable in self.program.lasting
-            key = self.lasting.pop(ins.variable, (None,))[0] if lasting else self._total(ins.variable, i)
-            key = key or self._new(ins.variable, i)
+            for copy, j, _ in self.program.handed_on(ins, self.device):
+                came = self.arriving.pop((copy, j))
+                self.storages.move(came, to_transfer=False)
+                self.parts.setdefault((ins.variable, i), []).append(came)
+            if lasting and (own := self.lasting.pop(ins.variable, (None,))[0]):
+                self.parts.setdefault((ins.variable, i), []).append(own)
+            key = self._total(ins.variable, i) or self._new(ins.variable, i)
             self.storages.move(key, to_transfer=True)
             self.sending[ins.tag] = key
             return
-        root = storage_of(self.graph, ins.source)
+        root = storage_of(self.graph, ins.read)
         if root not in self.fed:
+            i = self.program.sent_with(ins.read, self.device, i)
             self.storages.hold((root, i, 0), self.own[root], transfer=True)
             self.sending[ins.tag] = (root, i, 0)
-        self._use(ins.source, i)
+        self._use(ins.read, i)
 
     def _receive(self, ins: Recv) -> None:
         if ins.gradient:
             self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch, transfer=True)
             return
         times = len(self.batches) if ins.variable in self.program.lasting else 1
-        self.left[ins.variable, ins.microbatch] = times * self.readers[ins.variable]
+        handed = self.sent_once[ins.variable, ins.microbatch]
+        self.left[ins.variable, ins.microbatch] = times * self.readers[ins.variable] + handed
         self._hold(ins.variable, ins.microbatch, transfer=True)
 
     def _reduce(self, ins: Reduce) -> None:
@@ -492,7 +499,7 @@ class _DeviceMemory:
         every micro-batch has."""
         counts = Counter(k for shape in self.shapes.values() for k in shape.segment.inputs)
         sample = min(self.batches, default=0)
-        counts.update(ins.source for ins in self._sends() if ins.microbatch == sample)
+        counts.update(ins.read for ins in self._sends() if ins.microbatch == sample)
         return counts
 
     def _sends(self, lasting: bool = False) -> Iterator[Send]:

@@ -6,8 +6,9 @@
 
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
 directed link, and between hosts their NICs (`nics`). It is ready when both ends have come to it (rendezvous,
-as gloo and NCCL have it); a link takes transfers in the order in which they become ready, ties by tag. A sum
-over devices is ready when all of them have come to it, and occupies the links of its ring.
+as gloo and NCCL have it), and what it hands on has come to its sender; a link takes transfers in the order in
+which they become ready, ties by tag. A sum over devices is ready when all of them have come to it, and
+occupies the links of its ring.
 
 Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
 beginning is, and every device runs ahead until it waits. Otherwise see `contention`.
@@ -73,6 +74,8 @@ class Run:
         self.arrived: dict[Key, tuple[float, Message]] = {}
         self.ended: dict[int, float] = {}  # tag -> when the transfer ended
         self.waiting: dict[Key, DeviceClock] = {}
+        self.handed_on = tasks.handed_on
+        self.held_back: dict[Key, list[_Ready]] = {}  # what has met, and goes once this has arrived
 
     def run(self) -> None:
         for device in self.devices.values():
@@ -180,6 +183,8 @@ class Run:
 
     def _arrive(self, key: Key, end: float, message: Message) -> None:
         self.arrived[key] = (end, message)
+        for ready, tag, first, recv in self.held_back.pop(key, ()):
+            self._begin_once_there((max(ready, end), tag, first, recv))
         device = self.waiting.pop(key, None)
         if device is not None:
             device.missing -= 1
@@ -201,7 +206,17 @@ class Run:
         if isinstance(first, Recv):
             first, recv = recv, first
         assert not isinstance(first, Recv)
-        heapq.heappush(self.ready, (ready, ins.tag, first, recv if isinstance(recv, Recv) else None))
+        self._begin_once_there((ready, ins.tag, first, recv if isinstance(recv, Recv) else None))
+
+    def _begin_once_there(self, waits: _Ready) -> None:
+        """Let it take its turn, once all that it hands on has come to its sender."""
+        ready, tag, first, recv = waits
+        for key in self.handed_on.get(tag, ()):
+            if key not in self.arrived:
+                self.held_back.setdefault(key, []).append(waits)
+                return
+            ready = max(ready, self.arrived[key][0])
+        heapq.heappush(self.ready, (ready, tag, first, recv))
 
     def _wait(self, device: DeviceClock, end: float, message: Message) -> None:
         if end > device.clock:

@@ -3,7 +3,7 @@
 Forward                ─► forward                     waits for the copies it reads
 Backward               ─► [recompute] ─► backward     waits for gradients of its outputs from elsewhere
 Backward(part weight)  ─► weight
-Send, Recv, Reduce     ─► both ends, or all of the group, meet
+Send, Recv, Reduce     ─► both ends, or all of the group, meet; a Send that hands on goes once that is there
 Step                   ─► step                        waits for the sums that were started before it
 """
 
@@ -62,6 +62,13 @@ class ProgramTasks:
             for ins in each
             if isinstance(ins, Forward) and ins.recompute
         }
+        self.handed_on: dict[int, tuple[Key, ...]] = {
+            ins.tag: keys
+            for device, each in program.instructions.items()
+            for ins in each
+            if isinstance(ins, Send) and (keys := program.handed_on(ins, device))
+        }
+        """Tag of a Send -> what must have come to its device before."""
         self.of = {name: list(self._of(name)) for name in program.devices}
 
     def _of(self, device: str) -> Iterator[Task]:

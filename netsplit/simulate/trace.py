@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.files import write_text
-from netsplit.graph.ir import TRANSFER
-from netsplit.program.instructions import Program
+from netsplit.program.instructions import Program, origin
 from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["chrome_trace", "lane_of", "lanes", "write_trace"]
@@ -192,9 +191,8 @@ def _readers(program: Program) -> dict[str, set[str]]:
     for segment in program.segments:
         name = f"segment {segment.index}"
         for k in segment.inputs:
-            producer = graph.variables[k].producer
-            if producer is not None and graph.nodes[producer].op == TRANSFER:
-                readers.setdefault(graph.nodes[producer].inputs[0], set()).add(name)
+            if (source := origin(graph, k)) != k:
+                readers.setdefault(source, set()).add(name)
         for k in segment.outputs:
             readers.setdefault(_GRADIENT + k, set()).add(name)
     return readers

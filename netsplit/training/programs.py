@@ -27,6 +27,7 @@ from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
 from netsplit.program.inference import inference_placement, like_priority, like_recomputed, like_rewritten
 from netsplit.program.instructions import Program
+from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
 from netsplit.rewrite.replay import applied
 from netsplit.training.captures import Captures
@@ -160,9 +161,11 @@ class Programs:
         graph = self.captures.training(batch.rows(0, size), size)
         self._require_same_parameters(graph)
         graph = applied(graph, self.placement.rewrites)
+        device_of = self._placed(graph)
         placement = replace(
             self.placement,
-            device_of=self._placed(graph),
+            device_of=device_of,
+            exchanges=exchanges_that_hold(graph, device_of, self.placement.exchanges),
             priority=like_priority(self._graph, graph, self.placement.priority),
             recomputed=like_recomputed(self._graph, graph, self.placement.recomputed),
         )
@@ -178,9 +181,11 @@ class Programs:
                 graph = like_rewritten(self.compiler.graph, self._graph, graph)
                 graph = applied(graph, (*graph.rewrites, *self._reads(graph)))
             order = topological_priority(graph, graph.position)
+            device_of = self._placed(graph)
             placement = replace(
                 self.placement,
-                device_of=self._placed(graph),
+                device_of=device_of,
+                exchanges=exchanges_that_hold(graph, device_of, self.placement.exchanges),
                 priority=order,
                 stages=(),
                 recomputed=frozenset(),

@@ -208,12 +208,10 @@ def test_what_cannot_be_copied_says_why() -> None:
     assert CopyWeights("embedding:1", 1) not in replicate(tokens, 2)
 
 
-def test_asynchronous_schedules_and_replicas_refuse_copies() -> None:
+def test_asynchronous_schedules_refuse_copies() -> None:
     graph = copied()
     with pytest.raises(ConfigError, match="every device steps on its own"):
         compiled(graph, by_number(graph), 2, AsyncOneFOneB(4))
-    with pytest.raises(ConfigError, match="a stage with replicas of its own"):
-        compiled(graph, by_number(graph), 3, GPipe(4), replicas={"cpu:0": ("cpu:0", "cpu:2")})
 
 
 def test_copies_on_one_device_are_one() -> None:

@@ -85,6 +85,7 @@ def explain(
         stages=placement.stages,
         recomputed=_recomputed(instance, placement),
         splits=placed_splits(placement),
+        exchanges=placement.exchanges,
     )
 
 

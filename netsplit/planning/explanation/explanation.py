@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from netsplit.partition.base import Objective, Stage
+from netsplit.partition.exchange import Exchange
 from netsplit.planning.explanation.binding import Binding
 from netsplit.planning.explanation.notation import nbytes, node_run, percent, seconds, short, wrapped
 from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
@@ -34,6 +35,7 @@ class Explanation:
     recomputed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Device, and its nodes that are computed again for the backward."""
     splits: tuple[PlacedSplit, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def path_totals(self) -> dict[str, float]:
@@ -70,6 +72,7 @@ class Explanation:
             "stages": [asdict(stage) for stage in self.stages],
             "recomputed": {device: list(nodes) for device, nodes in self.recomputed},
             "splits": [asdict(split) for split in self.splits],
+            "exchanges": [each.to_dict() for each in self.exchanges],
         }
 
 
@@ -104,6 +107,9 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
         lines += wrapped(f"{device} computes {count} again for the backward: {node_run(nodes)}", "  ")
     for text in parts_lines(explanation.splits):
         lines += wrapped(text, "  ")
+    for exchange in explanation.exchanges[:top]:
+        way = ", ".join(f"{p} -> {q}" for p, q in exchange.hops)
+        lines += wrapped(f"{short(exchange.variable)} is handed on: {way}", "  ")
     lines.append("devices")
     for use in explanation.devices:
         lines += _device(use, explanation.objective_s)

@@ -208,6 +208,9 @@ class _PathWalk:
             self._add("transfer", where, start, t, event)
             t = start
             before = events[i - 1] if i else None
+            if came < t and (handed := self._handed_on(link[0], event, t)) is not None:
+                self.walked[-1] = replace(self.walked[-1], after="transfer")
+                return self._transfer(*handed, t)
             if came < t and (before is None or before.end_s < t):
                 at_nic = self._before_at_nic([link], t)
                 if at_nic is not None:
@@ -221,6 +224,15 @@ class _PathWalk:
         late = 0 if posts[0].clock >= posts[1].clock else 1
         self.walked[-1] = replace(self.walked[-1], after=("sender", "receiver")[late])
         return (link[late], posts[late].at), t
+
+    def _handed_on(self, device: str, event: Event, t: float) -> tuple[tuple[str, str], int] | None:
+        """What brought a device at that time what it hands on."""
+        for link, events in self.links.items():
+            for i, other in enumerate(events) if link[1] == device else ():
+                same = (other.kind, other.name, other.microbatch) == ("send", event.name, event.microbatch)
+                if same and other.end_s == t and (link, i) not in self.passed:
+                    return link, i
+        return None
 
     def _number_of_sum(self, wait: Event) -> int | None:
         """Which of the sums of that name a wait is for: the last that began before it ended."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeGuard
 
 from netsplit.config import check_switches, suggest
 from netsplit.errors import ConfigError
+from netsplit.partition.exchange import ExchangeName
 from netsplit.program.schedules import SCHEDULES, Schedule, SingleBatch
+from netsplit.program.schedules.base import check_exchange
 
 __all__ = ["AutoSchedule", "microbatch_counts"]
 
@@ -29,6 +31,7 @@ class AutoSchedule:
         recompute: whether activations may be computed again where they do not fit.
         splits: whether operators may be in parts; that takes 0.4 of the time from whole ones.
         time_limit_s: of the whole decision.
+        exchange: as schedules have it.
 
     Raises:
         ConfigError: a value that cannot be used.
@@ -40,11 +43,13 @@ class AutoSchedule:
     recompute: bool = True
     splits: bool = False
     time_limit_s: float = 30.0
+    exchange: ExchangeName = field(default="auto", kw_only=True)
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
         switches = {name: getattr(self, name) for name in ("replicas", "recompute", "splits")}
         check_switches(**{f"schedule.{name}": value for name, value in switches.items()})
+        check_exchange(self.exchange)
         limit_s, given, names = self.time_limit_s, self.microbatches, self.schedules
         if not _is_number(limit_s) or not 0 < limit_s < math.inf:
             raise ConfigError(
@@ -97,7 +102,7 @@ class AutoSchedule:
             names = tuple(name for name in names if name != SingleBatch.name)
         elif self.schedules is None:
             names = (SingleBatch.name, "gpipe")
-        return [_made(name, microbatches) for name in names]
+        return [replace(_made(name, microbatches), exchange=self.exchange) for name in names]
 
 
 def _uncut(microbatches: object) -> ConfigError:

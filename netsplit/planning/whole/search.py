@@ -279,7 +279,7 @@ class WholeSearch:
             left_s = last - time.perf_counter()
             if self.judge.winner is not None or left_s <= 0:
                 return
-            order = replace(schedule, recompute="auto") if self.open.recompute else schedule  # type: ignore[type-var]
+            order = replace(schedule, recompute="auto") if self.open.recompute else schedule  # type: ignore[call-arg]
             problem = problem_under(self.problem_of(schedule.microbatches), order)
             problem = replace(problem, time_limit_s=PRESSED * left_s)
             placement = self._answer(problem, schedule, method)

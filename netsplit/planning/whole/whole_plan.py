@@ -236,7 +236,7 @@ def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
 
 def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float) -> Plan:
     """A plan that was tried, as one that can be carried out."""
-    order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[type-var]
+    order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[call-arg]
     problem = problem_under(judge.problem_of(order.microbatches), order)
     report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes={"origin": winner.origin})
     placement = replace(winner.placement, method=winner.origin, report=report)

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 from netsplit.config import check_numbers, check_switches
 from netsplit.errors import ConfigError
 from netsplit.graph.order import longest_before
 from netsplit.partition.base import device_in_turn
+from netsplit.partition.exchange import ExchangeName
 
 __all__ = [
     "Compute",
@@ -22,6 +23,7 @@ __all__ = [
     "Recompute",
     "Schedule",
     "TaskTimes",
+    "check_exchange",
     "split_backward",
 ]
 
@@ -115,8 +117,18 @@ class Pipeline:
         return [mine + behind for mine, behind in zip(own, after, strict=True)]
 
 
-class Schedule(ABC):
+@dataclass(frozen=True)
+class _Exchanging:
+    """What all schedules have, as a keyword, beside what they define themselves."""
+
+    exchange: ExchangeName = field(default="auto", kw_only=True, repr=False)
+
+
+class Schedule(_Exchanging, ABC):
     """An order of computation; `microbatches` is the number of parts a batch is cut into.
+
+    `exchange` says how a variable gets to several devices: from its home to each (send_receive), handed on
+    from host to host (broadcast), or, by default, as planning finds it shorter (`planning.exchange.chosen`).
 
     With `recompute` a segment's activations are not kept from forward to backward but computed again; "auto"
     leaves it to the placement (`Placement.recomputed`), in which planning chooses.
@@ -165,7 +177,7 @@ class Schedule(ABC):
 
     def with_microbatches(self, microbatches: int) -> Self:
         """The same schedule on another number of micro-batches, as the last batch of an epoch may need."""
-        return self if microbatches == self.microbatches else replace(self, microbatches=microbatches)  # type: ignore[type-var]
+        return self if microbatches == self.microbatches else replace(self, microbatches=microbatches)  # type: ignore[call-arg]
 
     def microbatch_size(self, batch_size: int) -> int:
         """Samples in a micro-batch, as `torch.chunk` cuts: the last may be smaller, or there may be fewer."""
@@ -184,8 +196,16 @@ class Schedule(ABC):
                 f"schedule.delay_weights is minimal, which {self.name} does not know: choose 1f1b, "
                 "eager_1f1b or interleaved_1f1b, or give true or false."
             )
+        check_exchange(self.exchange)
         if not isinstance(self.recompute, bool) and self.recompute != "auto":
             raise ConfigError(f"schedule.recompute is {self.recompute!r}: give true, false or auto.")
+
+
+def check_exchange(given: object) -> None:
+    """Raises ConfigError for what is no `ExchangeName`."""
+    if given not in get_args(ExchangeName):
+        names = ", ".join(get_args(ExchangeName))
+        raise ConfigError(f"schedule.exchange is {given!r}: choose one of {names}.")
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:

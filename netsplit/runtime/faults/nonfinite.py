@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from netsplit.graph.ir import TRANSFER
 from netsplit.graph.module import VARIABLE
-from netsplit.program.instructions import Program
+from netsplit.program.instructions import Program, origin
 from netsplit.runtime.faults.failure import words_of_node
 
 __all__ = ["Inspection", "is_finite", "origin_of"]
@@ -74,14 +73,10 @@ def origin_of(
         return "it was finite when computed once more"
     makers = {k: node for node in graph for k in node.outputs if k}
 
-    def source_of(k: str) -> str:
-        """Of a copy on another device, the variable that was sent."""
-        return makers[k].inputs[0] if k in makers and makers[k].op == TRANSFER else k
-
     k = loss
     while k in makers:
         node = makers[k]
-        sources = [source_of(each) for each in node.inputs]
+        sources = [origin(graph, each) for each in node.inputs]
         before = [each for each in sources if (each, i) in bad]
         if not before:
             break

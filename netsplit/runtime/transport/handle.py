@@ -24,7 +24,7 @@ class Handle(Protocol):
         """The tensor, once it is there; raises `TransportTimeout` or `TransportLost`."""
 
     def done(self) -> bool:
-        """Whether a send that is watched is over."""
+        """Whether a transfer that is watched is over."""
 
 
 class Transport(Protocol):
@@ -33,8 +33,8 @@ class Transport(Protocol):
     def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         """`watched`: somebody will ask whether it is done, before waiting for it."""
 
-    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
-        """The handle gives the buffer, or a tensor like it."""
+    def receive(self, buffer: torch.Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
+        """The handle gives the buffer, or a tensor like it; `watched` as for `send`."""
 
     def proceed(self) -> None:
         """Carry out what others ask for meanwhile and no thread beside does; called between instructions."""

@@ -26,7 +26,7 @@ class LocalTransport:
         self.parcels[tag] = tensor.to(self.torch_device[peer], non_blocking=True)
         return _Parcel(self, None)
 
-    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
+    def receive(self, buffer: torch.Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
         return _Parcel(self, tag)
 
     def proceed(self) -> None:

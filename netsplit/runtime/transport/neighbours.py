@@ -73,18 +73,18 @@ class Neighbours:
     def __contains__(self, rank: object) -> bool:
         return rank in self.wires
 
-    def send(self, tensor: Tensor, rank: int, tag: int) -> _Exchange:
+    def send(self, tensor: Tensor, rank: int, tag: int) -> _Offered:
         """Offer a contiguous CPU tensor, which must stay as it is until the transfer is over."""
         wire = self.wires[rank]
-        transfer = wire.given[tag] = _Exchange(self, wire, tensor)
+        transfer = wire.given[tag] = _Offered(self, wire, tensor)
         wire.say(_OFFER, tag, tensor.data_ptr(), _nbytes(tensor))
         self.proceed()
         return transfer
 
-    def receive(self, buffer: Tensor, rank: int, tag: int) -> _Exchange:
+    def receive(self, buffer: Tensor, rank: int, tag: int) -> _Offered:
         """Into a contiguous CPU tensor of as many bytes."""
         wire = self.wires[rank]
-        transfer = wire.wanted[tag] = _Exchange(self, wire, buffer)
+        transfer = wire.wanted[tag] = _Offered(self, wire, buffer)
         wire.take(tag)
         self.proceed()
         return transfer
@@ -106,7 +106,7 @@ class Neighbours:
         self.proceed()
 
 
-class _Exchange:
+class _Offered:
     """A tensor offered, or a buffer that waits for one."""
 
     def __init__(self, neighbours: Neighbours, wire: _Wire, tensor: Tensor) -> None:
@@ -140,8 +140,8 @@ class _Wire:
         own.setblocking(False)
         self.socket = own
         self.pid, _ = _credentials(own)
-        self.given: dict[int, _Exchange] = {}  # by tag: offered
-        self.wanted: dict[int, _Exchange] = {}
+        self.given: dict[int, _Offered] = {}  # by tag: offered
+        self.wanted: dict[int, _Offered] = {}
         self.offers: dict[int, tuple[int, int]] = {}  # that nothing was wanted for yet: address, bytes
         self.unsaid: deque[bytes] = deque()  # while the socket is full
         self.lost = False

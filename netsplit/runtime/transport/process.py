@@ -63,7 +63,7 @@ class ProcessTransport:
         self.devices = dict(devices)
         self.name = name
         self.device = devices[name]
-        self.watchers: dict[str, _Watcher] = {}
+        self.watchers: dict[tuple[str, bool], _Watcher] = {}  # of what goes to a peer, or comes from it
         self.pairs: dict[tuple[str, str], dist.ProcessGroup] = {}
         self.groups: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
 
@@ -93,13 +93,9 @@ class ProcessTransport:
         if self.rank_of[peer] in self.neighbours:
             return self.neighbours.send(parcel, self.rank_of[peer], tag)
         work = _PendingWork(_asked(dist.isend, parcel, self.rank_of[peer], tag=tag), parcel)
-        if not watched:
-            return work
-        if peer not in self.watchers:
-            self.watchers[peer] = _Watcher()
-        return self.watchers[peer].watch(work)
+        return self._watched(work, peer, comes=False) if watched else work
 
-    def receive(self, buffer: torch.Tensor, peer: str, tag: int) -> Handle:
+    def receive(self, buffer: torch.Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
         group = self.pairs.get((peer, self.name))
         if group is not None or self._is_in_order(peer):
             return _PendingWork(_asked(dist.irecv, _as_sent(buffer), self.rank_of[peer], group), buffer)
@@ -108,8 +104,8 @@ class ProcessTransport:
         rank = self.rank_of[peer]
         if rank in self.neighbours:
             return _Moved(self.neighbours.receive(parcel, rank, tag), self.device)
-        work = _asked(dist.irecv, _as_sent(parcel), rank, tag=tag)
-        return _PendingWork(work, parcel, self.device)
+        work = _PendingWork(_asked(dist.irecv, _as_sent(parcel), rank, tag=tag), parcel, self.device)
+        return self._watched(work, peer, comes=True) if watched else work
 
     def proceed(self) -> None:
         self.neighbours.proceed()
@@ -121,6 +117,11 @@ class ProcessTransport:
         term = tensor.to(self.device if nccl else "cpu").contiguous()
         work = _asked(dist.all_reduce, term, group=self.groups[devices], async_op=True)
         return _PendingWork(work, term, tensor.device)
+
+    def _watched(self, work: _PendingWork, peer: str, comes: bool) -> Handle:
+        if (peer, comes) not in self.watchers:
+            self.watchers[peer, comes] = _Watcher()
+        return self.watchers[peer, comes].watch(work, comes)
 
     def _is_in_order(self, peer: str) -> bool:
         return self.in_order and self.device.type == self.devices[peer].type == "cuda"
@@ -204,44 +205,49 @@ class _Moved:
         return self.handle.done()
 
 
-class _WatchedSend:
-    """A gloo send, waited for by a watcher: gloo itself says nothing before somebody waits."""
+class _WatchedTransfer:
+    """A transfer by gloo, waited for by a watcher: gloo itself says nothing before somebody waits."""
 
-    def __init__(self, work: _PendingWork) -> None:
+    def __init__(self, work: _PendingWork, comes: bool) -> None:
         self.work: _PendingWork | None = work
+        self.comes = comes
         self.over = threading.Event()
+        self.tensor = torch.empty(0)  # that has come
         self.error: Exception | None = None
 
     def wait(self, timeout_s: float) -> torch.Tensor:
         if not self.over.wait(timeout_s):
-            raise TransportTimeout(f"not sent within {timeout_s:g} s")
+            raise TransportTimeout(f"not {'come' if self.comes else 'sent'} within {timeout_s:g} s")
         if self.error is not None:
             raise self.error
-        return torch.empty(0)
+        return self.tensor
 
     def done(self) -> bool:
         return self.over.is_set() and self.error is None
 
 
 class _Watcher:
-    """Waits for the sends to one peer, which end in the order they began."""
+    """Waits for the transfers to one peer, or from it, which end in the order they began."""
 
     def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[_WatchedSend] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[_WatchedTransfer] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def watch(self, work: _PendingWork) -> _WatchedSend:
-        watched = _WatchedSend(work)
+    def watch(self, work: _PendingWork, comes: bool) -> _WatchedTransfer:
+        watched = _WatchedTransfer(work, comes)
         self.queue.put(watched)
         return watched
 
     def _run(self) -> None:
         while True:
-            watched = self.queue.get()
-            assert watched.work is not None
-            try:
-                watched.work.wait(_FOREVER_S)
-            except (TransportTimeout, TransportLost) as error:
-                watched.error = error
-            watched.work = None  # lets the tensor go
-            watched.over.set()
+            self._await(self.queue.get())  # kept by nothing here once it is over
+
+    def _await(self, watched: _WatchedTransfer) -> None:
+        assert watched.work is not None
+        try:
+            came = watched.work.wait(_FOREVER_S)
+            watched.tensor = came if watched.comes else watched.tensor
+        except (TransportTimeout, TransportLost) as error:
+            watched.error = error
+        watched.work = None
+        watched.over.set()

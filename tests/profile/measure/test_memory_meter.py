@@ -35,7 +35,7 @@ class CopyingTransport:
         self._move(tag)
         return _Handle(self.parcels, tag, tensor)
 
-    def receive(self, buffer: Tensor, peer: str, tag: int) -> _Handle:
+    def receive(self, buffer: Tensor, peer: str, tag: int, watched: bool = False) -> _Handle:
         self.buffers[tag] = buffer
         self._move(tag)
         return _Handle(self.buffers, tag, buffer)

@@ -1,0 +1,1 @@
+"""How variables travel between devices, chosen once a placement is known."""

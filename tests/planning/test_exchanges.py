@@ -1,0 +1,136 @@
+"""How variables travel is chosen by simulation: never longer than send and receive, within capacities."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.cluster.cluster import Cluster, Link, nics_of
+from netsplit.errors import ConfigError
+from netsplit.formats.placements import read_placement
+from netsplit.partition import Placement, Problem, SimulatedIteration
+from netsplit.partition.base import SolverReport
+from netsplit.partition.exchange import ExchangeName
+from netsplit.planning.decide import verified
+from netsplit.planning.exchange.chosen import broadcast_over, nic_bytes
+from netsplit.planning.simulated import Simulated
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.program.schedules import EagerOneFOneB, OneFOneB
+from tests.builders import behind_nics, graph_fed, linked
+from tests.examples import tried
+from tests.partition.builders import problems
+
+HOSTS = {"A": ("a0", "a1"), "B": ("b0", "b1", "b2"), "C": ("c0", "c1")}
+NAMES = tuple(name for names in HOSTS.values() for name in names)
+
+
+def three_hosts(nic: bool = True) -> Cluster:
+    """A byte takes a second between hosts and a hundredth of that on a host."""
+    cluster = linked(NAMES, Link(0.0, 1.0))
+    near = {(p, q) for names in HOSTS.values() for p in names for q in names if p != q}
+    links = {pair: Link(0.0, 0.01) if pair in near else link for pair, link in cluster.links.items()}
+    return replace(cluster, links=links, nics=nics_of(HOSTS, links) if nic else ())
+
+
+def fanned(exchange: ExchangeName, nic: bool = True) -> tuple[Problem, Placement]:
+    """What a0 makes is read on all other devices, and their results on a1."""
+    readers = NAMES[1:]
+    graph = graph_fed({"u": (), **{f"v{name}": ("u",) for name in readers}, "w": [f"v{n}" for n in readers]})
+    cluster = three_hosts(nic)
+    costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0)))}, 2)
+    schedule = EagerOneFOneB(4, exchange=exchange)
+    evaluate = Simulated(graph, cluster, costs, schedule)
+    problem = Problem(graph, costs, cluster, evaluate=evaluate, objective=SimulatedIteration())
+    device_of = {"u": "a0", **{f"v{name}": name for name in readers}, "w": "a1"}
+    order = {name: n for n, name in enumerate(graph.nodes)}
+    return problem, Placement("given", device_of, order, SolverReport("heuristic", 0.0))
+
+
+def test_a_broadcast_passes_every_host_once() -> None:
+    exchange = broadcast_over(three_hosts(), "k", "a0", ("b1", "a1", "c0", "b0", "c1"))
+    assert exchange.hops == (("a0", "b1"), ("a0", "a1"), ("b1", "c0"), ("b1", "b0"), ("c0", "c1"))
+    alone = broadcast_over(three_hosts(nic=False), "k", "a0", ("b1", "a1"))
+    assert alone.hops == (("a0", "b1"), ("b1", "a1"))
+
+
+def test_auto_hands_on_what_would_pass_a_nic_for_every_device() -> None:
+    each = verified(*fanned("send_receive"))
+    auto = verified(*fanned("auto"))
+    assert each.placement.exchanges == ()
+    (exchange,) = auto.placement.exchanges
+    assert exchange.variable == "k_u"
+    assert nic_bytes(auto.problem, auto.placement) == (2 * 16, 5 * 16)
+    assert auto.objective_s < 0.75 * each.objective_s
+    assert verified(*fanned("broadcast")).placement.exchanges == auto.placement.exchanges
+    out = [e for e in auto.timeline.events if (e.kind, e.name, e.device) == ("send", "k_u", "a0")]
+    assert sorted({e.peer for e in out}) == ["a1", "b0"]
+
+
+def test_without_nics_nothing_is_handed_on_unless_asked_for() -> None:
+    assert verified(*fanned("auto", nic=False)).placement.exchanges == ()
+    assert len(verified(*fanned("broadcast", nic=False)).placement.exchanges) == 1
+
+
+def test_a_capacity_that_is_kept_without_is_kept() -> None:
+    """Who hands on holds gradients of others as they arrive."""
+    problem, placement = fanned("auto")
+    peaks = verified(*fanned("send_receive")).timeline.peak_bytes
+    devices = tuple(replace(each, capacity_bytes=peaks[each.name]) for each in problem.cluster.devices)
+    tight = problem.moved_to(replace(problem.cluster, devices=devices), problem.costs)
+    plan = verified(tight, placement)
+    assert all(plan.timeline.peak_bytes[name] <= peaks[name] for name in peaks)
+
+
+@settings(max_examples=tried(60), deadline=None)
+@given(problem=problems(), seed=st.integers(0, 2**32), microbatches=st.integers(1, 4))
+def test_drawn_plans_get_no_longer_and_hold(problem: Problem, seed: int, microbatches: int) -> None:
+    """`verified` checks every timeline; a broadcast that is asked for may be longer, and holds too."""
+    rng = random.Random(seed)
+    cluster = behind_nics(problem.cluster, rng)
+    device_of = {name: rng.choice(cluster.devices).name for name in problem.graph.nodes}
+    for group in (*problem.graph.colocated, *problem.graph.units):
+        device_of.update(dict.fromkeys(group, device_of[group[0]]))
+    placement = Placement("drawn", device_of, problem.graph.position, SolverReport("heuristic", 0.0))
+    seconds = {}
+    for exchange in ("send_receive", "auto", "broadcast"):
+        schedule = OneFOneB(microbatches, exchange=exchange)
+        evaluate = Simulated(problem.graph, cluster, problem.costs, schedule)
+        own = replace(problem, cluster=cluster, evaluate=evaluate, objective=SimulatedIteration())
+        seconds[exchange] = verified(own, placement, room=False).objective_s
+    assert seconds["auto"] <= seconds["send_receive"]
+
+
+def test_it_is_told_explained_and_read_again(tmp_path: Path) -> None:
+    plan = verified(*fanned("auto"))
+    assert "1 variable is handed on from device to device" in str(plan.summary())
+    explanation = plan.explain()
+    assert "k_u is handed on: a0 -> a1" in "\n".join(explanation.lines())
+    assert sum(span.seconds for span in explanation.path) == pytest.approx(plan.objective_s)
+    file = tmp_path / "placement.json"
+    file.write_text(json.dumps(plan.placement.to_dict()))
+    again = read_placement(file, plan.problem)
+    assert again.exchanges == plan.placement.exchanges
+    assert verified(plan.problem, again).objective_s == plan.objective_s
+
+
+def test_a_wrong_exchange_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    plan = verified(*fanned("auto"))
+    (exchange,) = plan.placement.exchanges
+    file = tmp_path / "placement.json"
+    wrong = replace(plan.placement, exchanges=(replace(exchange, hops=exchange.hops[1:]),))
+    file.write_text(json.dumps(wrong.to_dict()))
+    with pytest.raises(ConfigError, match="leaves 'a1' out"):
+        read_placement(file, plan.problem)
+
+
+def test_a_choice_that_is_none_is_named() -> None:
+    for make in (OneFOneB, AutoSchedule):
+        with pytest.raises(ConfigError, match=r"schedule\.exchange is 'chain'"):
+            make(exchange="chain")
