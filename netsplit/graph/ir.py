@@ -309,7 +309,7 @@ def once_of(
 
     @wraps(function)
     def kept(graph: Graph, *args: _Others.args, **kwargs: _Others.kwargs) -> _Result:
-        key = (function.__qualname__, args, tuple(sorted(kwargs.items())))
+        key = (function, args, tuple(sorted(kwargs.items())))
         if key not in graph.derived:
             graph.derived[key] = function(graph, *args, **kwargs)
         answer: _Result = graph.derived[key]
