@@ -106,8 +106,8 @@ class ConsoleProgress:
 class Waiting:
     """Seconds gone and the limit while a method decides: a bar on a terminal, else a line now and then."""
 
-    def __init__(self, console: Console, name: str, limit_s: float | None) -> None:
-        self.name, self.limit_s = name, limit_s
+    def __init__(self, console: Console, name: str, limit_s: float | None, doing: str = "decides") -> None:
+        self.what, self.limit_s = f"{name} {doing}", limit_s
         self.live = console.is_terminal
         self.bar = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
@@ -132,7 +132,7 @@ class Waiting:
             self.bar.stop()
 
     def _tell(self) -> None:
-        task = self.bar.add_task(f"{self.name} decides", total=self.limit_s, note="")
+        task = self.bar.add_task(self.what, total=self.limit_s, note="")
         while not self.ended.wait(0.25 if self.live else _DECIDING_EVERY_S):
             gone = time.monotonic() - self.started
             within = (
@@ -142,4 +142,4 @@ class Waiting:
             if self.live:
                 self.bar.update(task, completed=min(gone, self.limit_s or gone), note=f"{gone:.0f}{limit} s")
             else:
-                log.info("%s decides: %.0f%s s", self.name, gone, limit)
+                log.info("%s: %.0f%s s", self.what, gone, limit)

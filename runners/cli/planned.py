@@ -101,9 +101,8 @@ def run(
 ) -> float:
     """From the training step to the tables and the files; predicted seconds of an iteration."""
     console = console_of(_WIDTH)
-    asked = schedule if isinstance(schedule, AutoSchedule) else method
     try:
-        with Waiting(console, "plan", getattr(asked, "time_limit_s", None)):
+        with Waiting(console, "plan", None, "is being made"):  # whose parts say themselves what they do
             whole = step.whole_plan(schedule, method, seed)
     except InfeasibleError as error:
         write_json(folder / "plan.json", {"status": "infeasible", "reason": " ".join(str(error).split())})

@@ -63,7 +63,7 @@ class Sizes:
     took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
     in_flight: int = 1  # micro-batches at most before a backward, where sizes are measured
-    affine: bool = False  # three captures lie on a line
+    ends: tuple[Graph, Graph] | None = None  # captures of few and of many samples: a third lies between them
     seed: int = 0
 
     def take(self, seed: int) -> None:
@@ -123,22 +123,30 @@ class Sizes:
 
     def derivable(self, counts: Iterable[int]) -> list[int]:
         """Of other numbers of micro-batches those that make equal ones, without another capture."""
-        few, many = min(self.graphs), max(self.graphs)
-        whole = self.whole.samples
+        if self.ends is None:
+            return []
+        (few, many), whole = self.ends, self.whole.samples
         each = (m for m in counts if m not in self.problems and whole % m == 0)
-        return [m for m in each if self.affine and few < whole // m < many]
+        return [m for m in each if few.batch_size < whole // m < many.batch_size]
 
     def _derived(self, samples: int) -> Graph | None:
         """From what was captured of fewer and of more samples, if a third is what these say."""
-        if len(self.graphs) < CAPTURED:
+        if self.ends is None:
+            self.ends = self._line()
+        if self.ends is None or not self.ends[0].batch_size < samples < self.ends[1].batch_size:
             return None
-        few, *between_, many = (self.graphs[n] for n in sorted(self.graphs))
-        if not few.batch_size < samples < many.batch_size:
-            return None
-        if not self.affine and graph_at(few, many, between_[0].batch_size) != between_[0]:
-            return None
-        self.affine = True
-        return graph_at(few, many, samples)
+        return graph_at(*self.ends, samples)
+
+    def _line(self) -> tuple[Graph, Graph] | None:
+        """Of what was captured the fewest samples and the most, if a third is what these say.
+
+        Else without one sample, whose tensors lie otherwise in memory: the transposed are in plain order.
+        """
+        captured = [self.graphs[n] for n in sorted(self.graphs)]
+        for each in (captured, [graph for graph in captured if graph.batch_size > 1]):
+            if len(each) >= CAPTURED and graph_at(each[0], each[-1], each[1].batch_size) == each[1]:
+                return each[0], each[-1]
+        return None
 
     def costs(self, samples: int) -> Costs:
         """Of the graph at that many samples, complete."""

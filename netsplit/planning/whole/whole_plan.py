@@ -184,6 +184,7 @@ def decide_whole(
     limit_s = open_.time_limit_s
     if method is None and limit_s >= WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
         load_kernels()
+    log.info("deciding, for %g s at most", limit_s)
     started = time.perf_counter()
     deadline = started + limit_s
     gains = gains and method is None

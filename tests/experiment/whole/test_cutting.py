@@ -17,10 +17,11 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
 from netsplit.experiment import session
 from netsplit.experiment.session import Session
+from netsplit.experiment.whole import cutting as cutting_of_plans
 from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.cutting import CutApart, CuttingError
+from netsplit.graph.checks.cutting import CutApart, CuttingError, loss_apart
 from netsplit.graph.ir import Graph
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.costs import Costs
@@ -153,6 +154,35 @@ def test_a_plan_keeps_the_batch_whole_too(loss: Any, kind: str, device: str) -> 
         assert any(kind in note for note in named().notes)
     assert all(t.device.type == device for t in given[0].state_dict().values())
     assert device == "meta" or all(torch.equal(t, before[k]) for k, t in given[0].state_dict().items())
+
+
+WEIGHTS = torch.tensor([1.0, 5.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+
+
+def weighed(outputs: Tensor, targets: Tensor) -> Tensor:
+    """By classes, whatever else is drawn."""
+    return F.cross_entropy(outputs, targets, weight=WEIGHTS)
+
+
+@pytest.mark.parametrize("loss", [weighed, summed, contrastive, nn.CrossEntropyLoss()])
+def test_of_drawn_samples_few_are_computed_and_all_that_is_apart_is_seen(
+    monkeypatch: pytest.MonkeyPatch, loss: Any
+) -> None:
+    """Two samples, at once and each alone; where these do not add up two by two as well, and that counts."""
+    model, batch = net("meta"), Batch.of(X.to("meta"), Y.to("meta"))
+    graph = capture(model, nn.CrossEntropyLoss(), batch)
+    sizes: list[int] = []
+
+    def noted(*args: Any, **keys: Any) -> CutApart | None:
+        sizes.append(args[4])
+        return loss_apart(*args, **keys)
+
+    monkeypatch.setattr(cutting_of_plans, "loss_apart", noted)
+    cutting = RightCuts(model, loss, batch, named=False)
+    means = isinstance(loss, nn.Module)
+    assert cutting.right(graph, [1, 4, 8]) == ([1, 4, 8] if means else [1])
+    assert sizes == ([1] if means else [1, 2])
+    assert bool(cutting.remarks) != means
 
 
 def spread(outputs: Tensor, targets: Tensor) -> Tensor:

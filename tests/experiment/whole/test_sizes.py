@@ -106,7 +106,26 @@ class Net(nn.Module):
         return self.last(torch.relu(self.norm(self.first(x))))
 
 
-def test_three_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+class Turned(nn.Module):
+    """A sample is one column; where there is but one, what is turned lies in memory as it did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x)).t().reshape(8, -1, 1).transpose(0, 1)
+        return self.last(y.transpose(1, 2).expand(-1, 2, -1)).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "counts", "sizes"),
+    [(Net, [1, 2, 4, 8, 16], [2, 8, 32]), (Turned, [1, 2, 4, 8, 16, 32], [1, 2, 8, 32])],
+)
+def test_few_sizes_are_captured_and_all_are_as_captured(
+    monkeypatch: pytest.MonkeyPatch, model: type[nn.Module], counts: list[int], sizes: list[int]
+) -> None:
+    """Three; one more where a single sample is not on the line of the others."""
     taken: list[int] = []
     captured = foreseen.capture
 
@@ -118,9 +137,9 @@ def test_three_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.Mo
     described = [DescribedDevice(name, capacity="1GB", model="TITAN RTX") for name in "ab"]
     cluster = described_cluster("two", described, LinkCost(8e9, 2e-5))
     batch = Batch.of(torch.randn(32, 6), torch.randint(3, (32,)))
-    step = Foreseen(Net(), nn.CrossEntropyLoss(), batch, Devices.described(cluster), MOMENTUM)
-    planner = step.decided(AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=1))
-    assert sorted(taken) == [2, 8, 32]
+    step = Foreseen(model(), nn.CrossEntropyLoss(), batch, Devices.described(cluster), MOMENTUM)
+    planner = step.decided(AutoSchedule(microbatches=counts, time_limit_s=1))
+    assert sorted(taken) == sizes
     decided = planner.decided
     assert decided is not None
     here = step.planner(GPipe(decided.schedule.microbatches))
