@@ -12,7 +12,7 @@ from netsplit.graph.quotient import successors
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.whole.least import least_s
+from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.pace import SimulationPace
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
@@ -217,7 +217,7 @@ class Judge:
 
     def least_s(self, microbatches: int, placement: Placement) -> float:
         """Under any schedule: no iteration is shorter."""
-        return least_s(self.problem_for(microbatches, placement), microbatches, placement)
+        return under_any_schedule_s(self.problem_for(microbatches, placement), microbatches, placement)
 
     def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
         problem = self.problem_for(schedule.microbatches, placement)

@@ -6,10 +6,10 @@ from collections import Counter
 
 from netsplit.partition.base import Placement, Problem, device_in_turn
 
-__all__ = ["least_s"]
+__all__ = ["under_any_schedule_s"]
 
 
-def least_s(problem: Problem, microbatches: int, placement: Placement) -> float:
+def under_any_schedule_s(problem: Problem, microbatches: int, placement: Placement) -> float:
     """Seconds of an iteration that none is shorter than: of the device that is done last, if none waited.
 
         device q   |--- head(v) ---|--- rounds x work of all on q that no micro-batch comes to before v ---|

@@ -14,7 +14,7 @@ from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole import search as searching
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import Judge, identity
-from netsplit.planning.whole.least import least_s
+from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.orders import CLOSE
 from netsplit.planning.whole.search import WholeSearch
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
@@ -62,7 +62,7 @@ def test_no_schedule_makes_an_iteration_shorter_than_its_least(
     placement = staged(problem, groups, microbatches)
     schedule = data.draw(st.sampled_from(AutoSchedule().orders(microbatches)))
     seconds = replace(simulated_by(problem), schedule=schedule)(placement).iteration_s
-    assert seconds >= least_s(problem, microbatches, placement) * (1 - 1e-9)
+    assert seconds >= under_any_schedule_s(problem, microbatches, placement) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_device_waits_for_the_way_there_and_for_no_more_than_that(where: str, 
     problem = Problem(graph, costs_of(graph), cpus(2, 2**40))
     device_of = {v: f"cpu:{'ab'.index(letter)}" for v, letter in zip(graph.nodes, where, strict=True)}
     placement = Placement("hand", device_of, dict(graph.position), SolverReport("heuristic", 0.0))
-    assert least_s(problem, 4, placement) == pytest.approx(least)
+    assert under_any_schedule_s(problem, 4, placement) == pytest.approx(least)
 
 
 def test_other_schedules_are_tried_for_what_is_behind_under_its_first_one() -> None:
