@@ -14,6 +14,7 @@ from netsplit.studies.fastt import V100Servers, largest_batches, split_speeds
 from netsplit.studies.links import LinkCase, link_lines
 from netsplit.studies.memory import memory_needs
 from netsplit.studies.operators import OperatorCase, operator_seconds
+from netsplit.studies.pipelines import PipelineCase, pipeline_speeds
 from netsplit.studies.question import question
 from netsplit.studies.render import markdown, record, write
 from netsplit.studies.resharding import MeshHosts, ReshardCase, layer_bytes, reshard_seconds
@@ -28,6 +29,7 @@ __all__ = [
     "ModelCase",
     "OperatorCase",
     "Picture",
+    "PipelineCase",
     "ReshardCase",
     "RunCase",
     "StudyResult",
@@ -39,6 +41,7 @@ __all__ = [
     "markdown",
     "memory_needs",
     "operator_seconds",
+    "pipeline_speeds",
     "question",
     "record",
     "reshard_seconds",

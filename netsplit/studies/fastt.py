@@ -30,7 +30,7 @@ from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import StudyResult
 from netsplit.tables import Cell, Column
 
-__all__ = ["V100Servers", "largest_batches", "split_speeds"]
+__all__ = ["V100Servers", "largest_batches", "planner_of_case", "split_speeds"]
 
 log = logging.getLogger(__name__)
 
@@ -148,10 +148,10 @@ def split_speeds(
 def _compared(
     case: ModelCase, cluster: ClusterDescription, n: int, batch: int, limit_s: float, seed: int
 ) -> tuple[Cell, ...]:
-    replicated = _planner(case, cluster, batch, GPipe(n)).plan(Ddp(), seed)
+    replicated = planner_of_case(case, cluster, batch, GPipe(n)).plan(Ddp(), seed)
     ddp_s = replicated.objective_s if _fits(replicated) else None
     try:
-        plan = _planner(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
+        plan = planner_of_case(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
     except InfeasibleError:
         return (batch / ddp_s if ddp_s else None, None, None, "", "", None, None)
     notes = plan.placement.report.notes
@@ -166,7 +166,12 @@ def _compared(
     )
 
 
-def _planner(case: ModelCase, cluster: ClusterDescription, batch: int, schedule: Schedule) -> Planner:
+def planner_of_case(case: ModelCase, cluster: ClusterDescription, batch: int, schedule: Schedule) -> Planner:
+    """Of a case on described devices, with predicted costs; its modules write nothing in place.
+
+    Raises:
+        CaptureError: the case cannot be captured.
+    """
     with torch.device("meta"):
         model = case.model()
     experiment = Experiment(
@@ -266,12 +271,12 @@ def largest_batches(
 def _replicas_fit(case: ModelCase, cluster: ClusterDescription, n: int, batch: int, seed: int) -> bool:
     if batch % n:
         return False
-    return _fits(_planner(case, cluster, batch, GPipe(n)).plan(Ddp(), seed))
+    return _fits(planner_of_case(case, cluster, batch, GPipe(n)).plan(Ddp(), seed))
 
 
 def _splits_fit(case: ModelCase, cluster: ClusterDescription, batch: int, limit_s: float, seed: int) -> bool:
     try:
-        _planner(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
+        planner_of_case(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
     except InfeasibleError as refusal:
         log.info("%d samples on %s: %s", batch, cluster.name, refusal)
         return False
