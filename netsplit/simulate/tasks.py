@@ -53,7 +53,8 @@ class ProgramTasks:
         self.kinds = {device.name: device.kind for device in cluster.devices}
         self.seconds = segment_seconds(program.graph, program.segments, costs, self.kinds)
         self.reads, self.gradients = _needed(program)
-        self.trainable = [_trainable_bytes(program, segment) for segment in program.segments]
+        handing = _handing_on(program)
+        self.trainable = [_trainable_bytes(program.graph, s, handing) for s in program.segments]
         self.summed = _summed_bytes(program)
         self.names = [f"segment {s.index}" for s in program.segments]
         self.again = {
@@ -147,23 +148,22 @@ def missing_link(source: str, target: str) -> str:
     )
 
 
-def _trainable_bytes(program: Program, segment: Segment) -> int:
+def _trainable_bytes(graph: Graph, segment: Segment, handing: Collection[str]) -> int:
     """Of the parameters to whose gradients a backward adds: not of those that it hands on to where their
     gradients are added."""
-    graph, lasting = program.graph, program.lasting
-    used = {
-        k
-        for name in segment.nodes
-        if not (lasting and _hands_on(graph, name, lasting))
-        for k in graph.nodes[name].initializers
-    }
+    used = {k for name in segment.nodes if name not in handing for k in graph.nodes[name].initializers}
     return sum(graph.initializers[k].nbytes for k in used if graph.initializers[k].requires_grad)
 
 
-def _hands_on(graph: Graph, name: str, lasting: Collection[str]) -> bool:
-    """Whether all that reads what a node makes, or what is made of it alone, is sent it once."""
-    readers = [v for k in graph.nodes[name].outputs if k for v in graph.variables[k].consumers]
-    return bool(readers) and all(v in lasting or _hands_on(graph, v, lasting) for v in readers)
+def _handing_on(program: Program) -> set[str]:
+    """Nodes of which all that reads what they make, or what is made of it alone, is sent it once."""
+    graph, lasting = program.graph, program.lasting
+    handing: set[str] = set()
+    for node in reversed(list(graph)) if lasting else ():
+        readers = [v for k in node.outputs if k for v in graph.variables[k].consumers]
+        if readers and all(v in lasting or v in handing for v in readers):
+            handing.add(node.name)
+    return handing
 
 
 def _summed_bytes(program: Program) -> dict[tuple[int, str], int]:
