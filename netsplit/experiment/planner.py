@@ -25,6 +25,7 @@ from netsplit.planning.simulated import Simulated
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
+from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
@@ -120,6 +121,7 @@ class Planner:
         Over the capacities only if the method heeds none.
 
         Raises:
+            ConfigError: it has parameters in parts, of which the optimiser would make something else.
             InfeasibleError: the method finds no placement within the capacities.
             NetSplitError: its answer breaks a rule, or has replicas that would train something else.
         """
@@ -127,13 +129,16 @@ class Planner:
         if self.decided is not None:
             for line in self.decided.lines:
                 log.log(logging.WARNING if line in self.decided.notes else logging.INFO, "%s", line)
-            return self._measured(verified(problem, self.decided.placement, self.decided.seconds))
+            plan = verified(problem, self.decided.placement, self.decided.seconds)
+            check_element_wise(self.optimizer, plan.problem.graph)
+            return self._measured(plan)
         if stages is not None:
             stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
             problem = replace(
                 problem, improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}")
             )
         plan = decide(problem, partitioner, room=partitioner.respects_capacity)
+        check_element_wise(self.optimizer, plan.problem.graph)
         plan = self._measured(plan, partitioner.respects_capacity, stages)
         require_replicable(self.graph, plan.placement.replicated)
         plan = replace(plan, problem=replace(plan.problem, improved=None))  # which belongs to the search

@@ -24,7 +24,9 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
         and list(tail.variables) == list(graph.variables)
         and tail.output_variables == graph.output_variables
     )
-    if not same_names or any(tail.nodes[n].op != graph.nodes[n].op for n in graph.nodes):
+    if not same_names or any(
+        tail.nodes[n].op != graph.nodes[n].op and not _reads_nothing(tail, n) for n in graph.nodes
+    ):
         raise NetSplitError(
             f"the model has other operators for {tail.batch_size} samples than for {graph.batch_size}: use a "
             "number of samples that batch_size divides."
@@ -45,3 +47,8 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
             )
     device_of = {name: program.device_of[name] for name in graph.nodes}
     return replace(program, tail=insert_transfers(tail, device_of, program.exchanges)[0])
+
+
+def _reads_nothing(tail: Graph, name: str) -> bool:
+    """Whether a node is an empty part of an operator, of more parts than there are samples."""
+    return any(0 in tail.variables[k].shape for k in tail.nodes[name].inputs)

@@ -22,6 +22,7 @@ from netsplit.graph.analyse import Facts, analyse
 from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
 from netsplit.graph.operators import resolve, written_references
+from netsplit.rewrite.decisions import Decisions, Handed
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 
 __all__ = [
@@ -65,19 +66,14 @@ def require_operators(graph: Graph) -> None:
 
 
 class Draft:
-    """What a graph becomes. `order` has the names of the nodes.
+    """What a graph becomes. `order` has the names of the nodes; `follow`: decisions to take again."""
 
-    `decisions` says of every tensor that was to be cut whether its pieces were there already. At a smaller
-    size others may happen to be alike: where decisions are given to `follow`, the same are taken.
-    """
-
-    def __init__(self, graph: Graph, follow: Sequence[bool] | None = None) -> None:
+    def __init__(self, graph: Graph, follow: Decisions | None = None) -> None:
         self._made_of_parts = graph.nodes
         graph = graph.derived.get(VIEWS, graph)
         require_operators(graph)
         self.graph = graph = replace(graph, initializers=dict(graph.initializers))
-        self.decisions: list[bool] = []
-        self._follow = None if follow is None else iter(follow)
+        self.decisions = Decisions(follow)
         self.nodes = dict(graph.nodes)
         self.order = list(graph.nodes)
         self.layouts = layouts_of(graph)
@@ -216,9 +212,13 @@ class Draft:
         self, reference: Reference, dim: int, sizes: Sequence[int], blocks: int, like: Node
     ) -> list[str]:
         """The variables that a dimension falls into: each of its `blocks` equal blocks is cut by `sizes`."""
-        handed = self._handed_on(reference, dim, sizes, blocks)
-        if self._decided(handed is not None, like):
-            assert handed is not None
+        handed = self.decisions.move(
+            self._handed_on(reference, dim, sizes, blocks),
+            lambda each: blocks == 1 and self._lengths(each, dim) == list(sizes),
+            like,
+            self.graph.batch_size,
+        )
+        if handed is not None:
             return [
                 names[0] if len(names) == 1 else self._together(names, dim, f"{reference[1]}.{i}", like)
                 for i, names in enumerate(handed)
@@ -258,23 +258,19 @@ class Draft:
         node = _move(f"{name}:cat", CAT, ([{"var": k} for k in parts], dim), like)
         return self.once(node, after)[0]
 
-    def _decided(self, possible: bool, like: Node) -> bool:
-        """Whether what is possible is done; raises `RewriteError` where it has to be and cannot."""
-        chosen = possible if self._follow is None else next(self._follow)
-        if chosen and not possible:
-            raise RewriteError(
-                f"'{like.name}' ({like.kind}) is cut otherwise at {self.graph.batch_size} samples than at "
-                "more: use a number of samples that batch_size divides, or parts of equal sizes."
-            )
-        self.decisions.append(chosen)
-        return chosen
+    def _lengths(self, handed: Handed, dim: int) -> list[int]:
+        return [sum(self.layouts[name].shape[dim] for name in names) for names in handed]
 
     def once(self, node: Node, after: str) -> list[str]:
         """The outputs of such a node, which may be there already."""
         writing = any(self.is_written(each) for each in read_by(node))
-        same = None if writing else self._made.get(_key(node))
-        if not self._decided(same is not None, node):
-            same = None
+        key = _key(node)
+        same = self.decisions.move(
+            None if writing else self._made.get(key),
+            lambda each: each in self.nodes and _key(self.nodes[each]) == key,
+            node,
+            self.graph.batch_size,
+        )
         if same is not None and self.order.index(same) <= (self.order.index(after) + 1 if after else 0):
             return list(self.nodes[same].outputs)
         if same is not None:  # it comes too late, and can come here as well
@@ -286,10 +282,8 @@ class Draft:
         self.emit(node, after=after)
         return list(node.outputs)
 
-    def _handed_on(
-        self, reference: Reference, dim: int, sizes: Sequence[int], blocks: int
-    ) -> list[list[str]] | None:
-        """Of every piece, the variables that make it up and are there; None: the tensor has to be cut."""
+    def _handed_on(self, reference: Reference, dim: int, sizes: Sequence[int], blocks: int) -> Handed | None:
+        """Those that are there; None: the tensor has to be cut."""
         tag, k = reference
         if tag == "init" or self._resolved(k, dim) == [(k, 0, self.layouts[k].shape[dim])]:
             return None
@@ -301,8 +295,8 @@ class Draft:
             own = _merged_runs(own)
             if any((start, size) != (0, self.layouts[name].shape[dim]) for name, start, size in own):
                 return None
-            made.append([name for name, _, _ in own])
-        return made
+            made.append(tuple(name for name, _, _ in own))
+        return tuple(made)
 
     def _resolved(self, k: str, dim: int) -> list[Run]:
         """What a variable consists of along a dimension: looks through what puts together or cuts there."""

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.copies import copied_in
+from netsplit.rewrite.decisions import Decisions
 from netsplit.rewrite.draft import Draft
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.read import read_in
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split
-from netsplit.rewrite.split import chosen_way, split_in, split_sizes
+from netsplit.rewrite.split import chosen_way, fewer_than_parts, split_in, split_sizes
 from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["also", "applied"]
@@ -49,13 +50,13 @@ def applied(graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None
 
 
 @once_of
-def _applied(graph: Graph, rewrites: tuple[Rewrite, ...], follow: tuple[bool, ...] | None) -> Graph:
+def _applied(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None) -> Graph:
     draft = Draft(graph, follow)
     for each in rewrites:
         _do(draft, each)
     made = parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
     if not graph.rewrites:
-        made.derived[_DECISIONS] = tuple(draft.decisions)
+        made.derived[_DECISIONS] = draft.decisions
     return made
 
 
@@ -79,13 +80,16 @@ def _do(draft: Draft, rewrite: Rewrite) -> None:
 def _split(draft: Draft, split: Split) -> None:
     graph = draft.graph
     call = SplitCall(draft.node(split.node), draft.layouts, graph.initializers)
+    before, blocks = draft.decisions.way_before, max(split.blocks, 1)
+    if before is not None and split.blocks == 1:
+        size = before.size_in(call)
+        if size is not None and (size != before.size or call.is_empty):
+            sizes = split.sizes_of(size, graph.batch_size)
+            split_in(draft, split.node, split.axis, sizes, 1, before)
+            return
     axis, way = chosen_way(call, split.axis, graph)
-    sizes = split.sizes_of(way.size // max(split.blocks, 1), graph.batch_size)
+    sizes = split.sizes_of(way.size // blocks, graph.batch_size)
     if 0 in sizes:
-        raise call.error(
-            axis,
-            f"it is in {len(sizes)} parts along the samples, of which a micro-batch has {graph.batch_size}: "
-            "give each micro-batch as many samples as there are parts, or more",
-        )
+        raise fewer_than_parts(call, axis, len(sizes), graph.batch_size)
     sizes = split_sizes(call, axis, way.size, sizes, split.blocks)
     split_in(draft, split.node, axis, sizes, split.blocks)

@@ -22,10 +22,18 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.rewrite.draft import CAT, Draft
 from netsplit.rewrite.parts import parameters_in_parts
-from netsplit.rewrite.rules.table import WRITERS, has_rule, ways_of
+from netsplit.rewrite.rules.table import NEVER_EMPTY, WRITERS, has_rule, ways_of
 from netsplit.rewrite.ways import Arguments, Axis, Cat, OperatorPart, Place, SplitCall, Way
 
-__all__ = ["chosen_way", "split_axes", "split_in", "split_operator", "split_sizes", "ways_to_cut"]
+__all__ = [
+    "chosen_way",
+    "fewer_than_parts",
+    "split_axes",
+    "split_in",
+    "split_operator",
+    "split_sizes",
+    "ways_to_cut",
+]
 
 _ADD, _MUL = "aten.add.Tensor", "aten.mul.Tensor"
 
@@ -114,6 +122,15 @@ def split_sizes(
     return sizes
 
 
+def fewer_than_parts(call: SplitCall, axis: Axis, parts: int, samples: int) -> RewriteError:
+    """Where some of the parts would be empty, and cannot be."""
+    return call.error(
+        axis,
+        f"it is in {parts} parts along the samples, of which a micro-batch has {samples}: give each "
+        "micro-batch as many samples as there are parts, or more",
+    )
+
+
 def _refuse(call: SplitCall, graph: Graph) -> None:
     """What no rule needs to look at."""
     node = call.node
@@ -136,11 +153,21 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
         raise call.error(None, reason)
 
 
-def split_in(draft: Draft, name: str, axis: Axis, sizes: Sequence[int], blocks: int) -> list[str]:
-    """Replace a node of the draft by parts of these sizes, and name them; raises as `split_operator`."""
+def split_in(
+    draft: Draft, name: str, axis: Axis, sizes: Sequence[int], blocks: int, way: Way | None = None
+) -> list[str]:
+    """Replace a node of the draft by parts of these sizes, and name them; raises as `split_operator`.
+
+    Args:
+        way: how it was cut at another size of the axis, where it is another; parts may then be empty.
+    """
     node = draft.node(name)
     call = SplitCall(node, draft.layouts, draft.graph.initializers)
-    _, way = chosen_way(call, axis, draft.graph)
+    if way is None:
+        _, way = chosen_way(call, axis, draft.graph)
+    if 0 in sizes and node.op in NEVER_EMPTY:
+        raise fewer_than_parts(call, axis, len(sizes), draft.graph.batch_size)
+    draft.decisions.ways.append(way)
     if way.in_one and blocks > 1:
         raise call.error(axis, "its parts have to be runs: give blocks=1")
     before = [draft.layouts[k] for k in node.outputs if k]
@@ -148,7 +175,7 @@ def split_in(draft: Draft, name: str, axis: Axis, sizes: Sequence[int], blocks: 
     given = _given(draft, call, way, sizes, blocks)
     ends = list(accumulate(sizes))
     parts = [
-        OperatorPart(i, end - size, size, ends[-1], blocks)
+        OperatorPart(i, end - size, size, way.size // blocks, blocks)
         for i, (end, size) in enumerate(zip(ends, sizes, strict=True))
     ]
     parted = [_part(draft, call, way, part, given[part.index]) for part in parts]
@@ -199,8 +226,9 @@ def _part(
     outputs = tuple(
         (f"{name}.{j}" if several else name) if k else "" for j, k in enumerate(call.node.outputs)
     )
-    args, kwargs = _laid_out(way.op or call.node.op, arguments)
-    own = replace(call.node, name=name, op=way.op or call.node.op, outputs=outputs, args=args, kwargs=kwargs)
+    op = (way.empty if not part.size else "") or way.op or call.node.op
+    args, kwargs = _laid_out(op, arguments)
+    own = replace(call.node, name=name, op=op, outputs=outputs, args=args, kwargs=kwargs)
     draft.emit(own, before=call.node.name)
     if way.after is not None:
         return name, [way.after(emit, part, arguments, {"var": outputs[0]})["var"]]
@@ -242,7 +270,7 @@ def _join(
         return
     terms: list[Any] = [{"var": each} for each in parts]
     if how.mean:
-        terms = [emit(_MUL, term, size / sum(sizes)) for term, size in zip(terms, sizes, strict=True)]
+        terms = [emit(_MUL, term, size / max(sum(sizes), 1)) for term, size in zip(terms, sizes, strict=True)]
     total = terms[0]
     for term in terms[1:-1]:
         total = emit(_ADD, total, term)

@@ -67,7 +67,10 @@ class PartialSum:
 
 @dataclass(frozen=True)
 class OperatorPart:
-    """Where a part begins in each block of the axis, and how long it is, of how much."""
+    """Where a part begins in each block of the axis, and how long it is, of how much.
+
+    `of` is the size for which the way was made, where there are fewer samples than then.
+    """
 
     index: int
     start: int
@@ -107,6 +110,7 @@ class Way:
         changed: arguments of a part that are no tensors, and depend on it.
         once: arguments that the first part alone is given.
         op: the parts' operator, where the own one is too strict.
+        empty: that of an empty part, where the own one has no number for it.
         in_one: parts are to be runs of their own, not one of each block.
         before: makes other arguments of a part's.
         after: makes another output of a part's, given its arguments.
@@ -120,10 +124,25 @@ class Way:
     changed: Callable[[OperatorPart], Arguments] = _nothing
     once: frozenset[str] = frozenset()
     op: str = ""
+    empty: str = ""
     in_one: bool = False
     before: Callable[[Emit, OperatorPart, Arguments], Arguments] | None = None
     after: Callable[[Emit, OperatorPart, Arguments, dict[str, str]], dict[str, str]] | None = None
     last: Callable[[Emit, Arguments, dict[str, str]], tuple[Any, ...]] | None = None
+
+    def size_in(self, call: SplitCall) -> int | None:
+        """The axis's size in a call of other sizes; None where it does not lie alike in all its tensors."""
+        there = [(call.shape(place), where) for place, where in self.cut.items()]
+        there += [
+            (call.layouts[k].shape, how.where)
+            for k, how in zip(call.node.outputs, self.joined, strict=True)
+            if k and isinstance(how, Cat)
+        ]
+        sizes = {divmod(shape[where.dim], where.times) for shape, where in there}
+        if len(sizes) != 1 or any(where.blocks > 1 for _, where in there):
+            return None
+        ((size, rest),) = sizes
+        return None if rest else size
 
 
 Ways: TypeAlias = dict[Axis, Way | str]
@@ -184,6 +203,11 @@ class SplitCall:
     def output(self) -> tuple[int, ...]:
         """The shape of the first output."""
         return self.layouts[self.node.outputs[0]].shape
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is a part of more than there are samples, and has none of them."""
+        return any(0 in self.shape(place) for place in self.tensors)
 
     def outputs(self) -> list[tuple[int, ...]]:
         return [self.layouts[k].shape for k in self.node.outputs]

@@ -228,10 +228,6 @@ def test_copies_on_one_device_are_one() -> None:
 def test_a_smaller_last_microbatch(samples: int) -> None:
     graph = captured_mlp(4)
     rewrites = replicate(graph, 2)
-    if samples == 5:
-        with pytest.raises(RewriteError, match="as many samples as there are parts"):
-            applied(captured_mlp(1), rewrites)
-        return
     whole = applied(graph, rewrites)
     rest = applied(captured_mlp(samples - 4), rewrites, whole)
     program = with_tail(compiled(whole, by_number(whole), 2, GPipe(2)), whole, rest)
@@ -415,14 +411,14 @@ def test_a_parallel_model_with_copies(pools: Pools, tmp_path: Path, schedule: Sc
         losses = [trained.train_batch(*batch) for batch in given_batches[:2]]
         trained.save_checkpoint(tmp_path / "saved")
         (x,), y = given_batches[2]
-        losses.append(trained.train_batch(x[:6], y[:6]))
+        losses.append(trained.train_batch(x[:5], y[:5]))  # one sample is left for the two of a layer
         state = trained.state_dict()
         said = [trained.predict(x[:count]) for count in (1, 2, 8)]
         trained.load_checkpoint(tmp_path / "saved")
-        assert trained.train_batch(x[:6], y[:6]) == losses[-1]
+        assert trained.train_batch(x[:5], y[:5]) == losses[-1]
         _, timeline = trained.measure_batch(x, y)
         assert any(e.kind == "reduce" for e in timeline.events)
-    last = [((x[:6],), y[:6])]
+    last = [((x[:5],), y[:5])]
     size = plan.problem.graph.batch_size
     assert_same(Trained(losses, state), plain_loop(mlp(), LOSS, [*given_batches[:2], *last], size, ADAMW))
     model = mlp()

@@ -29,7 +29,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.simulate import predicted_peak_bytes, simulate
 from netsplit.simulate.timeline import Event
-from tests.builders import cpus
+from tests.builders import costs_of, cpus
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.rewrite.test_training import drawn
@@ -308,3 +308,14 @@ def test_what_waits_for_one_transfer_waits_for_nothing_else() -> None:
         if e.kind == "send" and ":read" in e.name
     ]
     assert len(events) == 2 * 4
+
+
+def test_a_deep_model_with_a_weight_that_lasts_is_simulated() -> None:
+    """Of more operators in a row than Python nests calls."""
+    model = nn.Sequential(*(nn.Tanh() for _ in range(600)), nn.Linear(4, 4))
+    graph = capture(model, nn.MSELoss(), (torch.randn(2, 4), torch.randn(2, 4)))
+    graph = applied(graph, (ReadWeights("linear"),))
+    device_of = {name: f"cpu:{int(name.endswith(':read'))}" for name in graph.nodes}
+    program = compiled(graph, device_of, 2, GPipe(2))
+    assert program.lasting
+    assert simulate(program, cpus(2), costs_of(graph)).iteration_s >= 2 * 600

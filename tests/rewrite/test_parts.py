@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError
+from netsplit.experiment.parts.measured_parts import MeasuredParts
 from netsplit.graph import Graph, capture, files, initial_values
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Problem
@@ -248,6 +249,22 @@ def test_an_optimizer_that_is_not_element_wise_is_refused_on_parts(factory: Any)
     made(graph)
     with pytest.raises(ConfigError, match=r"steps on parts of '0\.weight' otherwise"):
         made(applied(graph, (Split("linear", 1, (6, 10)),)))
+
+
+def test_it_is_refused_before_parts_are_measured(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as the plan is known: nothing of it has been measured, and nothing deployed."""
+
+    def never(*_: Any) -> None:
+        raise AssertionError("measured, or deployed")
+
+    monkeypatch.setattr(MeasuredParts, "measure", never)
+    monkeypatch.setattr(netsplit.Session, "deploy", never)
+    (x,), y = batches()[0]
+    with lent_to_sessions(pools), pytest.raises(ConfigError, match=r"Normed steps on parts of '\d.weight'"):
+        netsplit.parallelize(
+            mlp(), LOSS, (x, y), partitioner=SideBySideColumns(rewrites=UNEVEN), schedule=GPipe(4),
+            optimizer=Normed, progress=False,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop"])

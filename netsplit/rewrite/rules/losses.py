@@ -40,7 +40,7 @@ def _of_pairs(call: SplitCall) -> Ways:
     for d, size in enumerate(shape):
         own = {k: d - len(shape) + call.rank(k) for k in places}  # weights broadcast
         cut: dict[Place, Where] = {k: Where(e) for k, e in own.items() if e >= 0 and call.shape(k)[e] == size}
-        ways[f"self.{d}"] = Way(size, cut, (joined,))
+        ways[f"self.{d}"] = Way(size, cut, (joined,), changed=_sum_of_nothing)
     return ways
 
 
@@ -71,6 +71,10 @@ def _kept(call: SplitCall, axis: int, cut: dict[Place, Where]) -> Way:
 
 def _summed(_: OperatorPart) -> Arguments:
     return {"reduction": _SUM}
+
+
+def _sum_of_nothing(part: OperatorPart) -> Arguments:
+    return {} if part.size else {"reduction": _SUM}
 
 
 def _by_count(emit: Emit, whole: Arguments, total: dict[str, str]) -> tuple[Any, ...]:

@@ -6,13 +6,10 @@ from netsplit.rewrite.ways import PartialSum, Rule, SplitCall, Way, Ways, Where,
 
 __all__ = ["RULES"]
 
-_SUMS = {
-    "aten.sum.dim_IntList": False,
-    "aten.sum.default": False,
-    "aten.mean.dim": True,
-    "aten.mean.default": True,
-}
-"""Operator -> whether it is a mean."""
+_MEANS = {"aten.mean.dim": "aten.sum.dim_IntList", "aten.mean.default": "aten.sum.default"}
+"""And the sum of nothing, whose mean is no number."""
+
+_SUMS = (*_MEANS.values(), *_MEANS)
 
 
 def _pooling(spatial: int) -> Rule:
@@ -45,8 +42,11 @@ def _reduction(call: SplitCall) -> Ways:
         if d not in over:
             ways[axis] = even(call, axis, {"self": d})
         elif call.node.op in _SUMS:
-            joined = PartialSum(_SUMS[call.node.op])
-            ways[f"self.{d}"] = Way(call.shape("self")[d], {"self": Where(d)}, (joined,))
+            mean = call.node.op in _MEANS
+            empty = _MEANS.get(call.node.op, "")
+            ways[f"self.{d}"] = Way(
+                call.shape("self")[d], {"self": Where(d)}, (PartialSum(mean),), empty=empty
+            )
         axis += d not in over or keepdim
     return ways
 

@@ -20,7 +20,7 @@ from netsplit.rewrite.rules.elementwise import elementwise, is_elementwise
 from netsplit.rewrite.rules.normalisations import WRITERS
 from netsplit.rewrite.ways import Rule, SplitCall, Ways
 
-__all__ = ["RULES", "WRITERS", "has_rule", "ways_of"]
+__all__ = ["NEVER_EMPTY", "RULES", "WRITERS", "has_rule", "ways_of"]
 
 RULES: dict[str, Rule] = {
     **products.RULES,
@@ -34,6 +34,9 @@ RULES: dict[str, Rule] = {
     **selections.RULES,
     **ALSO_ELEMENTWISE,
 }
+
+NEVER_EMPTY = frozenset(["aten.pixel_shuffle.default"])
+"""Operators of which torch has no gradient where there is no sample."""
 
 
 def ways_of(call: SplitCall) -> Ways:

@@ -1,0 +1,77 @@
+"""Rewrites done again at fewer samples, fewer than there are parts too: empty parts compute nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import RewriteError
+from netsplit.graph import Graph
+from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate, split_axes
+from netsplit.rewrite.records import proportioned
+from tests.examples import tried
+from tests.rewrite.models import STEPS, Step, assert_same_step
+
+
+def fewer(step: Step, samples: int) -> Step:
+    return replace(step, inputs=step.inputs[:samples], targets=step.targets[:samples])
+
+
+def assert_same_nodes(tail: Graph, graph: Graph) -> None:
+    assert list(tail.nodes) == list(graph.nodes)
+    assert list(tail.variables) == list(graph.variables)
+    assert all(tail.nodes[name].inputs == graph.nodes[name].inputs for name in graph.nodes)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_data_parallelism_of_fewer_samples_than_parts(name: str) -> None:
+    """With copies of the weights and without, in uneven parts."""
+    step = STEPS[name]
+    for rewrites in (replicate(step.graph(), 2), along_samples(step.graph(), (3.0, 1.0, 1.0, 2.0))):
+        graph = applied(step.graph(), rewrites)
+        assert len(graph) > 1.5 * len(step.graph())
+        for samples in (1, 3):
+            tail = applied(fewer(step, samples).graph(), rewrites, graph)
+            assert_same_nodes(tail, graph)
+            assert_same_step(fewer(step, samples), tail)
+
+
+def drawn_rewrites(data: st.DataObject, graph: Graph) -> tuple[Rewrite, ...]:
+    """Of any operators along any axes, parts of parts among them."""
+    rewrites: list[Rewrite] = []
+    for _ in range(data.draw(st.integers(1, 4), label="rewrites")):
+        now = applied(graph, rewrites)
+        node = data.draw(st.sampled_from(list(now.nodes)), label="node")
+        axes = split_axes(now, node) if len(now) < 100 else {}
+        if not axes:
+            continue
+        axis = data.draw(st.sampled_from(list(axes)), label="axis")
+        size = axes[axis]
+        parts = data.draw(st.integers(2, min(size, 4)), label="parts")
+        rewrites.append(Split(node, axis, proportioned(size, (1.0,) * parts)))
+        try:
+            applied(graph, rewrites)
+        except RewriteError:
+            rewrites.pop()
+    return tuple(rewrites)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(deadline=None, max_examples=tried(6))
+@given(data=st.data())
+def test_any_rewrites_at_any_number_of_samples(name: str, data: st.DataObject) -> None:
+    """The same nodes and the same step, or a refusal in words."""
+    step = STEPS[name]
+    rewrites = drawn_rewrites(data, step.graph())
+    graph = applied(step.graph(), rewrites)
+    own = fewer(step, data.draw(st.integers(1, 7), label="samples"))
+    try:
+        tail = applied(own.graph(), rewrites, graph)
+    except RewriteError as refusal:
+        event(f"refused: {str(refusal).partition(':')[0]}")
+        return
+    assert_same_nodes(tail, graph)
+    assert_same_step(own, tail)
