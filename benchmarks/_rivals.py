@@ -26,20 +26,19 @@ from benchmarks._subjects import Subject
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.workers.launch import KEPT_MEMORY
 
-__all__ = ["OPTIMIZER", "Plain", "TorchPipeline"]
+__all__ = ["OPTIMIZER", "Answer", "Plain", "Rival", "TorchPipeline"]
 
 OPTIMIZER = partial(torch.optim.SGD, lr=0.01)
 ANSWER_S = 120.0
 
 Answer = Callable[..., Any]
+_Start = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class _Children:
     """Processes that answer the same question together."""
 
-    def __init__(
-        self, starts: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], answer_s: float = ANSWER_S
-    ) -> None:
+    def __init__(self, starts: Sequence[_Start], answer_s: float = ANSWER_S) -> None:
         self.answer_s = answer_s
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
@@ -118,24 +117,38 @@ def _serve(pipe: Connection, function: Callable[..., Answer], arguments: tuple[A
             return
 
 
-class Plain:
-    """PyTorch in one process of one thread; with a backend its model is compiled by `torch.compile`."""
+class Rival:
+    """Processes that meet at a file and take a step each time they are asked.
 
-    def __init__(self, subject: Subject, microbatches: int, backend: str | None = None) -> None:
-        self._children = _Children(
-            [(_plain, (subject, microbatches, backend))], ANSWER_S if backend is None else COMPILING_S
-        )
+    Args:
+        starts: of the file's path: function and arguments of each process.
+        answer_s: within which they answer.
+    """
+
+    def __init__(self, starts: Callable[[str], list[_Start]], answer_s: float = ANSWER_S) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="netsplit-rivals-")
+        self._children = _Children(starts(str(Path(self._folder.name) / "init")), answer_s)
         self.pids = self._children.pids
 
     def step(self) -> None:
         self._children.ask("step")
 
     def state(self) -> dict[str, Tensor]:
+        """Whole parameters and buffers, as the first process has them."""
         tensors: dict[str, Tensor] = self._children.ask("state")[0]
         return tensors
 
     def close(self) -> None:
         self._children.close()
+        self._folder.cleanup()
+
+
+class Plain(Rival):
+    """PyTorch in one process of one thread; with a backend its model is compiled by `torch.compile`."""
+
+    def __init__(self, subject: Subject, microbatches: int, backend: str | None = None) -> None:
+        answer_s = ANSWER_S if backend is None else COMPILING_S
+        super().__init__(lambda _: [(_plain, (subject, microbatches, backend))], answer_s)
 
 
 def _plain(subject: Subject, microbatches: int, backend: str | None = None) -> Answer:
@@ -157,7 +170,7 @@ def _plain(subject: Subject, microbatches: int, backend: str | None = None) -> A
     return answer
 
 
-class TorchPipeline:
+class TorchPipeline(Rival):
     """torch.distributed.pipelining on two processes, the chain cut before unit `cut`.
 
     Its zero-bubble schedule is the interleaved one with a single stage on each process.
@@ -166,13 +179,9 @@ class TorchPipeline:
     SCHEDULES = ("gpipe", "1f1b", "zb_h1")
 
     def __init__(self, subject: Subject, microbatches: int, cut: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="netsplit-rivals-")
-        init_file = str(Path(self._folder.name) / "init")
-        starts = [(_stage, (subject, microbatches, cut, rank, init_file)) for rank in range(2)]
-        self._children = _Children(starts)
-        self.pids = self._children.pids
+        super().__init__(lambda file: [(_stage, (subject, microbatches, cut, r, file)) for r in range(2)])
 
-    def step(self, schedule: str) -> None:
+    def step(self, schedule: str = "1f1b") -> None:
         self._children.ask("step", schedule)
 
     def reset(self) -> None:
@@ -182,10 +191,6 @@ class TorchPipeline:
     def state(self) -> dict[str, Tensor]:
         """Parameters and buffers of both stages under the whole model's names."""
         return {key: value for part in self._children.ask("state", "") for key, value in part.items()}
-
-    def close(self) -> None:
-        self._children.close()
-        self._folder.cleanup()
 
 
 def _stage(subject: Subject, microbatches: int, cut: int, rank: int, init_file: str) -> Answer:

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import copy
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from benchmarks._rivals import OPTIMIZER, Answer, _Children
+from benchmarks._rivals import OPTIMIZER, Answer, Rival
 from benchmarks.parts.models import MODELS
 
 __all__ = ["TensorParallel"]
 
 
-class TensorParallel:
+class TensorParallel(Rival):
     """A model of `MODELS` on so many processes, each with the whole batch and a part of every wide layer."""
 
     def __init__(self, model: str, processes: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="netsplit-rivals-")
-        file = str(Path(self._folder.name) / "init")
-        self._children = _Children([(_process, (model, r, processes, file)) for r in range(processes)])
-        self.pids = self._children.pids
-
-    def step(self) -> None:
-        self._children.ask("step")
-
-    def state(self) -> dict[str, Tensor]:
-        """Whole parameters."""
-        tensors: dict[str, Tensor] = self._children.ask("state")[0]
-        return tensors
-
-    def close(self) -> None:
-        self._children.close()
-        self._folder.cleanup()
+        super().__init__(lambda file: [(_process, (model, r, processes, file)) for r in range(processes)])
 
 
 def _process(model: str, rank: int, processes: int, init_file: str) -> Answer:

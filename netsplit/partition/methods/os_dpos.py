@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from netsplit import rewrite
-from netsplit.errors import ConfigError, InfeasibleError, RewriteError
+from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import infeasible
@@ -33,9 +33,11 @@ from netsplit.partition.methods.dpos import Order, longest_ranked_path, order_ke
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.rewrite.records import Rewrite, Split
 
-__all__ = ["OsDpos", "longest_operators", "placed_ranks", "sums_s"]
+__all__ = ["PART_S", "OsDpos", "longest_operators", "placed_ranks", "sums_s"]
 
 SHORTER = 1e-9  # relative: less is the rounding of sums
+PART_S = 0.005  # for each part that is made, about
+ROOM = 4  # operators that need more than this part of the smallest device may be in the way of a placement
 
 Start = Literal["data_parallel", "whole"]
 
@@ -59,6 +61,10 @@ class OsDpos(Partitioner):
     whole in it, so where DPOS ends the graph as it is sooner, that is the beginning. Seconds of parts are
     predicted where those of wholes were, and estimated from them where these were measured.
 
+    Where nothing fits whole, it begins with parts that do: devices may hold anything at first, and the
+    operator of most bytes is cut so that its largest part has least, then the next, until DPOS finds a
+    placement within the capacities, which all later ones keep.
+
     Its answer is what DPOS foresees, which lets no message wait for another. As FastT goes back to the
     strategy before where a step turns out to take longer, what is foreseen to take least of answer,
     beginning and whole graph is answered, where the problem has an `evaluate` that foresees it.
@@ -66,7 +72,10 @@ class OsDpos(Partitioner):
     Args:
         start: "whole" begins with the graph as it is.
         order: as `dpos` has it.
-        time_limit_s: when it answers what it has; a problem's own limit comes first.
+        time_limit_s: when it answers what it has; a problem's own limit comes first. The clock is looked at
+            before each trial and while DPOS places one; what takes longer is the schedule of the whole graph,
+            without which there is no answer, and making the graph of one trial. Data parallelism is left out
+            where making its parts would take longer.
     """
 
     name = "os_dpos"
@@ -85,18 +94,23 @@ class OsDpos(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
         whole, refusal = _whole(problem)
-        beginnings = [whole, *(_data_parallel(problem) if self.start == "data_parallel" else ())]
+        beginnings = [whole, *(_data_parallel(problem, deadline) if self.start == "data_parallel" else ())]
         fitting = [each for each in beginnings if each is not None]
+        narrow = None
         if not fitting:
-            raise refusal or infeasible(problem, self.name)
+            narrow = _in_parts_that_fit(problem, deadline)
+            if narrow is None:
+                raise refusal or infeasible(problem, self.name)
+            fitting = [narrow]
         begun = min(fitting, key=lambda each: each.finish_s)
         best, ended_by = _split_while_it_gains(begun, deadline)
         answer, scored = _least(problem, [best, begun, *fitting])
         made = answer.made
+        start = "whole" if begun is whole else "data_parallel" if narrow is None else "narrow"
         notes = {
             **made.notes(),
-            "start": "whole" if begun is whole else "data_parallel",
-            "answered": "whole" if answer is whole else "data_parallel" if answer is begun else "splits",
+            "start": start,
+            "answered": "whole" if answer is whole else start if answer is begun else "splits",
             "ended_by": ended_by,
             "splits": [each.to_dict() for each in answer.rewrites[len(begun.rewrites) :]],
             "begun_s": begun.finish_s,
@@ -137,29 +151,27 @@ class Sequenced:
         return self.made.makespan + sums_s(self.problem, self.made.device_of())
 
     @classmethod
-    def rewritten(cls, given: Problem, graph: Graph) -> Sequenced | None:
-        """Of a graph that was made of the given one; None where no placement of it fits."""
-        costs = rewrite.rewritten_costs(given.costs, given.graph, graph)
-        problem = replace(
-            given, graph=graph, costs=costs, evaluate=None, improved=None, known=None, time_limit_s=None
-        )
+    def rewritten(cls, given: Problem, graph: Graph, deadline: float) -> Sequenced | None:
+        """Of a graph that was made of the given one; None where none fits, or time is over."""
+        problem = _rewritten(given, graph)
+        left = max(deadline - time.perf_counter(), 1e-3)
         try:
-            return cls.of(given, problem)
-        except InfeasibleError:
+            return cls.of(given, replace(problem, time_limit_s=left))
+        except (InfeasibleError, TimeLimitError):
             return None
 
-    def cut(self, split: Split) -> Iterator[Sequenced]:
+    def cut(self, split: Split, deadline: float) -> Iterator[Sequenced]:
         """With one more split, and with copies of the weights that its parts read, as far as that can be
         done and fits."""
         graph = self.problem.graph
         with suppress(RewriteError):
-            yield from self._also(split)
+            yield from self._also(deadline, split)
             copies = rewrite.copies_after(graph, (split,)) if split.blocks == 1 else ()
             if copies:
-                yield from self._also(split, *copies)
+                yield from self._also(deadline, split, *copies)
 
-    def _also(self, *rewrites: Rewrite) -> Iterator[Sequenced]:
-        made = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites))
+    def _also(self, deadline: float, *rewrites: Rewrite) -> Iterator[Sequenced]:
+        made = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
         if made is not None:
             yield made
 
@@ -202,20 +214,65 @@ def sums_s(problem: Problem, device_of: Mapping[str, str]) -> float:
     return sum(problem.cluster.ring_seconds(count, devices) for devices, count in nbytes.items())
 
 
-def _data_parallel(problem: Problem) -> Iterator[Sequenced]:
+def _rewritten(given: Problem, graph: Graph) -> Problem:
+    """The problem of a graph that was made of the given one."""
+    costs = rewrite.rewritten_costs(given.costs, given.graph, graph)
+    return replace(
+        given, graph=graph, costs=costs, evaluate=None, improved=None, known=None, time_limit_s=None
+    )
+
+
+def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
     """With every operator in parts along the samples, on copies of the weights or on the one there is; none
     where a replica with its part of the batch does not fit on each device."""
     devices, memory = problem.cluster.devices, problem.memory_model
     replica = sum(memory.state_bytes.values()) + sum(memory.variable_bytes.values()) / len(devices)
     if len(devices) < 2 or replica > min(each.capacity_bytes for each in devices):
         return
+    making_s = PART_S * len(problem.graph) * len(devices)
     for parts in (rewrite.replicate, rewrite.along_samples):
+        if time.perf_counter() + making_s > deadline:
+            return
         with suppress(RewriteError):
             rewrites = parts(problem.graph, len(devices))
             graph = rewrite.applied(problem.graph, (*problem.graph.rewrites, *rewrites))
-            made = Sequenced.rewritten(problem, graph)
+            made = Sequenced.rewritten(problem, graph, deadline)
             if made is not None:
                 yield made
+
+
+def _in_parts_that_fit(problem: Problem, deadline: float) -> Sequenced | None:
+    """The operators of most bytes in parts, one after another, until a placement fits; None: none does."""
+    now, devices = problem, problem.cluster.devices
+    if problem.memory_model.total_bytes > sum(each.capacity_bytes for each in devices):
+        return None
+    while (narrower := _narrower(problem, now, deadline)) is not None:
+        now = narrower
+        made = Sequenced.rewritten(problem, now.graph, deadline)
+        if made is not None:
+            return made
+    return None
+
+
+def _narrower(given: Problem, now: Problem, deadline: float) -> Problem | None:
+    """With the operator of most bytes that can be cut in parts, of which the largest has least."""
+    devices, load = now.cluster.devices, now.memory_model.load
+    nbytes = {name: load((name,)).nbytes for name in now.graph.nodes}
+    small = min(each.capacity_bytes for each in devices) // ROOM
+    for name in sorted((v for v in nbytes if nbytes[v] > small), key=lambda v: -nbytes[v]):
+        best, least = None, nbytes[name]
+        for split in _options(now.graph, name, len(devices)):
+            if time.perf_counter() > deadline:
+                return best
+            with suppress(RewriteError):
+                cut = _rewritten(given, rewrite.also(now.graph, split))
+                new = [v for v in cut.graph.nodes if v not in now.graph.nodes]
+                widest = max(cut.memory_model.load((v,)).nbytes for v in new)
+                if widest < least:
+                    best, least = cut, widest
+        if best is not None:
+            return best
+    return None
 
 
 def _split_while_it_gains(begun: Sequenced, deadline: float) -> tuple[Sequenced, str]:
@@ -235,11 +292,12 @@ def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
     """Of the longest operator of the path that can be cut; and why there is no better one."""
     best: Sequenced | None = None
     for v in longest_operators(now):
-        options = list(_options(now, now.made.instance.names[v]))
+        devices = len(now.given.cluster.devices)
+        options = list(_options(now.problem.graph, now.made.instance.names[v], devices))
         for split in options:
             if time.perf_counter() > deadline:
                 return best, "time"
-            for cut in now.cut(split):
+            for cut in now.cut(split, deadline):
                 if best is None or cut.finish_s < best.finish_s:
                     best = cut
         if options:
@@ -247,10 +305,10 @@ def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
     return None, "nothing left to split"
 
 
-def _options(now: Sequenced, name: str) -> Iterator[Split]:
+def _options(graph: Graph, name: str, devices: int) -> Iterator[Split]:
     """Every dimension of a node, and every number of parts up to that of the devices."""
-    for axis, size in rewrite.split_axes(now.problem.graph, name).items():
-        for parts in range(2, min(len(now.given.cluster.devices), size) + 1):
+    for axis, size in rewrite.split_axes(graph, name).items():
+        for parts in range(2, min(devices, size) + 1):
             yield Split(name, axis, tuple(size // parts + (i < size % parts) for i in range(parts)))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.cluster.cluster import Link
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Choice, OsDpos, Problem
 from netsplit.partition.methods.dpos import Order
@@ -259,3 +259,21 @@ def test_its_plan_trains_what_one_device_trains(order: Order, pools: Pools, unme
     assert losses == pytest.approx(wanted.losses, rel=1e-9)
     for k, tensor in wanted.state.items():
         torch.testing.assert_close(state[k], tensor, rtol=1e-9, atol=1e-9)
+
+
+def test_a_layer_that_fits_no_device_is_cut_until_it_does() -> None:
+    """Capacities that hold no layer whole, and all of them together: the answer keeps them."""
+    model = nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.Linear(1024, 64))
+    graph = capture(model, nn.MSELoss(), (torch.randn(4, 64), torch.randn(4, 64)))
+    layer = 4 * 64 * 1024
+    room = layer * 8 // 5
+    problem = Problem(graph, costs_of(graph), cluster_of([room] * 4))
+    assert max(problem.memory_model.load((v,)).nbytes for v in graph.nodes) > room
+    placement = OsDpos().partition(problem)
+    assert placement.report.notes["start"] == "narrow"
+    rewritten = applied(graph, placement.rewrites)
+    after = replace(problem, graph=rewritten, costs=rewritten_costs(problem.costs, graph, rewritten))
+    verify(after, placement).require()
+    little = replace(problem, cluster=cluster_of([layer] * 4))
+    with pytest.raises(InfeasibleError, match="missing"):
+        OsDpos().partition(little)

@@ -25,7 +25,7 @@ from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.os_dpos import OsDpos
+from netsplit.partition.methods.os_dpos import PART_S, OsDpos
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.rewrite.records import Rewrite, Split
@@ -45,7 +45,6 @@ METHODS: tuple[Partitioner, ...] = (
 WHOLE = 0.6  # of the time, for whole operators
 FASTT, JUDGED = 0.7, 0.5  # of the rest, when os_dpos and structures have ended; then it is annealed
 ANNEALED = 2  # of what was judged
-PART_S = 0.005  # for each part that is made, until it is known
 WIDE = 0.5  # times the bytes of the widest chain, from which others are cut with it
 
 
