@@ -22,7 +22,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.predicted_bytes import predicted_transients
 from netsplit.program import Program, Schedule, Send
 from netsplit.program.resize import with_tail
-from netsplit.program.schedules import OneFOneB
+from netsplit.program.schedules import AsyncOneFOneB, OneFOneB
 from netsplit.program.transfers import readers_elsewhere
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
@@ -218,6 +218,17 @@ def test_a_smaller_last_microbatch() -> None:
     batches = [FAN.another(seed, 7) for seed in range(2)]
     trained = local(with_tail(program, graph, tail), FAN, batches)
     assert_same(trained, plain_loop(FAN.fresh(), FAN.loss, batches, 2, SGD))
+
+
+def test_devices_that_step_within_the_batch_train_the_same_with_chains() -> None:
+    """Each micro-batch's version of what is read is handed on."""
+    schedule = AsyncOneFOneB(8)
+    graph, device_of = fanned(schedule)
+    each, handed = (
+        local(compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges), FAN, batches_of(FAN))
+        for exchanges in ((), chains(graph, device_of))
+    )
+    assert_same(handed, each)
 
 
 def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
