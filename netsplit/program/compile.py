@@ -210,6 +210,8 @@ class _Compiler:
             elif self.training:
                 for part in reversed(self.parts.of[s]):
                     self.backward(part, i, _PART[phase])
+        if lost := next((key for key, left in self.left.items() if left), None):
+            raise AssertionError(f"the gradient of {lost} waits for another that never comes")
         if self.training and self.schedule.update_every is None:
             self.step_all()
         program = Program(
@@ -290,9 +292,10 @@ class _Compiler:
     def _returning(self) -> Counter[str]:
         """Of every copy "k@q" how many copies that were made of it have a gradient."""
         returning: Counter[str] = Counter()
+        carrying = self.graph.requires_backward
         for node in reversed(list(self.graph)):
             copy = node.name
-            if node.op == TRANSFER and (self.readers[copy] or returning[copy]):
+            if copy in carrying and node.op == TRANSFER and (self.readers[copy] or returning[copy]):
                 returning[node.inputs[0]] += 1
         return returning
 

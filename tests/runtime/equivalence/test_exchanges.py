@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -50,6 +51,7 @@ from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
 from tests.workers import Pools, by_gloo
 
 DEVICES = 4
+OFTEN = ("1f1b", "eager_1f1b+recompute", "zb_h1", "searched")
 
 
 def read_elsewhere(graph: Graph, device_of: dict[str, str]) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -108,8 +110,79 @@ def test_any_way_of_handing_on_trains_what_one_device_trains(name: str, data: st
     assert_same(trained, plain(name, schedule.microbatch_size(8)))
 
 
+class Codes(nn.Module):
+    """An activation with readers that give no gradient back, beside parameters that have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.middle, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+        self.codes, self.more = nn.Embedding(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.inward(x))
+        found = self.codes(h.argmax(-1)) + self.more(h.detach())
+        mask = (h > 0).to(h.dtype)
+        return self.head(torch.relu(self.middle(h)) + found * mask + self.more(mask))
+
+
+@cache
+def codes(size: int) -> Graph:
+    torch.manual_seed(3)
+    return capture(Codes().double(), nn.CrossEntropyLoss(), coded(0, size))
+
+
+def coded(seed: int, size: int = 8) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, 8, generator=draw, dtype=torch.float64)
+    return x, torch.randint(5, (size,), generator=draw)
+
+
+def coded_model() -> nn.Module:
+    torch.manual_seed(3)
+    return Codes().double()
+
+
+@settings(PATIENT, max_examples=tried(40))
+@given(data=st.data())
+def test_readers_that_give_no_gradient_back(data: st.DataObject) -> None:
+    """Who hands on waits for the gradients that come, and for no others."""
+    schedule = SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)), label="schedule")]
+    size = schedule.microbatch_size(8)
+    graph = codes(size)
+    device_of, priority = scattered(data, graph, DEVICES)
+    exchanges = data.draw(trees(graph, device_of), label="exchanges")
+    program = compiled(graph, (device_of, priority), DEVICES, schedule, exchanges=exchanges)
+    require_same_order(program, graph, device_of, priority, schedule)
+    assert_same(*coded_and_plain(program, graph, size))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=() if k in OFTEN else pytest.mark.slow) for k in SCHEDULES]
+)
+def test_the_last_of_a_chain_gives_no_gradient_back(name: str) -> None:
+    """It trains an embedding by what it reads, and hands nothing back: the one before waits for nothing."""
+    schedule = SCHEDULES[name]
+    size = schedule.microbatch_size(8)
+    graph = codes(size)
+    device_of = dict.fromkeys(graph.nodes, "cpu:1") | {"linear": "cpu:0", "tanh": "cpu:0"}
+    device_of |= dict.fromkeys(
+        ("argmax", "embedding", "detach", "linear_1", "add", "gt", "to", "mul"), "cpu:2"
+    )
+    exchange = Exchange("tanh", (("cpu:0", "cpu:1"), ("cpu:1", "cpu:2")))
+    program = compiled(graph, device_of, 3, schedule, exchanges=(exchange,))
+    require_same_order(program, graph, device_of, graph.position, schedule)
+    assert_same(*coded_and_plain(program, graph, size))
+
+
+def coded_and_plain(program: Program, graph: Graph, size: int) -> tuple[Trained, Trained]:
+    batches = [((x,), y) for x, y in (coded(seed) for seed in range(2))]
+    cluster = cpus(len(program.devices))
+    runtime = LocalRuntime(program, cluster, initial_values(coded_model(), graph), SGD)
+    trained = Trained([runtime.train_batch(*batch) for batch in batches], runtime.state())
+    return trained, plain_loop(coded_model(), nn.CrossEntropyLoss(), batches, size, SGD)
+
+
 FAN = CASES["fan"]
-OFTEN = ("1f1b", "eager_1f1b+recompute", "zb_h1", "searched")
 
 
 def fanned(schedule: Schedule, size: int = 8) -> tuple[Graph, dict[str, str]]:
