@@ -181,7 +181,7 @@ def _draw(module: nn.Module, generator: torch.Generator) -> None:
     module.to_empty(device="cpu")
     for tensor in named_tensors(module).values():
         if not tensor.is_floating_point():
-            tensor.detach().zero_()
+            tensor.detach().fill_(1)  # a mask of none leaves nothing to attend to
         elif tensor.requires_grad and tensor.dim() > 1:
             spread = (tensor.shape[0] / max(tensor.numel(), 1)) ** 0.5
             tensor.detach().normal_(0.0, spread, generator=generator)

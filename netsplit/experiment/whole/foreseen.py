@@ -124,7 +124,7 @@ class Foreseen:
             open_,
             method=None if isinstance(method, Auto) else method,
             improved=improved,
-            others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1)),
+            others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True)),
             told=cutting.told,
         )
         chosen = whole.plan.problem
@@ -151,7 +151,7 @@ class Foreseen:
 
     def _counts(self, open_: AutoSchedule) -> Sequence[int]:
         samples = self.batch.samples
-        counts = [m for m in open_.counts(samples, self.devices.count) if samples % m == 0]
+        counts = [m for m in open_.counts(samples, self.devices.count, equal=True) if samples % m == 0]
         if not counts:
             raise _uneven(samples, open_.microbatches)
         return counts

@@ -127,7 +127,8 @@ class Sizes:
             return []
         (few, many), whole = self.ends, self.whole.samples
         each = (m for m in counts if m not in self.problems and whole % m == 0)
-        return [m for m in each if few.batch_size < whole // m < many.batch_size]
+        inside = (m for m in each if few.batch_size < whole // m < many.batch_size)
+        return [m for m in inside if self._derived(whole // m) is not None]
 
     def _derived(self, samples: int) -> Graph | None:
         """From what was captured of fewer and of more samples, if a third is what these say."""

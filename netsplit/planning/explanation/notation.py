@@ -11,6 +11,7 @@ __all__ = [
     "counted",
     "is_path",
     "listed",
+    "microbatches_listed",
     "nbytes",
     "node_run",
     "percent",
@@ -47,6 +48,11 @@ def listed(names: Sequence[str]) -> str:
 def is_path(module: str) -> bool:
     """A dotted path of modules, and not a description in words as some graph files have it."""
     return re.fullmatch(r"[\w.]+", module) is not None
+
+
+def microbatches_listed(counts: Sequence[int]) -> str:
+    """``1, 2 and 4 micro-batches``."""
+    return f"{listed([str(m) for m in counts])} micro-batch{'' if list(counts) == [1] else 'es'}"
 
 
 def counted(number: int, what: str, several: str = "s") -> str:

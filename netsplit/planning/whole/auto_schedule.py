@@ -16,6 +16,7 @@ from netsplit.program.schedules.base import check_exchange
 __all__ = ["AutoSchedule", "microbatch_counts"]
 
 MOST_COUNTS = 8  # of micro-batches that are looked at, as each asks for a capture of its own
+MOST_EQUAL = 512  # micro-batches, where only few numbers of them divide a batch
 SYNCHRONOUS = tuple(name for name, kind in SCHEDULES.items() if kind().update_every is None)
 """Schedules that train what one device trains with the same micro-batches."""
 
@@ -79,13 +80,17 @@ class AutoSchedule:
         """Whether no schedule is open that cuts batches."""
         return self.schedules is not None and set(self.schedules) == {SingleBatch.name}
 
-    def counts(self, batch_size: int, devices: int) -> tuple[int, ...]:
-        """Numbers of micro-batches to look at, ascending; of those given, the ones that a batch can make."""
+    def counts(self, batch_size: int, devices: int, equal: bool = False) -> tuple[int, ...]:
+        """Numbers of micro-batches to look at, ascending; of those given, the ones that a batch can make.
+
+        Args:
+            equal: micro-batches have to be, where none are given.
+        """
         given = self.microbatches
         if self._whole:
             return (1,)
         if given is None:
-            return microbatch_counts(batch_size, devices)
+            return microbatch_counts(batch_size, devices, equal)
         wanted = [given] if isinstance(given, int) else given
         return tuple(sorted({-(-batch_size // -(-batch_size // min(m, batch_size))) for m in wanted}))
 
@@ -125,15 +130,21 @@ def _made(name: str, microbatches: int) -> Schedule:
     return SCHEDULES[name]().with_microbatches(microbatches)
 
 
-def microbatch_counts(batch_size: int, devices: int) -> tuple[int, ...]:
+def microbatch_counts(batch_size: int, devices: int, equal: bool = False) -> tuple[int, ...]:
     """Powers of two and small multiples of the devices: as many parts as the batch divides into.
 
     Up to four for each device, and at least 16: beyond, what a pipeline gains is less than what small
     operators lose.
+
+    Args:
+        equal: those that make equal micro-batches, next to the ones wanted (of 30 samples 1, 2, 5, 10, 15).
     """
     most = min(batch_size, max(16, 4 * devices))
-    wanted = {1, 2, 4, 8, 16, 32, 64, devices, 2 * devices, 4 * devices}
-    counts = sorted(m for m in wanted if m <= most and -(-batch_size // -(-batch_size // m)) == m)
+    wanted = {m for m in (1, 2, 4, 8, 16, 32, 64, devices, 2 * devices, 4 * devices) if m <= most}
+    counts = sorted(m for m in wanted if -(-batch_size // -(-batch_size // m)) == m)
+    if equal:
+        divisors = [m for m in range(1, min(batch_size, MOST_EQUAL) + 1) if batch_size % m == 0]
+        counts = sorted({min(divisors, key=lambda d: max(d / m, m / d)) for m in wanted})
     while len(counts) > MOST_COUNTS:  # the ones nearest to another are missed least
         ratios = [counts[i + 1] / counts[i] for i in range(1, len(counts) - 1)]
         del counts[1 + ratios.index(min(ratios))]

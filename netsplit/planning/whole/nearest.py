@@ -9,6 +9,7 @@ from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.explanation.notation import microbatches_listed
 from netsplit.planning.fitting import fitted, nearest_fill
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import Judge, problem_under
@@ -57,7 +58,7 @@ def nothing_fits(
         f"{read_bytes(peak)} on device '{nearest.missing_on}' of {read_bytes(room)}: "
         f"{read_bytes(nearest.missing_bytes)} are missing there; that plan fits with {enough} on each device "
         "(or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs)"
-        f"{''.join(remarks)}."
+        f"; looked at were {microbatches_listed(counts)}{''.join(remarks)}."
     )
 
 

@@ -15,7 +15,7 @@ from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
-from netsplit.planning.explanation.notation import counted
+from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s
@@ -54,6 +54,7 @@ class WholePlan:
     notes: tuple[str, ...]  # what the choice changes of what is trained, in sentences
     seconds: float  # that the decision took
     tried: int  # plans that were simulated
+    counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
 
     @property
     def schedule(self) -> Schedule:
@@ -90,6 +91,8 @@ class WholePlan:
             faster = max(self.iteration_s / self.bound_s - 1.0, 0.0)
             plan = "plan of whole operators" if self.splits else "plan"
             proven = f"; proven: no {plan} is more than {100 * faster:.1f} % faster"
+            if self.counts:
+                proven += f" with {microbatches_listed(self.counts)}"
         what = (
             f"{chosen.kind} on {used if given > 1 else 'the device'}: {chosen.placement}, "
             f"{schedule.name} with {counted(schedule.microbatches, 'micro-batch', 'es')}{again}"
@@ -211,6 +214,7 @@ def decide_whole(
         (*told(winner.schedule.microbatches), *notes_of(plan.problem, plan.placement)),
         time.perf_counter() - started,
         len(judge.seen),
+        tuple(every),
     )
 
 

@@ -156,6 +156,34 @@ def test_a_plan_keeps_the_batch_whole_too(loss: Any, kind: str, device: str) -> 
     assert device == "meta" or all(torch.equal(t, before[k]) for k, t in given[0].state_dict().items())
 
 
+class Masked(nn.Module):
+    """Attention under a mask that is kept as a buffer of no floating type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(7, 8), nn.Linear(8, 7)
+        self.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        scores = (x @ x.transpose(-1, -2)).masked_fill(self.mask == 0, -torch.inf)
+        y: Tensor = self.out(scores.softmax(-1) @ x)
+        return y
+
+
+def test_a_model_on_meta_whose_mask_is_a_buffer_is_looked_at() -> None:
+    def summed_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="sum")
+
+    with torch.device("meta"):
+        model = Masked()
+    tokens = torch.zeros(8, 4, dtype=torch.long, device="meta")
+    open_ = netsplit.AutoSchedule(time_limit_s=0.5)
+    whole = netsplit.plan(model, summed_tokens, (tokens, tokens), fast(), schedule=open_)
+    assert whole.schedule.microbatches == 1
+    assert any("is a sum" in note for note in whole.notes)
+
+
 WEIGHTS = torch.tensor([1.0, 5.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 
 

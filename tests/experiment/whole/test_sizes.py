@@ -147,6 +147,31 @@ def test_few_sizes_are_captured_and_all_are_as_captured(
     assert here.costs == planner.costs
 
 
+class Pairs(nn.Module):
+    """Two samples belong together: of an odd number there is no graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).view(-1, 2, 8)
+
+
+def apart(outputs: torch.Tensor) -> torch.Tensor:
+    return (outputs[:, 0] - outputs[:, 1]).square().mean()
+
+
+def test_sizes_that_no_graph_can_be_derived_for_are_not_asked_what_they_would_bring() -> None:
+    described = [DescribedDevice(name, capacity="1GB", model="TITAN RTX") for name in "abc"]
+    cluster = described_cluster("three", described, LinkCost(8e9, 2e-5))
+    batch = Batch.of(torch.randn(12, 6), None)
+    step = Foreseen(Pairs(), apart, batch, Devices.described(cluster), MOMENTUM)
+    decided = step.decided(AutoSchedule(time_limit_s=1)).decided
+    assert decided is not None
+    assert decided.gains
+
+
 def test_the_whole_batch_takes_as_long_as_it_does_where_the_usual_size_is_the_smallest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

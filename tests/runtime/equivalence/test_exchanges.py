@@ -120,9 +120,9 @@ class Codes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.inward(x))
-        found = self.codes(h.argmax(-1)) + self.more(h.detach())
+        looked_up = self.codes(h.argmax(-1)) + self.more(h.detach())
         mask = (h > 0).to(h.dtype)
-        return self.head(torch.relu(self.middle(h)) + found * mask + self.more(mask))
+        return self.head(torch.relu(self.middle(h)) + looked_up * mask + self.more(mask))
 
 
 @cache
