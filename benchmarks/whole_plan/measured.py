@@ -158,7 +158,8 @@ def _raced(
     limit_s = options.behind * min(took.values())
     limit_s = max(limit_s, min(s for name, s in took.items() if name != WHOLE))
     going = [name for name in models if name == WHOLE or took[name] <= limit_s]
-    raced = Rounds([*(contender(name, name) for name in going), contender(AGAIN, WHOLE)])
+    raced = Rounds([contender(name, name) for name in going])
+    raced.contenders.insert(len(going) // 2, contender(AGAIN, WHOLE))  # as far from itself as it can be
     for _ in range(options.rounds):
         raced.round()
     return raced, min((name for name in going if name != WHOLE), key=took.__getitem__)
