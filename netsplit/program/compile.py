@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
 from netsplit.partition.base import device_in_turn
@@ -211,7 +211,10 @@ class _Compiler:
                 for part in reversed(self.parts.of[s]):
                     self.backward(part, i, _PART[phase])
         if lost := next((key for key, left in self.left.items() if left), None):
-            raise AssertionError(f"the gradient of {lost} waits for another that never comes")
+            raise NetSplitError(
+                f"the gradient of '{lost[0]}' would wait for another that never comes, and be lost: this is "
+                "a fault of NetSplit; schedule.exchange=send_receive does without what leads to it."
+            )
         if self.training and self.schedule.update_every is None:
             self.step_all()
         program = Program(

@@ -85,6 +85,8 @@ def exchange_line(problem: Problem, placement: Placement) -> str:
     count = len(placement.exchanges)
     own, each = nic_bytes(problem, placement)
     what = "1 variable is" if count == 1 else f"{count} variables are"
+    if not each:
+        return f"{what} handed on from device to device"
     return (
         f"{what} handed on from device to device: {own / 2**20:.1f} instead of {each / 2**20:.1f} MiB of a "
         "micro-batch leave hosts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from netsplit.errors import BatchError, ConfigError
+from netsplit.errors import BatchError, ConfigError, NetSplitError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage
@@ -22,6 +23,7 @@ from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.predicted_bytes import predicted_transients
 from netsplit.program import Program, Schedule, Send
+from netsplit.program.compile import _Compiler
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import AsyncOneFOneB, OneFOneB
 from netsplit.program.transfers import readers_elsewhere
@@ -172,6 +174,20 @@ def test_the_last_of_a_chain_gives_no_gradient_back(name: str) -> None:
     program = compiled(graph, device_of, 3, schedule, exchanges=(exchange,))
     require_same_order(program, graph, device_of, graph.position, schedule)
     assert_same(*coded_and_plain(program, graph, size))
+
+
+def test_no_program_is_made_in_which_a_gradient_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = OneFOneB(4)
+    graph, device_of = fanned(schedule)
+    returning = _Compiler._returning
+    (exchange,) = chains(graph, device_of)
+    monkeypatch.setattr(
+        _Compiler,
+        "_returning",
+        lambda walk: returning(walk) + Counter([f"{exchange.variable}@{exchange.hops[0][1]}"]),
+    )
+    with pytest.raises(NetSplitError, match="never comes, and be lost"):
+        compiled(graph, device_of, DEVICES, schedule, exchanges=(exchange,))
 
 
 def coded_and_plain(program: Program, graph: Graph, size: int) -> tuple[Trained, Trained]:
