@@ -2,19 +2,22 @@
 
     decided:    `schedule=auto`, from operators measured at two sizes of micro-batches, running no plan
     by name:    methods x schedules x micro-batches that fit, each from operators measured at its own size
-    a round:    all of them in turn, and the whole plan again, which gives the noise floor
+    a round:    all of them in a drawn order, and the whole plan again, which gives the noise floor
 
 Those by name that take more than `--behind` times the fastest are left out after the warm-up. Ratios are made
 within a round; of the rounds' the median counts. Above 1 the plan by name is slower than the whole plan.
 
 The best by name is the least of many medians, chosen by the very rounds that judge it. Beside it stand the
-one that was first in the two rounds before, and those by name that are the whole plan's own program, deployed
-once more: how far these are from 1 is noise of deployments, which the floor (one, run twice) does not show.
+one that was first in the two rounds before, those by name that are the whole plan's own program, deployed
+once more (how far these are from 1 is noise of deployments, which the floor, one run twice, does not show),
+and the best whose program is another, beside the median of all deployments of the whole plan's.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+import statistics
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +31,7 @@ from rich.console import Console
 import netsplit
 from benchmarks._command import command_parser
 from benchmarks._ours import _keep, _use
-from benchmarks._rounds import Contender, Ratio, Rounds
+from benchmarks._rounds import Contender, Ratio, Rounds, quartiles
 from benchmarks.captured import CAPTURED, composed
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
@@ -65,6 +68,7 @@ class RunRow:
     ratio: Ratio  # of the best
     before: Ratio  # of the one by name that was first in the two rounds before
     same: list[float]  # of those by name whose program is the whole plan's
+    another: Ratio | None  # the best of another program / the median of all deployments of the whole plan's
     others: dict[str, float]  # by name -> ratio of those that ran all rounds
     tried: int
 
@@ -110,8 +114,18 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
         words.split()[0], workers, str(options.capacity), planner.decided.lines[0], decided_s,
         plan.simulated[1].iteration_s, seconds[len(seconds) // 2], rounds.ratio(AGAIN, WHOLE), best,
         ratios[best], rounds.ratio(first, WHOLE), [ratios[name].median for name in ran if name in same],
+        _another(rounds, [name for name in ran if name not in same], [WHOLE, AGAIN, *(same & {*ran})]),
         {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
     )  # fmt: skip
+
+
+def _another(rounds: Rounds, others: list[str], own: list[str]) -> Ratio | None:
+    """Of the `others`, the least ratio to what the deployments `own` took in the median of a round."""
+    took = [
+        statistics.median(seconds) for seconds in zip(*(rounds.seconds[name] for name in own), strict=True)
+    ]
+    made = [quartiles([a / b for a, b in zip(rounds.seconds[name], took, strict=True)]) for name in others]
+    return min(made, key=lambda ratio: ratio.median, default=None)
 
 
 def _by_name(session: Session, cfg: Any, batch: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -159,8 +173,10 @@ def _raced(
     limit_s = max(limit_s, min(s for name, s in took.items() if name != WHOLE))
     going = [name for name in models if name == WHOLE or took[name] <= limit_s]
     raced = Rounds([contender(name, name) for name in going])
-    raced.contenders.insert(len(going) // 2, contender(AGAIN, WHOLE))  # as far from itself as it can be
+    raced.contenders.append(contender(AGAIN, WHOLE))
+    draw = random.Random(0)
     for _ in range(options.rounds):
+        draw.shuffle(raced.contenders)  # what runs before a plan has its share in what that takes
         raced.round()
     return raced, min((name for name in going if name != WHOLE), key=took.__getitem__)
 
@@ -182,7 +198,8 @@ def _table(rows: list[RunRow]) -> Table:
         Column("whole plan", text=True), Column("decided s", ",.0f"), Column("ms", ",.0f", 1e3),
         Column("predicted ms", ",.0f", 1e3), Column("floor", text=True), Column("best by name", text=True),
         Column("best by name / whole", text=True), Column("first before / whole", text=True),
-        Column("same program / whole", text=True), Column("by name"),
+        Column("same program / whole", text=True),
+        Column("best of another program / all of this one", text=True), Column("by name"),
     )  # fmt: skip
     return Table(
         columns,
@@ -190,7 +207,8 @@ def _table(rows: list[RunRow]) -> Table:
             (
                 row.model, row.workers, row.capacity, row.whole, row.decided_s, row.iteration_s,
                 row.predicted_s, str(row.floor), row.best, str(row.ratio), str(row.before),
-                ", ".join(f"{ratio:.3f}" for ratio in row.same) or "none", row.tried,
+                ", ".join(f"{ratio:.3f}" for ratio in row.same) or "none",
+                str(row.another or "none"), row.tried,
             )
             for row in rows
         ],
