@@ -54,7 +54,7 @@ from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["Calibration", "calibrate", "identity_of", "located", "predicted_here"]
+__all__ = ["Calibration", "calibrate", "identity_of", "located", "mates_of", "predicted_here"]
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def calibrate(
     """
     measured: dict[str, Measured] = {}
     ranks = range(len(cluster.devices))
-    mates = {rank: [rank] if alone else _mates(cluster.devices, rank) for rank in ranks}
+    mates = {rank: [rank] if alone else mates_of(cluster.devices, rank) for rank in ranks}
     for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
         kind = cluster.devices[rank].kind
         if kind not in measured:
@@ -193,7 +193,7 @@ def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
     )
 
 
-def _mates(devices: Sequence[Device], rank: int) -> list[int]:
+def mates_of(devices: Sequence[Device], rank: int) -> list[int]:
     """Ranks of the CPU devices of one kind and host; a GPU shares nothing that is measured here."""
     own = devices[rank]
     if torch.device(own.torch_device).type != "cpu" or own.host is None:

@@ -20,7 +20,7 @@ from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
 from netsplit.graph.files import dumps
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts, TurnSeconds
 
 __all__ = ["CACHE_VARIABLE", "Measured", "ProfileCache", "default_folder", "parts_digest", "profile_digest"]
 
@@ -32,7 +32,7 @@ VERSION = 10  # raise it where seconds come to mean something else, or are writt
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 _FORM_OF_PARTS = "netsplit parts"
-_FORM_OF_SIZES = "netsplit sizes"
+_FORM_OF_SIZES = "netsplit sizes in turn"
 _NO_NUMBERS = ("nodes", "transients", "rates", "parts")
 
 
@@ -137,13 +137,13 @@ class ProfileCache:
         }
         self._put(digest, {"form": _FORM_OF_PARTS, "digest": digest, "parts": rows}, "parts")
 
-    def sizes(self, digest: str) -> dict[int, float]:
-        """Seconds of whole micro-batches by their samples; what cannot be read is ignored with a warning."""
-        return self._kept(_of_sizes(digest), "sizes", lambda data: _read_sizes(data, digest)) or {}
+    def sizes(self, digest: str) -> TurnSeconds:
+        """Of whole micro-batches; what cannot be read is ignored with a warning."""
+        return self._kept(_of_sizes(digest), "sizes", lambda data: _read_sizes(data, digest)) or TurnSeconds()
 
-    def add_sizes(self, digest: str, seconds: Mapping[int, float]) -> None:
+    def add_sizes(self, digest: str, turns: TurnSeconds) -> None:
         """Keep them; what cannot be written costs a warning."""
-        rows = [[samples, s] for samples, s in seconds.items()]
+        rows = [[samples, s, turns.contention.get(samples)] for samples, s in turns.seconds.items()]
         self._put(_of_sizes(digest), {"form": _FORM_OF_SIZES, "digest": digest, "sizes": rows}, "sizes")
 
     def _kept(self, name: str, what: str, read: Callable[[dict[str, Any]], Read]) -> Read | None:
@@ -215,13 +215,16 @@ def _of_sizes(digest: str) -> str:
     return f"sizes-{digest}"
 
 
-def _read_sizes(data: dict[str, Any], digest: str) -> dict[int, float]:
+def _read_sizes(data: dict[str, Any], digest: str) -> TurnSeconds:
     if data["form"] != _FORM_OF_SIZES or data["digest"] != digest:
         raise ValueError("it is something else's file")
-    sizes = {int(samples): float(seconds) for samples, seconds in data["sizes"]}
-    if not all(math.isfinite(seconds) and seconds > 0 for seconds in sizes.values()):
+    seconds = {int(samples): float(s) for samples, s, _ in data["sizes"]}
+    contention = {int(samples): float(ratio) for samples, _, ratio in data["sizes"] if ratio is not None}
+    if not all(math.isfinite(s) and s > 0 for s in seconds.values()):
         raise ValueError("a time is no finite number above 0")
-    return sizes
+    if not all(math.isfinite(ratio) and ratio >= 1 for ratio in contention.values()):
+        raise ValueError("a contention is no finite number from 1")
+    return TurnSeconds(seconds, contention)
 
 
 def _in_words(error: Exception) -> str:

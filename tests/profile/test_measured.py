@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
 from netsplit.profile.measure.overhead import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache, default_folder, profile_digest
 
@@ -52,28 +52,30 @@ def test_refresh_measures_anew_and_keeps_that(tmp_path: Path) -> None:
 
 def test_sizes_are_kept_beside_the_profile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = ProfileCache(tmp_path)
-    assert cache.sizes("a") == {}
-    cache.add_sizes("a", {4: 0.5, 16: 1.25})
+    assert cache.sizes("a") == TurnSeconds()
+    turns = TurnSeconds({4: 0.5, 16: 1.25}, {4: 1.5})
+    cache.add_sizes("a", turns)
     cache.put("a", MEASURED)
-    assert cache.sizes("a") == {4: 0.5, 16: 1.25}
+    assert cache.sizes("a") == turns
     assert cache.get("a", NODES) is not None
-    assert cache.sizes("b") == {}
-    assert ProfileCache(tmp_path, refresh=True).sizes("a") == {}
+    assert cache.sizes("b") == TurnSeconds()
+    assert ProfileCache(tmp_path, refresh=True).sizes("a") == TurnSeconds()
     assert not caplog.records
-    for wrong in ([[4, 0.0]], [[4, float("nan")]], [["x", 1.0]]):
-        cache.add_sizes("a", {4: 0.5})
+    wrongs = ([[4, 0.0, 1.0]], [[4, float("nan"), None]], [["x", 1.0, None]], [[4, 1.0, 0.9]], [[4, 1.0]])
+    for wrong in wrongs:
+        cache.add_sizes("a", turns)
         path = tmp_path / "sizes-a.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"sizes": wrong}))
-        assert cache.sizes("a") == {}
-    assert len(caplog.records) == 3
+        assert cache.sizes("a") == TurnSeconds()
+    assert len(caplog.records) == len(wrongs)
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
     cache = ProfileCache(None)
     cache.put("a", MEASURED)
-    cache.add_sizes("a", {4: 0.5})
+    cache.add_sizes("a", TurnSeconds({4: 0.5}))
     assert cache.get("a", NODES) is None
-    assert cache.sizes("a") == {}
+    assert cache.sizes("a") == TurnSeconds()
 
 
 @pytest.mark.parametrize(

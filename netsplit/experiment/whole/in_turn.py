@@ -1,4 +1,4 @@
-"""What one size of micro-batches takes beside another, measured in turn on a worker of each device kind."""
+"""What micro-batches of every size take, measured in turn on a worker of each kind, alone and in company."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.calibration import identity_of
-from netsplit.profile.measure.stretches.in_turn import SizedStep, seconds_in_turn
+from netsplit.experiment.calibration import identity_of, mates_of
+from netsplit.profile.costs import TurnSeconds
+from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rounds
 from netsplit.profile.measured import ProfileCache, profile_digest
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
@@ -19,8 +20,10 @@ __all__ = ["SizeSeconds", "measured_in_turn"]
 
 log = logging.getLogger(__name__)
 
-SizeSeconds = dict[str, dict[int, float]]
-"""Device kind -> samples of a micro-batch -> seconds of its forward and backward."""
+TURNS = "sizes in turn"  # key of a worker's memory
+
+SizeSeconds = dict[str, TurnSeconds]
+"""By device kind."""
 
 
 def measured_in_turn(
@@ -30,22 +33,71 @@ def measured_in_turn(
     cluster: Cluster,
     cache: ProfileCache,
 ) -> SizeSeconds:
-    """Of every kind: kept ones where nothing has changed, else measured now."""
+    """Of every kind: kept ones where nothing has changed, else measured now.
+
+    In company are as many workers of a kind on one host as there are processors for them.
+    """
     seconds: SizeSeconds = {}
     sent = [replace(step, graph=replace(step.graph, output_spec=None)) for step in steps]
     sizes = [(step.graph.batch_size, step.in_flight) for step in sent]
-    for rank, device in enumerate(cluster.devices):
+    ranks = range(len(cluster.devices))
+    company = {rank: _company(cluster, rank) for rank in ranks}
+    for rank in sorted(ranks, key=lambda rank: -len(company[rank])):
+        device = cluster.devices[rank]
         if device.kind in seconds:
             continue
-        digest = profile_digest(sent[0].graph, identity_of(pool, rank), sizes=sizes)
+        together = company[rank]
+        digest = profile_digest(
+            sent[0].graph,
+            identity_of(pool, rank),
+            sizes=sizes,
+            mates=len(together),
+            processors=device.processors,
+        )
         kept = cache.sizes(digest)
-        if not kept:
+        if not kept.seconds:
             log.info("measuring %d sizes of micro-batches in turn on %s", len(sizes), device.name)
-            kept = pool.call_one(rank, _measure, sent, values)
+            kept = _measured(sent, values, pool, together)
             cache.add_sizes(digest, kept)
         seconds[device.kind] = kept
     return seconds
 
 
-def _measure(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> dict[int, float]:
-    return seconds_in_turn(steps, values, worker.torch_device)
+def _company(cluster: Cluster, rank: int) -> list[int]:
+    """The worker and those that may compute at once with it, each on a processor of its own."""
+    mates = mates_of(cluster.devices, rank)
+    others = [mate for mate in mates if mate != rank]
+    processors = cluster.devices[rank].processors
+    most = len(mates) if processors is None else max(int(processors), 1)
+    return [rank, *others][:most]
+
+
+def _measured(
+    steps: list[SizedStep], values: dict[str, Tensor], pool: WorkerPool, together: Sequence[int]
+) -> TurnSeconds:
+    ranks = range(len(pool.connections))
+    nothing: tuple[list[SizedStep], dict[str, Tensor]] = ([], {})
+    pool.call_each(_begin_turns, [(steps, values) if rank in together else nothing for rank in ranks])
+    first = together[0]
+
+    def company() -> list[dict[int, float]]:
+        took = pool.call(_take_turn)
+        return [took[rank] for rank in together]
+
+    try:
+        return in_rounds(lambda: pool.call_one(first, _take_turn), company if len(together) > 1 else None)
+    finally:
+        pool.call(_end_turns)
+
+
+def _begin_turns(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> None:
+    worker.memory[TURNS] = InTurn(steps, values, worker.torch_device)
+
+
+def _take_turn(worker: Worker) -> dict[int, float]:
+    turns: InTurn = worker.memory[TURNS]
+    return turns.round()
+
+
+def _end_turns(worker: Worker) -> None:
+    worker.memory.pop(TURNS, None)

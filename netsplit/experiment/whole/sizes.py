@@ -20,7 +20,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 
 __all__ = ["Sizes", "between"]
@@ -206,12 +206,18 @@ def between(low: Costs, high: Costs, small: int, large: int, samples: int) -> Co
 def beside(line: Costs, usual_line: Costs, took: SizeSeconds, samples: int, usual: int) -> Costs:
     """Costs at a number of samples, whose seconds add up to what that many took beside the usual number.
 
+    How devices slow one another is what whole micro-batches of that many samples took in company, where that
+    was measured.
+
     Args:
         line, usual_line: as two sizes say, of that many samples and of the usual number.
     """
 
     def paced(kind: str, own: DeviceCosts) -> DeviceCosts:
-        known = took.get(kind, {})
+        turns = took.get(kind, TurnSeconds())
+        if turns.contention:
+            own = replace(own, contention=_inside(turns.contention, samples))
+        known = turns.seconds
         if usual not in known or len(known) < 2:
             return own
         at = _interpolated(known, samples) / known[usual]
@@ -232,11 +238,16 @@ def _seconds(costs: DeviceCosts) -> float:
 
 def _interpolated(known: Mapping[int, float], samples: int) -> float:
     """On the line between the sizes next to it; below and above all, as the nearest is, by the sample."""
-    fewer = max((n for n in known if n <= samples), default=min(known))
-    more = min((n for n in known if n >= samples), default=max(known))
-    if fewer >= more:
-        return known[fewer] * samples / fewer
-    return known[fewer] + (known[more] - known[fewer]) * (samples - fewer) / (more - fewer)
+    nearest = min(max(samples, min(known)), max(known))
+    return _inside(known, nearest) * samples / nearest
+
+
+def _inside(known: Mapping[int, float], samples: int) -> float:
+    """On the line between the sizes next to it; below and above all, that of the nearest."""
+    samples = min(max(samples, min(known)), max(known))
+    fewer, more = max(n for n in known if n <= samples), min(n for n in known if n >= samples)
+    part = (samples - fewer) / (more - fewer) if more > fewer else 0.0
+    return known[fewer] + part * (known[more] - known[fewer])
 
 
 def _transients(

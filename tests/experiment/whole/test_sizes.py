@@ -23,7 +23,7 @@ from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.single import Single
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
 from netsplit.program.schedules import GPipe
 from tests.builders import costs_of
 from tests.workers import cpu_workers
@@ -71,11 +71,17 @@ def test_seconds_of_sizes_are_to_one_another_as_they_were_in_turn(
         return costs(base + slope * n, 2 * (base + slope * n))
 
     usual, samples = (data.draw(st.sampled_from(sorted(took))) for _ in range(2))
-    made = beside(line(samples), line(usual), {"cpu": took}, samples, usual).devices["cpu"].nodes["n"]
+    made = (
+        beside(line(samples), line(usual), {"cpu": TurnSeconds(took)}, samples, usual)
+        .devices["cpu"]
+        .nodes["n"]
+    )
     whole = 3 * (base + slope * usual)
     assert made.forward_s + made.backward_s == pytest.approx(whole * took[samples] / took[usual])
     assert made.weight_s == pytest.approx(made.backward_s / 2)
-    same = beside(line(usual), line(usual), {"cpu": took}, usual, usual).devices["cpu"].nodes["n"]
+    same = (
+        beside(line(usual), line(usual), {"cpu": TurnSeconds(took)}, usual, usual).devices["cpu"].nodes["n"]
+    )
     assert same.forward_s == pytest.approx(base + slope * usual)
 
 
@@ -84,7 +90,12 @@ def test_a_size_that_was_not_measured_lies_between_those_next_to_it(
     first: float, more: float, few: int, many: int, samples: int
 ) -> None:
     took = {few: first, many: first + more}
-    made = beside(costs(1, 2), costs(1, 2), {"cpu": took}, samples, few).devices["cpu"].nodes["n"].forward_s
+    made = (
+        beside(costs(1, 2), costs(1, 2), {"cpu": TurnSeconds(took)}, samples, few)
+        .devices["cpu"]
+        .nodes["n"]
+        .forward_s
+    )
     if few <= samples <= many:
         assert made == pytest.approx(1 + more * (samples - few) / (many - few) / first)
     else:
@@ -92,9 +103,23 @@ def test_a_size_that_was_not_measured_lies_between_those_next_to_it(
         assert made == pytest.approx(took[nearest] * samples / nearest / first)
 
 
+@given(st.dictionaries(st.integers(1, 64), st.floats(1, 3), min_size=1, max_size=5), st.integers(1, 80))
+def test_devices_slow_one_another_as_sizes_next_to_it_did(known: dict[int, float], samples: int) -> None:
+    took = {"cpu": TurnSeconds(contention=known)}
+    made = beside(costs(1, 2), costs(3, 4), took, samples, 7).devices["cpu"]
+    beside_it = [n for n in sorted(known) if n <= samples][-1:] + [n for n in sorted(known) if n >= samples][
+        :1
+    ]
+    around = [known[n] for n in beside_it]
+    assert min(around) - 1e-12 <= made.contention <= max(around) + 1e-12
+    assert made.nodes == costs(1, 2).devices["cpu"].nodes
+    if samples in known:
+        assert made.contention == pytest.approx(known[samples])
+
+
 def test_without_sizes_in_turn_costs_are_those_of_the_line() -> None:
     assert beside(costs(1, 2), costs(3, 4), {}, 5, 7) == costs(1, 2)
-    assert beside(costs(1, 2), costs(3, 4), {"cpu": {7: 1.0}}, 5, 7) == costs(1, 2)
+    assert beside(costs(1, 2), costs(3, 4), {"cpu": TurnSeconds({7: 1.0})}, 5, 7) == costs(1, 2)
 
 
 class Net(nn.Module):

@@ -10,8 +10,9 @@ from torch import nn
 
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
+from netsplit.profile.costs import TurnSeconds
 from netsplit.profile.measure.stretches import in_turn
-from netsplit.profile.measure.stretches.in_turn import SizedStep, seconds_in_turn
+from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rounds
 
 
 class WritingNet(nn.Module):
@@ -40,7 +41,7 @@ def steps(*sizes: int) -> tuple[list[SizedStep], dict[str, torch.Tensor]]:
 def test_every_size_has_its_seconds_and_values_stay(window_bytes: int) -> None:
     made, values = steps(4, 512)
     before = {k: t.clone() for k, t in values.items()}
-    took = seconds_in_turn(made, values, "cpu", window_bytes=window_bytes)
+    took = in_rounds(InTurn(made, values, "cpu", window_bytes=window_bytes).round).seconds
     assert list(took) == [4, 512]
     assert 0 < took[4] < took[512]
     assert all(torch.equal(before[k], t) for k, t in values.items())
@@ -57,4 +58,21 @@ def test_a_size_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     calls: Iterator[int] = iter(range(100))
     monkeypatch.setattr(in_turn._Walker, "walk", short_of_memory)
     made, values = steps(4, 8)
-    assert list(seconds_in_turn(made, values, "cpu")) == [4]
+    assert list(in_rounds(InTurn(made, values, "cpu").round).seconds) == [4]
+
+
+def test_company_is_put_beside_what_the_same_round_took_alone() -> None:
+    """The machine is twice as slow in every second round; a device of two is slowed by half."""
+    speed = iter([1.0, 1.0, 2.0] * 3)
+    now = [1.0]
+
+    def alone() -> dict[int, float]:
+        now[0] = next(speed)
+        return {4: now[0], 16: 3 * now[0]}
+
+    def company() -> list[dict[int, float]]:
+        return [{4: 1.5 * now[0], 16: 2.5 * now[0]}, {4: 1.7 * now[0], 16: 2.9 * now[0], 64: 1.0}]
+
+    turns = in_rounds(alone, company)
+    assert turns.contention == pytest.approx({4: 1.6, 16: 1.0})
+    assert in_rounds(lambda: {4: 1.0}) == TurnSeconds({4: 1.0})

@@ -1,36 +1,40 @@
-"""Seconds of whole micro-batches of several sizes, measured in turn.
+"""Seconds of whole micro-batches of several sizes, measured in turn, alone and in company.
 
     round 1    64 samples, 32, 16, 8, 4        of each forward and backward, window by window
+               64 samples, 32, 16, 8, 4        the same, while other devices of the host do the same
     round 2    64 samples, 32, 16, 8, 4
     ...
 
-A machine whose speed changes changes it for all of them: what one size takes beside another is known better
-than what either takes. Operators are not timed alone.
+A machine whose speed changes changes it for all of them: what one size takes beside another, and in company
+beside alone, is known better than what any takes. Operators are not timed alone.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 import torch
 from torch import Tensor
 
 from netsplit.graph.ir import Graph
+from netsplit.profile.costs import TurnSeconds
 from netsplit.profile.measure.clock import Clock, worker_conditions
 from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.stretches.stretch import Stretch, windows
 
-__all__ = ["SizedStep", "seconds_in_turn"]
+__all__ = ["InTurn", "SizedStep", "in_rounds"]
 
 log = logging.getLogger(__name__)
 
 ROUNDS = 5  # at most, after one that is not counted
 FEWEST = 2
 ENOUGH_S = 8.0  # of rounds, from which none is added to the fewest
+
+Round = Callable[[], Mapping[int, float]]
 
 
 @dataclass(frozen=True)
@@ -43,43 +47,73 @@ class SizedStep:
     in_flight: int = 1
 
 
-def seconds_in_turn(
-    steps: Sequence[SizedStep],
-    values: Mapping[str, Tensor],
-    torch_device: torch.device | str,
-    *,
-    threads: int = 1,
-    window_bytes: int = 2**28,
-) -> dict[int, float]:
-    """Seconds of one micro-batch, forward and backward, by its samples.
-
-    A size for which a CUDA device has too little memory is left out.
+class InTurn:
+    """Micro-batches of several sizes on one device, ready to be timed round after round.
 
     Args:
         values: the initializers; read only.
         threads, window_bytes: as of `Profiler`.
     """
-    device = torch.device(torch_device)
-    clock = Clock(device, threads)
-    walkers = [_Walker(step, values, clock, window_bytes) for step in steps]
-    took: dict[int, list[float]] = {}
-    with worker_conditions(device, threads):
-        began = time.perf_counter()
-        for done in range(1 + ROUNDS):
-            for walker in list(walkers):
+
+    def __init__(
+        self,
+        steps: Sequence[SizedStep],
+        values: Mapping[str, Tensor],
+        torch_device: torch.device | str,
+        *,
+        threads: int = 1,
+        window_bytes: int = 2**28,
+    ) -> None:
+        self.device, self.threads = torch.device(torch_device), threads
+        clock = Clock(self.device, threads)
+        self.walkers = [_Walker(step, values, clock, window_bytes) for step in steps]
+
+    def round(self) -> dict[int, float]:
+        """Seconds of one micro-batch, forward and backward, by its samples.
+
+        A size for which a CUDA device has too little memory is left out, now and later.
+        """
+        took = {}
+        with worker_conditions(self.device, self.threads):
+            for walker in list(self.walkers):
                 size = walker.step.graph.batch_size
                 try:
-                    seconds = walker.walk()
+                    took[size] = walker.walk()
                 except torch.OutOfMemoryError:
-                    log.info("%d samples at once are too many for %s", size, device)
-                    walkers.remove(walker)
-                    took.pop(size, None)
-                    continue
-                if done:
-                    took.setdefault(size, []).append(seconds)
-            if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
-                break
-    return {size: median(each) for size, each in took.items()}
+                    log.info("%d samples at once are too many for %s", size, self.device)
+                    self.walkers.remove(walker)
+        return took
+
+
+def in_rounds(
+    alone: Round, company: Callable[[], Sequence[Mapping[int, float]]] | None = None
+) -> TurnSeconds:
+    """Medians over rounds of what `alone` takes, and of what each device takes in `company` beside that.
+
+    A size that is missing in any round is left out.
+    """
+    took: list[Mapping[int, float]] = []
+    beside: list[Mapping[int, float]] = []
+    began = time.perf_counter()
+    for done in range(1 + ROUNDS):
+        own = alone()
+        several = company() if company is not None else []
+        if done:
+            took.append(own)
+            beside.append(_ratios(own, several))
+        if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
+            break
+    return TurnSeconds(_medians(took), {n: max(ratio, 1.0) for n, ratio in _medians(beside).items()})
+
+
+def _ratios(own: Mapping[int, float], several: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Of the mean of several devices to one alone, by size."""
+    sizes = [n for n in own if several and all(n in each for each in several)]
+    return {n: fmean(each[n] for each in several) / own[n] for n in sizes}
+
+
+def _medians(rounds: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    return {n: median(each[n] for each in rounds) for n in rounds[0] if all(n in each for each in rounds)}
 
 
 class _Walker:
