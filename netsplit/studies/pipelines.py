@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from typing import Literal, get_args
 
@@ -23,7 +24,9 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.exchange import ExchangeName
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import problem_under
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB, Schedule
 from netsplit.rewrite import Rewrite, columns_and_rows, replicate, splits_of
 from netsplit.studies.cases import ByName, ModelCase, check_references
@@ -52,6 +55,7 @@ COLUMNS = (
     Column("and weights delayed (ms)", ",.0f", 1e3),
     Column("nothing to send (ms)", ",.0f", 1e3),
     Column("gain", ".2f"),
+    Column("whole plan (ms)", ",.0f", 1e3),
     Column("of what is possible (%)", ".0f", 100.0),
     Column("sent (MiB)", ",.0f", 2.0**-20),
     Column("instead of (MiB)", ",.0f", 2.0**-20),
@@ -61,6 +65,7 @@ NOTES = (
     "without overlap: broadcast and 1F1B where neither end of a transfer computes meanwhile.",
     "weights delayed: as little as the costs say; nothing to send: that, where no byte leaves a host.",
     "gain: of auto with eager 1F1B and weights delayed, over send/receive with 1F1B.",
+    "whole plan: what schedule=auto answers for the model, asked for with cases of whole operators.",
     "sent: between hosts in an iteration, in both directions.",
 )
 
@@ -89,6 +94,7 @@ def pipeline_speeds(
     cases: ByName[PipelineCase],
     servers: V100Servers | None = None,
     hosts: Sequence[int] = (2,),
+    whole_plan_s: float = 0.0,
     seed: int = 0,
 ) -> StudyResult:
     """Seconds of an iteration with and without exchanges, eager forwards and delayed weights.
@@ -97,6 +103,7 @@ def pipeline_speeds(
         cases: models, with what is done to their operators.
         servers: None: p3.8xlarge, four V100 a host and 10 Gb/s between hosts.
         hosts: how many, each in turn.
+        whole_plan_s: of a decision of everything; 0: none is asked for.
         seed: of nothing that is drawn here; for the problem's record.
 
     Raises:
@@ -104,21 +111,26 @@ def pipeline_speeds(
         RewriteError: its operators cannot be in parts so.
     """
     check_references(cases)
+    servers, said = servers or V100Servers(a_server=4), []
     rows: list[tuple[Cell, ...]] = []
     metrics: dict[str, float] = {}
     for name, case in cases.items():
         for count in hosts:
-            seconds, sent = _compared(case, servers or V100Servers(a_server=4), count, seed)
+            seconds, sent = _compared(case, servers, count, seed)
             log.info("%s on %d hosts: %s", name, count, seconds)
+            whole = _whole_plan(case, servers, count, whole_plan_s, seed) if case.parts == "whole" else None
             best = seconds["delayed"]
             rows.append(
                 (
-                    case.label or name, count, case.parts, *seconds.values(),
-                    seconds["send_receive"] / best, seconds["possible"] / best, *sent,
+                    case.label or name, count, case.parts, *seconds.values(), seconds["send_receive"] / best,
+                    whole.iteration_s if whole else None, seconds["possible"] / best, *sent,
                 )
             )  # fmt: skip
             metrics |= {f"seconds.{each}.{name}.{count}": value for each, value in seconds.items()}
-    return StudyResult("Pipelines over hosts", COLUMNS, tuple(rows), NOTES, metrics=metrics)
+            if whole is not None:
+                metrics[f"seconds.whole_plan.{name}.{count}"] = whole.iteration_s
+                said.append(f"{case.label or name} on {count} hosts: {whole.lines[0]}.")
+    return StudyResult("Pipelines over hosts", COLUMNS, tuple(rows), (*NOTES, *said), metrics=metrics)
 
 
 def _compared(
@@ -149,6 +161,21 @@ def _compared(
         "possible": plan(delayed, "send_receive", free).objective_s,
     }
     return seconds, (_between_hosts(last), _between_hosts(first))
+
+
+def _whole_plan(
+    case: PipelineCase, servers: V100Servers, hosts: int, limit_s: float, seed: int
+) -> WholePlan | None:
+    """Everything decided for the model on those hosts, or None where no time is given for it."""
+    if not limit_s:
+        return None
+    cluster, size = servers.of(servers.a_server * hosts), case.batch_size
+
+    def problem(m: int) -> Problem:
+        return planner_of_case(case, cluster, size, OneFOneB(m)).problem(seed)
+
+    counts = [m for m in range(1, 2 * case.microbatches + 1) if size % m == 0]
+    return decide_whole(cache(problem), counts, size, AutoSchedule(time_limit_s=limit_s), gains=False)
 
 
 def stages_over_hosts(problem: Problem, a_host: int, hosts: int, parts: StageParts) -> Placement:
