@@ -33,7 +33,7 @@ CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 _FORM_OF_PARTS = "netsplit parts"
 _FORM_OF_SIZES = "netsplit sizes"
-_NO_NUMBERS = ("nodes", "transients", "rates", "parts")
+_NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class ProfileCache:
         transients = measured.costs.transients.items()
         data["costs"]["transients"] = {name: [each.forward, each.backward] for name, each in transients}
         del data["costs"]["parts"]  # which have a file for all graphs
+        del data["costs"]["unsure"]  # `steady` says it
         self._put(digest, data, "the profile")
 
     def parts(self, digest: str) -> dict[str, PartCosts]:
