@@ -92,7 +92,7 @@ def _alike(tried: Tried, shown: Tried) -> bool:
 
 
 def _order(tried: Tried) -> str:
-    """The schedule's name; "" where it orders nothing: all of one device, replicas of all, one micro-batch."""
+    """The schedule's name; "" where it orders nothing: one device, replicas of all, one micro-batch."""
     ordered = tried.kind not in ("single", "data parallel") and tried.schedule.microbatches > 1
     return tried.schedule.name if ordered else ""
 

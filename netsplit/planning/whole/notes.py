@@ -41,7 +41,9 @@ def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
 def _guessed(problem: Problem, placement: Placement) -> Iterator[str]:
     """Of the kinds of which several devices of one host compute."""
     used = {name for stage in placement.all_stages for name in stage.devices}
-    devices = [device for device in problem.cluster.devices if device.name in used and device.host is not None]
+    devices = [
+        device for device in problem.cluster.devices if device.name in used and device.host is not None
+    ]
     together = Counter((device.kind, device.host) for device in devices)
     for kind in dict.fromkeys(kind for (kind, _), count in together.items() if count > 1):
         costs = problem.costs.of(kind)

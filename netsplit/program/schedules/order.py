@@ -11,34 +11,25 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
 from netsplit.program.schedules.task_links import TaskLinks, task_links
 
-__all__ = ["EQUAL", "UNITS", "Policy", "few_enough", "list_schedule", "makespan"]
-
-T = TypeVar("T")
+__all__ = ["EQUAL", "TASKS_OF_A_CELL", "UNITS", "Policy", "list_schedule", "makespan", "tries_of"]
 
 MOST_TASKS = 500_000
 """Tasks that are list-scheduled to find one schedule, all that is tried together: counted, and not timed."""
-FEWEST = 3  # tries, however many tasks there are
+TASKS_OF_A_CELL = 3  # at most: forward and the two parts of a backward
+FEWEST = 3  # orders, however many tasks there are
 
 UNITS: dict[Phase, float] = {"forward": 10, "backward": 20, "input": 11, "weight": 11}
 EQUAL: dict[Phase, float] = {"forward": 1, "backward": 2, "input": 1, "weight": 1}
 """The units that zero-bubble schedules are published for."""
 
 
-def few_enough(tries: Sequence[T], tasks: int) -> list[T]:
-    """Of what might be tried as many as `MOST_TASKS` allows: the first, the last, and some in between.
-
-    Args:
-        tasks: of each try.
-    """
-    count = max(MOST_TASKS // max(tasks, 1), FEWEST)
-    if len(tries) <= count:
-        return list(tries)
-    return [tries[n * (len(tries) - 1) // (count - 1)] for n in range(count)]
+def tries_of(tasks: int) -> int:
+    """How many orders of so many tasks may be list-scheduled to find one."""
+    return max(MOST_TASKS // max(tasks, 1), FEWEST)
 
 
 @dataclass(frozen=True)
