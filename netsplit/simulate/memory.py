@@ -7,7 +7,7 @@ Mirrors what the executor holds, storage by storage:
     Forward          its inputs; inside, what operators return until its last use
     … to Backward    what autograd saved; the segment's inputs and outputs that carry a gradient; of one that
                      is computed again its inputs, and the buffers that it writes, as they were
-    … to the end     in training a copy of the loss
+    … to the end     in training a copy of the loss, and how many of its targets count
     Backward         gradients, from operator to operator; saved tensors go as they are used
     … its weight part  what convolutions and products read, and the gradients of their outputs
     … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
@@ -293,6 +293,8 @@ class _DeviceMemory:
             self._hold(k, i)
         if not again:
             self._keep(shape, i)
+        if shape.noted_bytes:
+            self.storages.hold(shape.noted_key(i), shape.noted_bytes)
         for k in shape.segment.outputs:
             if k in self.graph.output_variables:
                 self._result(k, i)
