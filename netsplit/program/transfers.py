@@ -16,7 +16,7 @@ from dataclasses import replace
 from netsplit.errors import ConfigError
 from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
-from netsplit.graph.relaid import copied_views
+from netsplit.graph.recording.relaid import copied_views
 from netsplit.partition.exchange import Exchange
 
 __all__ = ["exchanges_that_hold", "insert_transfers", "readers_elsewhere"]

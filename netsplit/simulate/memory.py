@@ -107,14 +107,15 @@ def memory_profile(
     for device in program.devices:
         known = transients.get(device, _NO_TRANSIENTS)
         split = _split(program.instructions[device])
-        sizes = [_Sized.of(each, segments[device], split, known, offload) for each in (usual, last)]
+        sizes = [_OfSize.of(each, segments[device], split, known, offload) for each in (usual, last)]
         step = (scratch or {}).get(device, StepScratch())
-        profiles[device] = _DeviceMemory(program, device, alpha, *sizes, offload, arrivals, step).run()
+        alive = _DeviceMemory(program, device, alpha, sizes[0], sizes[1], offload, arrivals, step)
+        profiles[device] = alive.run()
     return profiles
 
 
 @dataclass(frozen=True)
-class _Sized:
+class _OfSize:
     """What micro-batches of one size take."""
 
     graph: Graph
@@ -129,7 +130,7 @@ class _Sized:
         split: Collection[int],
         transients: Mapping[str, NodeBytes],
         offload: Offload,
-    ) -> _Sized:
+    ) -> _OfSize:
         made = {s.index: shapes.of(s, s.index in split, transients, offload.activations) for s in segments}
         return cls(shapes.graph, shapes.own, made)
 
@@ -159,8 +160,8 @@ class _DeviceMemory:
         program: Program,
         device: str,
         alpha: int,
-        usual: _Sized,
-        last: _Sized,
+        usual: _OfSize,
+        last: _OfSize,
         offload: Offload,
         arrivals: Arrivals,
         scratch: StepScratch,
@@ -261,7 +262,7 @@ class _DeviceMemory:
             course=tuple((always + most, always + now) for most, now in course),
         )
 
-    def _at(self, i: int) -> _Sized:
+    def _at(self, i: int) -> _OfSize:
         """What a micro-batch takes."""
         return self.last if i == self.program.microbatches - 1 else self.usual
 

@@ -43,7 +43,7 @@ def list_schedules(
     lasts = dict.fromkeys((0, min(p, m), min(2 * p, m), m)) if split else {0: None}
     choices = product(lasts, (False, True), (False, True), (False, True))
     every = [each for each in choices if each[0] or not each[3]]
-    first = sorted(every, key=lambda each: _promise(*each, m))
+    first = sorted(every, key=lambda each: _promise(each, m))
     kept = set(first[: tries_of(TASKS_OF_A_CELL * len(pipeline) * m)])
     for last, eager, looking, early in (each for each in every if each in kept):
         policy = Policy(
@@ -55,9 +55,10 @@ def list_schedules(
         yield list_schedule(pipeline, m, policy, times)
 
 
-def _promise(last: int, eager: bool, looking: bool, early: bool, m: int) -> tuple[int, ...]:
+def _promise(choice: tuple[int, bool, bool, bool], most: int) -> tuple[int, ...]:
     """Least first: which policies are tried where not all are."""
-    return (early, (not looking) + eager, last not in (0, m), -last)
+    last, eager, looking, early = choice
+    return (early, (not looking) + eager, last not in (0, most), -last)
 
 
 def _by_microbatch(task: Compute) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """Which views are copies where an operator reads what another device sent, which lies in the plain order.
 
-    at home    projection ─► permuted view ─► attention ─► laid out alike ─► transposed, flattened: a view
-    elsewhere  received, in plain order ─────► attention ─► in plain order ─► transposed, flattened: a copy
+at home    projection ─► permuted view ─► attention ─► laid out alike ─► transposed, flattened: a view
+elsewhere  received, in plain order ─────► attention ─► in plain order ─► transposed, flattened: a copy
 """
 
 from __future__ import annotations
