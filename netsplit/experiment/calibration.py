@@ -100,7 +100,7 @@ def calibrate(
         kind = cluster.devices[rank].kind
         if kind not in measured:
             measured[kind] = _of_kind(task, pool, cluster, cache, mates[rank], rank, show)
-    costs = {kind: each.costs for kind, each in measured.items()}
+    costs = {kind: replace(each.costs, unsure=not each.steady) for kind, each in measured.items()}
     return Costs(costs, optimizer_alpha(task.optimizer), scratch=optimizer_scratch(task.optimizer))
 
 

@@ -35,7 +35,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, O
 __all__ = ["dumps_workload", "read_own", "save_workload"]
 
 
-_NO_NUMBERS = ("nodes", "transients", "rates", "parts")
+_NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
 _RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name not in _NO_NUMBERS}
 """Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
 

@@ -9,6 +9,11 @@ __all__ = ["HANDING_ON", "gives_sparse_gradients", "hands_on", "storage_bytes", 
 HANDING_ON = frozenset(["aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default"])
 """Operators by which initializers, or what they are cut in or put together of, come to others as they are."""
 
+_LOSSES_IN_FULL = frozenset(
+    f"aten.{kind}.default"
+    for kind in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
+)
+
 
 def storage_of(graph: Graph, k: str) -> str:
     """What memory `k` lives in: itself, or what it is a view of or written over (see `Variable.alias_of`)."""
@@ -16,8 +21,14 @@ def storage_of(graph: Graph, k: str) -> str:
 
 
 def storage_bytes(graph: Graph) -> dict[str, int]:
-    """Bytes of memory that every storage brings along: 0 for views, and for what lives in an initializer."""
+    """Bytes of memory that every storage brings along: 0 for views, and for what lives in an initializer.
+
+    The result of some losses has that of what they take the mean of, in which torch makes it.
+    """
     nbytes = {k: 0 if variable.alias_of else variable.nbytes for k, variable in graph.variables.items()}
+    for node in graph:
+        if node.op in _LOSSES_IN_FULL and node.inputs and nbytes[node.outputs[0]]:
+            nbytes[node.outputs[0]] = graph.variables[node.inputs[0]].nbytes
     return nbytes | {INITIALIZER + name: 0 for name in graph.initializers}
 
 

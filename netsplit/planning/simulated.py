@@ -45,7 +45,7 @@ class Simulated:
 
     def __call__(self, placement: Placement) -> Timeline:
         own = self.rewritten(placement.rewrites)
-        return simulate(own.whole_microbatches(placement), self.cluster, own.costs)
+        return simulate(own.program(placement), self.cluster, own.costs)
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulated:
         """Of the graph after these rewrites, and of the last micro-batch's; raises as `applied`."""
@@ -85,8 +85,12 @@ class Simulated:
         return program if own.tail is None else with_tail(program, own.graph, own.tail)
 
     def peak_bytes(self, program: Program) -> dict[str, int]:
-        """Of every device; as `predicted_peak_bytes`, with these costs."""
+        """Of every device; as `predicted_peak_bytes`, with these costs, and the last micro-batch as it is."""
         costs = self.costs
+        if self.tail is not None and program.tail is None:
+            own = self.rewritten(program.graph.rewrites)
+            assert own.tail is not None
+            program = with_tail(program, own.graph, own.tail)
         transients = costs.transients(self.cluster.devices)
         scratch = costs.step_scratch(self.cluster.devices)
         return predicted_peak_bytes(program, costs.alpha, transients, costs.offload, scratch)
@@ -129,7 +133,9 @@ class Simulated:
     def any_schedule(self, within: bool) -> AnySchedule:
         """What a bound may take for granted of every iteration under the schedule."""
         schedule, m = self.schedule, self.schedule.microbatches
-        kept = m if isinstance(schedule, GPipe | SingleBatch) else 1  # all forwards, or one, come first
+        kept = 1  # forward, or all of them, come first; of a smaller one less is kept
+        if isinstance(schedule, GPipe | SingleBatch):
+            kept = max(m - (self.tail is not None), 1)
         return AnySchedule(
             microbatches=m,
             training=self.training,

@@ -169,6 +169,8 @@ class DeviceCosts:
     """Between the device's memory and its host's, either way; only what is offloaded goes there."""
     rates: Rates | None = field(default=None, repr=False)
     """That seconds were predicted by, and those of other nodes can be; None: they were measured, or given."""
+    unsure: bool = False
+    """`contention` and `message_s` could not be told when they were measured."""
 
     @property
     def message_overhead_s(self) -> float:

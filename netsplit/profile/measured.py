@@ -32,8 +32,13 @@ VERSION = 10  # raise it where seconds come to mean something else, or are writt
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 _FORM_OF_PARTS = "netsplit parts"
+<<<<<<< HEAD
 _FORM_OF_SIZES = "netsplit sizes in turn"
 _NO_NUMBERS = ("nodes", "transients", "rates", "parts")
+=======
+_FORM_OF_SIZES = "netsplit sizes"
+_NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
+>>>>>>> h5
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ class ProfileCache:
         transients = measured.costs.transients.items()
         data["costs"]["transients"] = {name: [each.forward, each.backward] for name, each in transients}
         del data["costs"]["parts"]  # which have a file for all graphs
+        del data["costs"]["unsure"]  # `steady` says it
         self._put(digest, data, "the profile")
 
     def parts(self, digest: str) -> dict[str, PartCosts]:

@@ -198,6 +198,7 @@ class _Compiler:
         self.readers = Counter(k for s in self.trained for k in self.segments[s].inputs)  # with a backward
         self.returning = self._returning()
         self.rank = {name: p for p, name in enumerate(self.names)}
+        self.copies: dict[str, list[str]] = {}  # see `_copies`
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
 
@@ -382,7 +383,10 @@ class _Compiler:
 
     def _copies(self, k: str) -> list[str]:
         """Transfer outputs "k@q" of a variable, in the rank order of q."""
-        return sorted(copies_of(self.graph, k), key=lambda copy: self.rank[self.device_of[copy]])
+        if k not in self.copies:
+            made = copies_of(self.graph, k)
+            self.copies[k] = sorted(made, key=lambda copy: self.rank[self.device_of[copy]])
+        return self.copies[k]
 
 
 def _copies_of(graph: Graph, variables: Collection[str]) -> frozenset[str]:

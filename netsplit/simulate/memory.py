@@ -7,7 +7,7 @@ Mirrors what the executor holds, storage by storage:
     Forward          its inputs; inside, what operators return until its last use
     … to Backward    what autograd saved; the segment's inputs and outputs that carry a gradient; of one that
                      is computed again its inputs, and the buffers that it writes, as they were
-    … to the end     in training a copy of the loss
+    … to the end     in training a copy of the loss, and how many of its targets count
     Backward         gradients, from operator to operator; saved tensors go as they are used
     … its weight part  what convolutions and products read, and the gradients of their outputs
     … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
@@ -26,16 +26,28 @@ within a segment in its backward, storage by storage; both are counted on the ho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import TypeAlias
 
-from netsplit.graph.storage import storage_bytes, storage_of
+from netsplit.graph.ir import Graph
+from netsplit.graph.storage import storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import NodeBytes, Offload, StepScratch
 from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
-from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
+from netsplit.program.instructions import (
+    Backward,
+    Forward,
+    Instruction,
+    Program,
+    Recv,
+    Reduce,
+    Segment,
+    Send,
+    Step,
+)
 from netsplit.simulate.segment_memory import Key, SegmentMemory, Walk
 from netsplit.simulate.segment_shapes import SegmentShapes
 from netsplit.simulate.storages import MemoryProfile, Storages
@@ -81,27 +93,51 @@ def memory_profile(
     scratch: Scratch | None = None,
 ) -> dict[str, MemoryProfile]:
     """Device -> when its bytes peak and what they are; arguments as of `predicted_peak_bytes`."""
-    own, transients, arrivals = storage_bytes(program.graph), transients or {}, Arrivals.of(program)
+    transients, arrivals = transients or {}, Arrivals.of(program)
     segments: dict[str, list[Segment]] = {device: [] for device in program.devices}
     for segment in program.segments:
         for device in segment.replicas or (segment.device,):
             segments[device].append(segment)
-    shapes = SegmentShapes(program.graph, program.training, own)
-    return {
-        device: _DeviceMemory(
-            program,
-            device,
-            segments[device],
-            alpha,
-            own,
-            transients.get(device, _NO_TRANSIENTS),
-            offload,
-            arrivals,
-            shapes,
-            (scratch or {}).get(device, StepScratch()),
-        ).run()
-        for device in program.devices
-    }
+    usual = SegmentShapes(program.graph, program.training)
+    last = usual
+    if program.tail is not None:
+        part = Fraction(program.tail.batch_size, program.graph.batch_size)
+        last = SegmentShapes(program.tail, program.training, part)
+    profiles = {}
+    for device in program.devices:
+        known = transients.get(device, _NO_TRANSIENTS)
+        split = _split(program.instructions[device])
+        sizes = [_OfSize.of(each, segments[device], split, known, offload) for each in (usual, last)]
+        step = (scratch or {}).get(device, StepScratch())
+        alive = _DeviceMemory(program, device, alpha, sizes[0], sizes[1], offload, arrivals, step)
+        profiles[device] = alive.run()
+    return profiles
+
+
+@dataclass(frozen=True)
+class _OfSize:
+    """What micro-batches of one size take."""
+
+    graph: Graph
+    own: Mapping[str, int]  # bytes of storages
+    shapes: Mapping[int, SegmentMemory]
+
+    @classmethod
+    def of(
+        cls,
+        shapes: SegmentShapes,
+        segments: Sequence[Segment],
+        split: Collection[int],
+        transients: Mapping[str, NodeBytes],
+        offload: Offload,
+    ) -> _OfSize:
+        made = {s.index: shapes.of(s, s.index in split, transients, offload.activations) for s in segments}
+        return cls(shapes.graph, shapes.own, made)
+
+
+def _split(instructions: Sequence[Instruction]) -> set[int]:
+    """Segments whose backwards are in two parts."""
+    return {ins.segment for ins in instructions if isinstance(ins, Backward) and ins.part == "weight"}
 
 
 @dataclass(frozen=True)
@@ -123,26 +159,19 @@ class _DeviceMemory:
         self,
         program: Program,
         device: str,
-        segments: Sequence[Segment],
         alpha: int,
-        own: dict[str, int],
-        transients: Mapping[str, NodeBytes],
+        usual: _OfSize,
+        last: _OfSize,
         offload: Offload,
         arrivals: Arrivals,
-        shapes: SegmentShapes,
         scratch: StepScratch,
     ) -> None:
         self.program = program
         self.graph = program.graph
         self.device = device
-        self.own = own
+        self.usual, self.last = usual, last
         self.instructions = program.instructions[device]
-        self.split = {
-            ins.segment for ins in self.instructions if isinstance(ins, Backward) and ins.part == "weight"
-        }
-        self.shapes = {
-            s.index: shapes.of(s, s.index in self.split, transients, offload.activations) for s in segments
-        }
+        self.shapes = usual.shapes
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
         self.parameter_bytes = sum(init.nbytes for init in held)
@@ -158,7 +187,7 @@ class _DeviceMemory:
         self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
         self.scratch_bytes = scratch.nbytes(init.nbytes for init in held if init.requires_grad)
         self.feed_bytes = sum(
-            self.graph.variables[k].nbytes
+            self._at(i).graph.variables[k].nbytes
             for i in range(program.microbatches)
             for k in program.fed(device, i)
         )
@@ -233,6 +262,13 @@ class _DeviceMemory:
             course=tuple((always + most, always + now) for most, now in course),
         )
 
+    def _at(self, i: int) -> _OfSize:
+        """What a micro-batch takes."""
+        return self.last if i == self.program.microbatches - 1 else self.usual
+
+    def _bytes_of(self, k: str, i: int) -> int:
+        return self._at(i).graph.variables[k].nbytes
+
     def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
         """Note the bytes alive, with so many more inside the computation."""
         gradients += self.gradient_bytes
@@ -245,7 +281,8 @@ class _DeviceMemory:
             self.peak = _Peak(self.at, gradients, activations, transfers, versions, moments)
 
     def _forward(self, ins: Forward) -> None:
-        shape, i = self.shapes[ins.segment], ins.microbatch
+        i = ins.microbatch
+        shape = self._at(i).shapes[ins.segment]
         again = (ins.segment, i) in self.again
         for k in shape.segment.inputs:
             self._hold(k, i)
@@ -257,6 +294,8 @@ class _DeviceMemory:
             self._hold(k, i)
         if not again:
             self._keep(shape, i)
+        if shape.noted_bytes:
+            self.storages.hold(shape.noted_key(i), shape.noted_bytes)
         for k in shape.segment.outputs:
             if k in self.graph.output_variables:
                 self._result(k, i)
@@ -269,7 +308,7 @@ class _DeviceMemory:
 
     def _result(self, k: str, i: int) -> None:
         if self.program.training:
-            self.storages.hold((k, i, _RESULT), self.graph.variables[k].nbytes)
+            self.storages.hold((k, i, _RESULT), self._bytes_of(k, i))
         else:
             self._hold(k, i)
 
@@ -285,13 +324,14 @@ class _DeviceMemory:
         self._see(shape.forward_peak)
         self._keep(shape, i)
         for root in shape.made_again:
-            self.storages.hold((root, i, _AGAIN), self.own[root])
+            self.storages.hold((root, i, _AGAIN), self._at(i).own[root])
         for k in shape.segment.inputs:
             if k not in shape.context:
                 self._release(k, i)
 
     def _backward(self, ins: Backward) -> None:
-        shape, i = self.shapes[ins.segment], ins.microbatch
+        i = ins.microbatch
+        shape = self._at(i).shapes[ins.segment]
         if ins.part == "weight":
             self._weights(ins, shape)
             return
@@ -347,7 +387,7 @@ class _DeviceMemory:
                 keys.append((root, i, _AGAIN))
             else:
                 keys.append((root, self.program.sent_with(root, self.device, i), 0))
-            self.storages.hold(keys[-1], self.own[root])
+            self.storages.hold(keys[-1], self._at(keys[-1][1]).own[root])
         self.put_off[shape.segment.index, i] = seeds, tuple(keys)
 
     def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
@@ -378,7 +418,7 @@ class _DeviceMemory:
         if len(parts) < 2:
             return parts[0] if parts else None
         total = self._new(k, i)
-        self._see(self.graph.variables[k].nbytes if len(parts) > 2 else 0)
+        self._see(self._bytes_of(k, i) if len(parts) > 2 else 0)
         for part in parts:
             self.storages.release(part)
         return total
@@ -419,7 +459,7 @@ class _DeviceMemory:
         root = storage_of(self.graph, ins.read)
         if root not in self.fed:
             i = self.program.sent_with(ins.read, self.device, i)
-            self.storages.hold((root, i, 0), self.own[root], transfer=True)
+            self.storages.hold((root, i, 0), self._at(i).own[root], transfer=True)
             self.sending[ins.tag] = (root, i, 0)
         self._use(ins.read, i)
 
@@ -471,7 +511,7 @@ class _DeviceMemory:
     def _hold_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
             i = self.program.sent_with(root, self.device, i)
-            self.storages.hold((root, i, 0), self.own[root], transfer)
+            self.storages.hold((root, i, 0), self._at(i).own[root], transfer)
 
     def _release_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
@@ -491,7 +531,7 @@ class _DeviceMemory:
         """A gradient of a variable."""
         self.number += 1
         key = (k, i, self.number)
-        self.storages.hold(key, self.graph.variables[k].nbytes, transfer)
+        self.storages.hold(key, self._bytes_of(k, i), transfer)
         return key
 
     def _count_readers(self) -> Counter[str]:

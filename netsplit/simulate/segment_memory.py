@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,10 @@ _SAME_GRADIENT = frozenset(
 """Operators whose backward hands on the output's gradient itself, where the sizes are equal."""
 _PART_OF_GRADIENT = frozenset({"cat", "concat", "concatenate"})
 """Operators whose backward hands on views of the output's gradient."""
+_PUTS_TOGETHER = frozenset({"chunk", "select", "split", "unbind"})
+"""Operators whose backward puts the gradients of parts into a new one, in the plain order."""
+_COUNTED_LOSSES = frozenset({"cross_entropy_loss", "nll_loss", "nll_loss2d", "nll_loss_nd"})
+_COUNT_BYTES = 8  # of the targets that count, which the runtime notes of every micro-batch
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class SegmentMemory:
         self.extra = {node.name: node.saved_bytes if self.requires_backward else 0 for node in self.nodes}
         self.kept_bytes = sum(own[root] for root in self.kept) + sum(self.extra.values())
         self.context = self._context(saved) if self.requires_backward else ()
+        counted = sum(node.kind in _COUNTED_LOSSES for node in self.nodes)
+        self.noted_bytes = _COUNT_BYTES * counted if training else 0
         self.parameters = frozenset[str]().union(*map(self._trainable, self.nodes))
         fixed = (node for node in self.nodes if not self._trainable(node).issuperset(node.initializers))
         self.written = frozenset(written_initializers(graph, (v for v in fixed if is_here(graph, v))))
@@ -102,6 +108,9 @@ class SegmentMemory:
 
     def snapshot_key(self, i: int) -> Key:
         return (f"written by segment {self.segment.index}", i, 0)
+
+    def noted_key(self, i: int) -> Key:
+        return (f"noted by segment {self.segment.index}", i, 0)
 
     def deferred_key(self, i: int) -> Key:
         return (f"put off by segment {self.segment.index}", i, 0)
@@ -230,6 +239,8 @@ class _BackwardWalk:
     leaves: list[str] = field(default_factory=list)
     put_off: list[_PutOff] = field(default_factory=list)
     back: set[str] = field(default_factory=set)  # storages that came from the host
+    order: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of gradients whose layout is known: dimensions by their strides, the largest first."""
 
     def run(self) -> Walk:
         shape = self.shape
@@ -328,9 +339,27 @@ class _BackwardWalk:
         same_size = variables[k].nbytes == variables[node.outputs[0]].nbytes
         gradient, whole = arrived[0]
         if node.kind in _PART_OF_GRADIENT or (node.kind in _SAME_GRADIENT and same_size):
+            if self._cannot_be_viewed(node, k):
+                return self._new(variables[k].nbytes), True
             gradient.holders += 1
             return gradient, whole and node.kind in _SAME_GRADIENT
+        if node.kind in _PUTS_TOGETHER:
+            self.order[k] = tuple(range(len(variables[k].shape)))
         return self._new(variables[k].nbytes), True
+
+    def _cannot_be_viewed(self, node: Node, k: str) -> bool:
+        """Whether the gradient of k, which is that of the node's output in other sizes, is a copy: where
+        dimensions come together that turning has set apart in memory."""
+        order = self.order.pop(node.outputs[0], None)
+        if order is None:
+            return False
+        before, after = (len(self.shape.graph.variables[each].shape) for each in (k, node.outputs[0]))
+        if before < after:
+            return order != tuple(range(after))
+        if before == after:
+            turned = _turned(node, after)
+            self.order[k] = tuple(turned[d] for d in order)
+        return False
 
     def _add(self, k: str, gradient: _Gradient, whole: bool) -> None:
         if k not in self.held:
@@ -370,6 +399,19 @@ class _BackwardWalk:
 
     def _see(self, transient: int = 0) -> None:
         self.peak = max(self.peak, (self.now + transient, self.gradients), key=sum)
+
+
+def _turned(node: Node, count: int) -> Sequence[int]:
+    """Of every dimension of a node's output: which of its input's it is."""
+    dims = list(range(count))
+    if node.kind == "t":
+        dims.reverse()
+    elif node.kind == "transpose":
+        a, b = node.args[1:3]
+        dims[a], dims[b] = dims[b], dims[a]
+    elif node.kind == "permute":
+        dims = [d % count for d in node.args[1]]
+    return dims
 
 
 def _operand(graph: Graph, node: Node, nodes: Collection[str]) -> Any:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from math import ceil
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph, once_of
+from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.simulate.segment_memory import SegmentMemory
@@ -20,11 +24,20 @@ __all__ = ["SegmentShapes"]
 
 @dataclass(frozen=True)
 class SegmentShapes:
-    """Of one placed graph; `own` are its `storage_bytes`."""
+    """Of one placed graph.
+
+    Args:
+        part: of the samples that transients are known of, to which they are taken to be in proportion.
+    """
 
     graph: Graph
     training: bool
-    own: dict[str, int]
+    part: Fraction = Fraction(1)
+
+    @cached_property
+    def own(self) -> dict[str, int]:
+        """See `storage_bytes`."""
+        return storage_bytes(self.graph)
 
     def of(
         self, segment: Segment, split: bool, transients: Mapping[str, NodeBytes], offloaded: bool
@@ -40,10 +53,14 @@ class SegmentShapes:
         shape = known.get(wanted)
         if shape is None:
             deferred = deferrable_nodes(self.graph, segment.nodes) if split else frozenset[str]()
+            own = {name: self._of_part(transients[name]) for name in segment.nodes if name in transients}
             shape = known[wanted] = SegmentMemory(
-                self.graph, self.training, segment, self.own, deferred, transients, offloaded
+                self.graph, self.training, segment, self.own, deferred, own, offloaded
             )
         return shape
+
+    def _of_part(self, each: NodeBytes) -> NodeBytes:
+        return NodeBytes(ceil(self.part * each.forward), ceil(self.part * each.backward))
 
 
 @once_of

@@ -104,7 +104,8 @@ class Sizes:
             other = least if least < first else max(self.graphs)
             for samples in dict.fromkeys((first, other)):
                 example = self.whole.rows(0, samples).own()
-                self.measured[samples] = self.measure(self.graphs[samples], example, samples != first)
+                costs = self.measure(self.graphs[samples], example, samples != first)
+                self.measured[samples] = together(costs, self.measured.get(first, costs))
             if len(self.counts) > 1:
                 self.took = self.in_turn([self._step(m, sizes[m]) for m in self.counts])
         self.seed = seed
@@ -173,6 +174,21 @@ class Sizes:
 def _alike(graph: Graph, other: Graph) -> bool:
     names = list(graph.nodes) == list(other.nodes)
     return names and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
+
+
+def together(alone: Costs, known: Costs) -> Costs:
+    """Costs of single devices, with how they slow one another as is known of another size."""
+    devices = {
+        kind: replace(
+            each,
+            contention=(other := known.devices[kind]).contention,
+            unsure=other.unsure,
+            message_s=other.message_s,
+            copy_s_per_byte=other.copy_s_per_byte,
+        )
+        for kind, each in alone.devices.items()
+    }
+    return replace(alone, devices=devices)
 
 
 def between(low: Costs, high: Costs, small: int, large: int, samples: int) -> Costs:

@@ -15,6 +15,8 @@ from netsplit.tables import Column, Table
 __all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table"]
 
 PER_KIND = 3
+SHOWN = 0.001  # relative: no less is told apart
+SHOWN_S = 5e-5  # what rounds to 0.1 ms
 _COLUMNS = (
     Column("kind", text=True),
     Column("placement", text=True),
@@ -52,16 +54,15 @@ def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierR
     """The best few placements of every kind, each under its best schedule; the chosen one first."""
     rows = [_row(winner, winner, batch_size)]
     for kind in (*KINDS, "parts"):
-        seen: set[tuple[str, str]] = {_likeness(winner)} if kind == winner.kind else set()
+        seen = [winner] if kind == winner.kind else []
         own = sorted((t for t in judge.tried if t.kind == kind), key=lambda tried: tried.rank)
         for tried in own:
-            equal = tried.origin == winner.origin and tried.rank[:2] == winner.rank[:2]
-            if (equal and kind == winner.kind) or _likeness(tried) in seen:
+            if any(_alike(tried, other) for other in seen):
                 continue
             shown = len(seen) - (kind == winner.kind)
             if shown == PER_KIND or (shown > 0 and not tried.fits):
                 break
-            seen.add(_likeness(tried))
+            seen.append(tried)
             rows.append(_row(tried, winner, batch_size))
     return tuple(rows)
 
@@ -83,10 +84,17 @@ def frontier_table(rows: Iterable[FrontierRow]) -> Table:
     return Table(_COLUMNS, [row.cells for row in rows], marked={0: "best"})
 
 
-def _likeness(tried: Tried) -> tuple[str, str]:
-    """Plans that differ in their cuts or micro-batches alone are one to people, and those as fast, too."""
-    ordered = tried.kind not in ("single", "data parallel")  # else the schedule orders nothing
-    return tried.origin, tried.schedule.name if ordered else ""
+def _alike(tried: Tried, shown: Tried) -> bool:
+    """Plans of one origin that differ in their cuts or micro-batches alone are one to people; and those that
+    are as fast, too."""
+    as_fast = tried.rank[:2] == shown.rank[:2]
+    return tried.origin == shown.origin and (as_fast or _order(tried) == _order(shown))
+
+
+def _order(tried: Tried) -> str:
+    """The schedule's name; "" where it orders nothing: one device, replicas of all, one micro-batch."""
+    ordered = tried.kind not in ("single", "data parallel") and tried.schedule.microbatches > 1
+    return tried.schedule.name if ordered else ""
 
 
 def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
@@ -115,12 +123,24 @@ def _why_not(tried: Tried, winner: Tried) -> str:
         - (winner.compute_s - winner.recompute_s),
         f"{tried.busiest} waits {{}} more (bubbles, transfers, overheads)": tried.wait_s - winner.wait_s,
     }
-    behind_s = tried.iteration_s - winner.iteration_s
-    if behind_s <= 0:
-        return "as fast, on more devices or with more micro-batches"
+    behind = tried.iteration_s / winner.iteration_s - 1
+    if behind <= SHOWN:
+        return "as fast within 0.1 %, " + _second_to(tried, winner)
     words = max(more, key=lambda key: more[key])
-    return f"{100 * behind_s / winner.iteration_s:.1f} % slower: " + words.format(_ms(more[words]))
+    return f"{100 * behind:.1f} % slower: " + words.format(_ms(more[words]))
+
+
+def _second_to(tried: Tried, winner: Tried) -> str:
+    """Why it comes after a plan that takes as long."""
+    if len(tried.devices) > len(winner.devices):
+        return "on more devices"
+    if max(tried.peak_bytes.values(), default=0) > max(winner.peak_bytes.values(), default=0):
+        return "with more bytes"
+    if tried.schedule.microbatches > winner.schedule.microbatches:
+        return "with more micro-batches"
+    return "though no faster"
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f} ms"
+    """Of little, microseconds."""
+    return f"{1e3 * seconds:,.1f} ms" if seconds >= SHOWN_S else f"{1e6 * seconds:.2g} µs"

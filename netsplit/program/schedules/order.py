@@ -8,18 +8,28 @@ differ, but the order of a device's tasks is what makes a schedule.
 from __future__ import annotations
 
 import heapq
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
 from netsplit.program.schedules.task_links import TaskLinks, task_links
 
-__all__ = ["EQUAL", "UNITS", "Policy", "list_schedule", "makespan"]
+__all__ = ["EQUAL", "TASKS_OF_A_CELL", "UNITS", "Policy", "list_schedule", "makespan", "tries_of"]
+
+MOST_TASKS = 500_000
+"""Tasks that are list-scheduled to find one schedule, all that is tried together: counted, and not timed."""
+TASKS_OF_A_CELL = 3  # at most: forward and the two parts of a backward
+FEWEST = 3  # orders, however many tasks there are
 
 UNITS: dict[Phase, float] = {"forward": 10, "backward": 20, "input": 11, "weight": 11}
 EQUAL: dict[Phase, float] = {"forward": 1, "backward": 2, "input": 1, "weight": 1}
 """The units that zero-bubble schedules are published for."""
+
+
+def tries_of(tasks: int) -> int:
+    """How many orders of so many tasks may be list-scheduled to find one."""
+    return max(MOST_TASKS // max(tasks, 1), FEWEST)
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,15 @@ def makespan(
 
 
 class _ListSchedule:
-    """Tasks are numbers (`TaskLinks`); lists without another shape are by them."""
+    """Tasks are numbers (`TaskLinks`); lists without another shape are by them.
+
+    What is ready is kept by rank, the most urgent first: forwards that limits hold back apart from the rest,
+    so that a device that is full looks at none of them.
+    """
 
     def __init__(
         self, pipeline: Pipeline, microbatches: int, policy: Policy, durations: TaskTimes | None
     ) -> None:
-        self.policy = policy
         self.m = microbatches
         self.links = links = task_links(pipeline, microbatches)
         self.split = [i in policy.split for i in range(microbatches)]
@@ -80,19 +93,20 @@ class _ListSchedule:
         self.missing = links.missing(self.split)
         existing = [t for t, task in enumerate(self.tasks) if task is not None]
         self.total = len(existing)
-        urgent = sorted(existing, key=lambda t: (policy.urgency(self.tasks[t]), t))  # type: ignore[arg-type]
+        self.urgent = sorted(existing, key=lambda t: policy.urgency(self.tasks[t]))  # type: ignore[arg-type]
         self.rank = [0] * len(self.tasks)
-        for rank, t in enumerate(urgent):
+        for rank, t in enumerate(self.urgent):
             self.rank[t] = rank
         self.seconds = links.seconds(self.tasks, durations or TaskTimes.in_units(pipeline, UNITS))
         self.delays = links.delays(durations)
-        self.ready: list[list[tuple[int, int]]] = [[] for _ in links.names]  # rank, task
+        self.forwards: list[list[int]] = [[] for _ in links.names]  # of trained segments: ranks
+        self.others: list[list[int]] = [[] for _ in links.names]
         self.idle = [True] * len(links.names)
         self.touched = set(range(len(links.names)))  # devices that may begin what they could not before
         self.coming: list[tuple[float, int, bool]] = []
         """Time, task; whether it ends, or the result that was under way to it arrives."""
         self.limits = _InFlight(links, policy)
-        self.turns = self._turns(existing)
+        self.turns = self._turns(policy, existing)
         self.begun = [False] * len(self.tasks)
         self.done: list[Compute] = []
         self.now = 0.0
@@ -101,14 +115,14 @@ class _ListSchedule:
                 self._offer(t)
 
     def run(self) -> list[Compute]:
-        coming = self.coming
+        coming, pop = self.coming, heapq.heappop
         while len(self.done) < self.total or coming:
             if not self._begin_all() and not coming:
-                waiting = (t for ready in self.ready for _, t in ready)
+                waiting = [self.urgent[rank] for ready in self.forwards + self.others for rank in ready]
                 self._begin(min(waiting, key=lambda t: (t % self.m, t // self.m % self.links.segments, t)))
-            self.now = coming[0][0]
-            while coming and coming[0][0] == self.now:
-                _, t, ends = heapq.heappop(coming)
+            now = self.now = coming[0][0]
+            while coming and coming[0][0] == now:
+                _, t, ends = pop(coming)
                 if ends:
                     self._end(t)
                 else:
@@ -118,28 +132,43 @@ class _ListSchedule:
     def _begin_all(self) -> bool:
         begun = False
         for device in sorted(self.touched):
-            if self.idle[device]:
-                for _, t in self.ready[device]:
-                    if self._may_begin(t, device):
-                        self._begin(t)
-                        begun = True
-                        break
+            if self.idle[device] and (t := self._most_urgent(device)) is not None:
+                self._begin(t)
+                begun = True
         self.touched.clear()
         return begun
 
-    def _may_begin(self, t: int, device: int) -> bool:
-        if self.turns:
-            waiting = self.turns.get((t // self.links.cells, device))
-            if waiting is not None:
-                while self.begun[waiting[-1]]:
-                    waiting.pop()
-                if waiting[-1] != t:
-                    return False
-        return t >= self.links.cells or not self.links.trained[t] or self.limits.allow(t)
+    def _most_urgent(self, device: int) -> int | None:
+        """Of what is ready, the first that may begin."""
+        urgent, limits = self.urgent, self.limits
+        other = next((rank for rank in self.others[device] if self._in_turn(urgent[rank], device)), None)
+        if not limits.full(device):
+            for rank in self.forwards[device]:
+                if other is not None and rank > other:
+                    break
+                t = urgent[rank]
+                if self._in_turn(t, device) and limits.allow(t):
+                    return t
+        return None if other is None else urgent[other]
+
+    def _in_turn(self, t: int, device: int) -> bool:
+        if not self.turns:
+            return True
+        waiting = self.turns.get((t // self.links.cells, device))
+        if waiting is None:
+            return True
+        while self.begun[waiting[-1]]:
+            waiting.pop()
+        return waiting[-1] == t
+
+    def _ready(self, t: int, device: int) -> list[int]:
+        limited = t < self.links.cells and self.links.trained[t]
+        return self.forwards[device] if limited else self.others[device]
 
     def _begin(self, t: int) -> None:
         device = self.links.device[t % self.links.cells]
-        self.ready[device].remove((self.rank[t], t))
+        ready = self._ready(t, device)
+        del ready[bisect_left(ready, self.rank[t])]
         self.idle[device] = False
         if t < self.links.cells and self.links.trained[t]:
             self.limits.forward_begins(t)
@@ -156,15 +185,15 @@ class _ListSchedule:
         if t >= cells:
             whole = not self.split[cell % self.m]
             self.limits.backward_ends(cell, t < 2 * cells, whole or t >= 2 * cells)
-        if t < 2 * cells:
-            for follower, delay in zip(links.followers[t], self.delays[t], strict=True):
-                if delay > 0:
-                    heapq.heappush(self.coming, (self.now + delay, follower, False))
-                else:
-                    self._arrive(follower)
-        if t >= cells:
             for follower in links.weights_after(t, self.split):
                 self._arrive(follower)
+        if t < 2 * cells:
+            delays = self.delays[t]
+            for n, follower in enumerate(links.followers[t]):
+                if delays and delays[n] > 0:
+                    heapq.heappush(self.coming, (self.now + delays[n], follower, False))
+                else:
+                    self._arrive(follower)
 
     def _arrive(self, t: int) -> None:
         self.missing[t] -= 1
@@ -173,13 +202,13 @@ class _ListSchedule:
 
     def _offer(self, t: int) -> None:
         device = self.links.device[t % self.links.cells]
-        insort(self.ready[device], (self.rank[t], t))
+        insort(self._ready(t, device), self.rank[t])
         self.touched.add(device)
 
-    def _turns(self, existing: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+    def _turns(self, policy: Policy, existing: Sequence[int]) -> dict[tuple[int, int], list[int]]:
         """Third of the numbers (forward, backward, weight) and device -> its tasks, the first one last."""
         turns: dict[tuple[int, int], list[int]] = {}
-        for phase, turn in self.policy.turns.items():
+        for phase, turn in policy.turns.items():
             own = [t for t in existing if self.tasks[t][0] == phase]  # type: ignore[index]
             for t in sorted(own, key=lambda t: (turn(self.tasks[t]), t), reverse=True):  # type: ignore[arg-type]
                 key = t // self.links.cells, self.links.device[t % self.links.cells]
@@ -204,19 +233,22 @@ class _InFlight:
         for cell, trained in enumerate(links.trained):
             self.left[links.device[cell]][cell % links.microbatches] += trained
 
+    def full(self, device: int) -> bool:
+        """Whether no forward at all may begin on a device."""
+        if self.most_open_on is not None and self.open_on[device] >= self.most_open_on[device]:
+            return True
+        return self.most_kept_on is not None and self.kept_on[device] >= self.most_kept_on[device]
+
     def allow(self, cell: int) -> bool:
-        """Whether a forward may begin."""
+        """Whether a forward may begin, on a device that is not full."""
         policy, device = self.policy, self.links.device[cell]
         s, i = divmod(cell, self.links.microbatches)
         if policy.in_flight is not None and self.open[s][device] >= policy.in_flight[s]:
             return False
         if policy.kept is not None and self.kept[s][device] >= policy.kept:
             return False
-        if self.most_open_on is not None and self.open_on[device] >= self.most_open_on[device]:
-            return False
-        if self.most_kept_on is not None and self.kept_on[device] >= self.most_kept_on[device]:
-            return False
-        return not any(self.left[device][: policy.waits_for(i) + 1])
+        last = policy.waits_for(i)
+        return last < 0 or not any(self.left[device][: last + 1])
 
     def forward_begins(self, cell: int) -> None:
         self._count(cell, 1, True, True)

@@ -13,14 +13,15 @@ from itertools import product
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
 from netsplit.program.schedules.one_f_one_b import warm_up
-from netsplit.program.schedules.order import Policy, list_schedule
+from netsplit.program.schedules.order import TASKS_OF_A_CELL, Policy, list_schedule, tries_of
 from netsplit.program.schedules.rows import TaskRows
 
-__all__ = ["improved", "least_makespan", "list_schedules"]
+__all__ = ["POLICIES", "improved", "least_makespan", "list_schedules"]
 
 _LOOKS = 60_000
 """Tasks that a search by moves looks at, all moves together."""
 _MOST_MOVES = 400
+POLICIES = 28  # of `list_schedules`, at most
 
 Urgency = Callable[[Compute], tuple[float, ...]]
 
@@ -30,6 +31,9 @@ def list_schedules(
 ) -> Iterator[list[Compute]]:
     """An order of every policy; those whose limits stop everything may keep more than `limits`.
 
+    Of very many tasks (`order.tries_of`) of the policies alone that are best on drawn scattered pipelines:
+    weight gradients last, by the longest way to the end; all backwards in two parts, or none.
+
     Args:
         limits: device -> (segment, micro-batch) pairs that it may keep.
         split: backwards may be in two parts.
@@ -37,9 +41,11 @@ def list_schedules(
     m, p = microbatches, len(pipeline.names)
     warm, ahead = warm_up(pipeline), _ahead(pipeline, times)
     lasts = dict.fromkeys((0, min(p, m), min(2 * p, m), m)) if split else {0: None}
-    for last, eager, looking, early in product(lasts, (False, True), (False, True), (False, True)):
-        if early and not last:
-            continue
+    choices = product(lasts, (False, True), (False, True), (False, True))
+    every = [each for each in choices if each[0] or not each[3]]
+    first = sorted(every, key=lambda each: _promise(each, m))
+    kept = set(first[: tries_of(TASKS_OF_A_CELL * len(pipeline) * m)])
+    for last, eager, looking, early in (each for each in every if each in kept):
         policy = Policy(
             _urgency(ahead if looking else _by_microbatch, early),
             None if eager else warm,
@@ -47,6 +53,12 @@ def list_schedules(
             split=frozenset(range(m - last, m)),
         )
         yield list_schedule(pipeline, m, policy, times)
+
+
+def _promise(choice: tuple[int, bool, bool, bool], most: int) -> tuple[int, ...]:
+    """Least first: which policies are tried where not all are."""
+    last, eager, looking, early = choice
+    return (early, (not looking) + eager, last not in (0, most), -last)
 
 
 def _by_microbatch(task: Compute) -> tuple[float, ...]:

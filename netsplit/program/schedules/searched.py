@@ -13,9 +13,9 @@ from netsplit.config import check_numbers
 from netsplit.program.schedules.base import Compute, Pipeline, Schedule, TaskTimes
 from netsplit.program.schedules.exact import cp_sat_order
 from netsplit.program.schedules.one_f_one_b import EagerOneFOneB, Interleaved, OneFOneB
-from netsplit.program.schedules.order import UNITS, list_schedule
+from netsplit.program.schedules.order import TASKS_OF_A_CELL, UNITS, list_schedule, tries_of
 from netsplit.program.schedules.rows import TaskRows
-from netsplit.program.schedules.search import improved, least_makespan, list_schedules
+from netsplit.program.schedules.search import POLICIES, improved, least_makespan, list_schedules
 from netsplit.program.schedules.synchronous import GPipe
 from netsplit.program.schedules.v_shape import ZBV, DualPipeV, VHalf, VMin, kept_by_1f1b
 from netsplit.program.schedules.zero_bubble import ZBH1
@@ -138,5 +138,6 @@ def _listed(
     m, split = schedule.microbatches, schedule.delay_weights
     yield from list_schedules(pipeline, m, times, limits, split)
     if split:
-        for kind in (ZBV, VHalf, VMin):
+        left = tries_of(TASKS_OF_A_CELL * len(pipeline) * m) - POLICIES
+        for kind in (ZBV, VHalf, VMin)[: max(left, 0)]:
             yield list_schedule(pipeline, m, kind(m).policy(pipeline), times)

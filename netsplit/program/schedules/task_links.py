@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import get_args
 
-from netsplit.program.schedules.base import Compute, Pipeline, TaskTimes
+from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
 
 __all__ = ["TaskLinks", "task_links"]
 
@@ -28,21 +29,35 @@ class TaskLinks:
     following: list[int]  # the segment's next cell on the same device; -1: none
     followers: list[list[int]]  # of each forward and (input) backward, but for weight backwards
 
+    @cached_property
+    def named(self) -> dict[Phase, list[Compute]]:
+        """Of every phase the tasks of all cells: one object for all orders that have it."""
+        cells = [divmod(cell, self.microbatches) for cell in range(self.cells)]
+        return {phase: [(phase, s, i) for s, i in cells] for phase in get_args(Phase)}
+
+    @cached_property
+    def _waiting(self) -> list[int]:
+        """How many tasks each forward and (input) backward waits for."""
+        missing = [0] * (2 * self.cells)
+        for following in self.followers:
+            for follower in following:
+                missing[follower] += 1
+        return missing
+
     def tasks(self, split: Sequence[bool]) -> list[Compute | None]:
         """By number; None: there is no such task where the micro-batches of `split` have two parts."""
-        cells = [divmod(cell, self.microbatches) for cell in range(self.cells)]
-        tasks: list[Compute | None] = [("forward", s, i) for s, i in cells]
-        backs = zip(cells, self.trained, strict=True)
-        tasks += [("input" if split[i] else "backward", s, i) if own else None for (s, i), own in backs]
-        weights = zip(cells, self.trained, strict=True)
-        return tasks + [("weight", s, i) if own and split[i] else None for (s, i), own in weights]
+        m, named, trained = self.microbatches, self.named, self.trained
+        cells = range(self.cells)
+        parts, wholes, weights = named["input"], named["backward"], named["weight"]
+        backs = [(parts[c] if split[c % m] else wholes[c]) if trained[c] else None for c in cells]
+        put_off = [weights[c] if trained[c] and split[c % m] else None for c in cells]
+        return [*named["forward"], *backs, *put_off]
 
     def missing(self, split: Sequence[bool]) -> list[int]:
         """How many tasks each waits for."""
-        missing = [0] * (3 * self.cells)
-        for t in range(3 * self.cells):
-            following = self.followers[t] if t < 2 * self.cells else []
-            for follower in (*following, *self.weights_after(t, split)):
+        missing = [*self._waiting, *[0] * self.cells]
+        for t in range(self.cells, 3 * self.cells) if any(split) else ():
+            for follower in self.weights_after(t, split):
                 missing[follower] += 1
         return missing
 
@@ -66,12 +81,13 @@ class TaskLinks:
         return [0.0 if task is None else computing[task[0], task[1], home] for task, home in pairs]
 
     def delays(self, times: TaskTimes | None) -> list[list[float]]:
-        """Until the result of a task is there for each of its `followers`."""
+        """Until the result of a task is there for each of its `followers`; empty: at once for all."""
         if times is None or not (times.moving or times.returning):
-            return [[0.0] * len(each) for each in self.followers]
-        return [[self._delay(t, f, times) for f in each] for t, each in enumerate(self.followers)]
+            return [[]] * len(self.followers)
+        return _delays(self, times)
 
-    def _delay(self, t: int, follower: int, times: TaskTimes) -> float:
+    def delay(self, t: int, follower: int, times: TaskTimes) -> float:
+        """Between a task and one that waits for it."""
         here, there = t % self.cells, follower % self.cells
         s, v = here // self.microbatches, there // self.microbatches
         if s == v:
@@ -80,6 +96,11 @@ class TaskLinks:
         return (
             times.moving.get((s, v, p, q), 0.0) if t < self.cells else times.returning.get((v, s, q, p), 0.0)
         )
+
+
+@lru_cache(maxsize=2)
+def _delays(links: TaskLinks, times: TaskTimes) -> list[list[float]]:
+    return [[links.delay(t, f, times) for f in each] for t, each in enumerate(links.followers)]
 
 
 def task_links(pipeline: Pipeline, microbatches: int) -> TaskLinks:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from netsplit.errors import ConfigError
 from netsplit.program.schedules.base import Compute, Pipeline, Recompute, Schedule
 from netsplit.program.schedules.one_f_one_b import warm_up
-from netsplit.program.schedules.order import Policy, list_schedule, makespan
+from netsplit.program.schedules.order import TASKS_OF_A_CELL, Policy, list_schedule, makespan, tries_of
 
 __all__ = ["ZBH1"]
 
@@ -22,7 +22,8 @@ class ZBH1(Schedule):
     forward and its weight backward than the first one does in 1F1B.
 
     A backward in two parts costs more than a whole one. So many of the last micro-batches are split as makes
-    the shortest schedule (on a chain p - 1): before them a device has no idle time to fill.
+    the shortest schedule (on a chain p - 1): before them a device has no idle time to fill. Where there are
+    very many tasks fewer numbers are tried (`order.tries_of`): the first, the last, and some in between.
     """
 
     microbatches: int = 4
@@ -45,7 +46,9 @@ class ZBH1(Schedule):
         def policy(last: int) -> Policy:
             return Policy(_weights_last, limits, kept=kept, split=frozenset(range(m - last, m)))
 
-        tried = [*range(min(2 * len(pipeline.names), m)), m]
+        every = [*range(min(2 * len(pipeline.names), m)), m]
+        count = min(tries_of(TASKS_OF_A_CELL * len(pipeline) * m), len(every))
+        tried = [every[n * (len(every) - 1) // max(count - 1, 1)] for n in range(count)]
         return list_schedule(
             pipeline, m, policy(min(tried, key=lambda last: makespan(pipeline, m, policy(last))))
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -22,10 +24,14 @@ from netsplit.program.schedules import (
     Schedule,
     Searched,
     VHalf,
+    order,
+    search,
+    searched,
 )
 from netsplit.program.schedules.base import Phase, TaskTimes
 from netsplit.program.schedules.exact import cp_sat_order
 from netsplit.program.schedules.lists import begin_all, by_device
+from netsplit.program.schedules.order import Policy
 from netsplit.program.schedules.rows import TaskRows
 from netsplit.program.schedules.search import improved, least_makespan
 from netsplit.program.schedules.searched import most_pairs
@@ -167,3 +173,36 @@ def test_what_cannot_be_kept_is_refused() -> None:
     for kept in (0, -1.0, "1", True):
         with pytest.raises(ConfigError, match=r"schedule\.kept is .*: give a number above 0, or null"):
             Searched(4, kept)  # type: ignore[arg-type]
+
+
+@QUICK
+@given(pipelines(), st.integers(0, 99), st.integers(1, 4))
+def test_of_very_many_tasks_few_orders_are_tried_and_none_that_is_named_is_shorter(
+    pipeline: Pipeline, seed: int, microbatches: int
+) -> None:
+    pipeline = timed(pipeline, seed)
+    schedule, tried = Searched(microbatches), list[Policy]()
+
+    def counted(*args: Any) -> list[Compute]:
+        tried.append(args[2])
+        return order.list_schedule(*args)
+
+    def chosen() -> list[Compute]:
+        searched._orders.cache_clear()
+        return schedule.order(pipeline)
+
+    with patch.object(order, "MOST_TASKS", 0), patch.object(search, "list_schedule", counted):
+        best, limits = chosen(), schedule.limits(pipeline)
+        assert len(tried) <= order.FEWEST
+        assert best == chosen()
+        for kind in (GPipe, OneFOneB, ZBH1, ZBV):
+            named = kind(microbatches).order(pipeline)
+            if all(most <= limits[name] for name, most in most_pairs(pipeline, named).items()):
+                assert span(pipeline, best) <= span(pipeline, named) * (1 + 1e-9)
+    searched._orders.cache_clear()
+
+
+def test_the_policies_are_as_many_as_is_said() -> None:
+    pipeline = timed(chain(3), 1)
+    limits = Searched(16).limits(pipeline)
+    assert len(list(search.list_schedules(pipeline, 16, known(pipeline), limits, True))) == search.POLICIES

@@ -1,0 +1,85 @@
+"""The table of what a plan was chosen from: no plan twice, and reasons that say something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from netsplit.partition.base import Placement, SolverReport
+from netsplit.planning.whole.frontier import FrontierRow, frontier_of
+from netsplit.planning.whole.judge import Judge, Tried
+from netsplit.planning.whole.notes import notes_of
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
+from tests.planning.whole.test_whole_plan import _problem
+
+GPIPE = GPipe(4)
+
+
+def tried(schedule: Schedule = GPIPE, milliseconds: float = 10.0, **fields: object) -> Tried:
+    placement = Placement("cut", {"a": "d0", "b": "d1"}, {"a": 0, "b": 1}, SolverReport("heuristic", 0.0))
+    usual = Tried(
+        "pipeline", "2 stages", schedule, placement, 1e-3 * milliseconds, {"d0": 100, "d1": 90}, 0, "d0",
+        "d0", 1e-3 * milliseconds / 2, 0.0, 0.0,
+    )  # fmt: skip
+    return replace(usual, **fields)  # type: ignore[arg-type]
+
+
+def rows(winner: Tried, *others: Tried) -> tuple[FrontierRow, ...]:
+    return frontier_of(cast(Judge, SimpleNamespace(tried=[winner, *others])), winner, 64)
+
+
+def test_one_micro_batch_of_a_placement_is_one_row_whatever_its_schedule_is_called() -> None:
+    best = tried(GPipe(4), origin="3 stages")
+    whole = [tried(SingleBatch(), 12.0), tried(GPipe(1), 12.5), tried(OneFOneB(1), 12.5)]
+    assert [row.schedule for row in rows(best, *whole)] == ["gpipe", "single_batch"]
+    assert [row.schedule for row in rows(whole[0], *whole[1:])] == ["single_batch"]
+
+
+def test_schedules_under_which_a_placement_takes_as_long_are_one_row() -> None:
+    best = tried(GPipe(4), origin="3 stages")
+    shown = rows(best, tried(GPipe(4), 12.0), tried(OneFOneB(4), 12.0), tried(OneFOneB(8), 13.0))
+    assert [(row.schedule, row.microbatches) for row in shown] == [("gpipe", 4), ("gpipe", 4), ("1f1b", 8)]
+
+
+@given(st.floats(1e-3, 1e4), st.floats(1.0, 2.0))
+def test_a_difference_that_does_not_show_is_not_told_as_one(milliseconds: float, times: float) -> None:
+    winner = tried(GPipe(4), milliseconds)
+    other = tried(GPipe(4), times * milliseconds, origin="3 stages", compute_s=winner.compute_s)
+    why = rows(winner, other)[1].why_not
+    assume(abs(times - 1.001) > 1e-9)
+    assert " 0.0 " not in why
+    assert " 0 " not in why
+    assert ("% slower" in why) == (times > 1.001)
+    assert ("as fast within 0.1 %" in why) == (times <= 1.001)
+
+
+def test_what_comes_after_an_equal_plan_says_by_what() -> None:
+    winner = tried()
+    wider = {"d0": 100, "d1": 100, "d2": 100}
+    placement = replace(winner.placement, device_of={"a": "d0", "b": "d1", "c": "d2"})
+    more_devices = tried(origin="3 stages", placement=placement, peak_bytes=wider)
+    assert rows(winner, more_devices)[1].why_not == "as fast within 0.1 %, on more devices"
+    more_bytes = tried(origin="others", peak_bytes={"d0": 200, "d1": 90})
+    assert rows(winner, more_bytes)[1].why_not == "as fast within 0.1 %, with more bytes"
+    assert rows(winner, tried(GPipe(8), origin="others"))[1].why_not.endswith("with more micro-batches")
+
+
+def test_contention_that_could_not_be_told_is_remarked_on_where_it_may_matter() -> None:
+    problem = _problem(2)
+    kind = problem.cluster.devices[0].kind
+    devices = tuple(replace(device, host="here") for device in problem.cluster.devices)
+    costs = problem.costs.with_device(kind, unsure=True)
+    unsure = replace(problem, cluster=replace(problem.cluster, devices=devices), costs=costs)
+    nodes = list(problem.graph.nodes)
+    alone = dict.fromkeys(nodes, devices[0].name)
+    both = alone | dict.fromkeys(nodes[len(nodes) // 2 :], devices[1].name)
+    one, two = (
+        Placement("drawn", where, problem.graph.position, SolverReport("heuristic", 0.0))
+        for where in (alone, both)
+    )
+    assert any("could not be told, and is taken as 0 %" in note for note in notes_of(unsure, two))
+    assert notes_of(unsure, one) == notes_of(problem, one) == notes_of(problem, two)
