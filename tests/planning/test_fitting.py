@@ -240,9 +240,12 @@ def test_a_method_is_not_told_twice_what_it_gave_too_much_for() -> None:
 class Unanswered(Partitioner):
     """Writes down what the devices may hold, and finds nothing."""
 
-    cuts_operators: bool = False
+    cuts: bool = False
     told: list[int] = field(default_factory=list)
     name = "unanswered"
+
+    def cuts_operators(self, problem: Problem) -> bool:
+        return self.cuts
 
     def choose(self, problem: Problem) -> Choice:
         self.told.append(min(each.capacity_bytes for each in problem.cluster.devices))
