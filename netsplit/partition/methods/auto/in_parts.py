@@ -88,7 +88,7 @@ class InParts:
 
 
 @dataclass(eq=False)
-class _Field:
+class _Contenders:
     """What was judged, by its rewrites; seconds of parts are estimated until they are measured.
 
     Args:
@@ -206,28 +206,30 @@ def best_in_parts(problem: Problem, starts: int, deadline: float, than_s: float 
         than_s: what takes longer is of no use: its parts are not measured.
     """
     began, metered_s = time.perf_counter(), problem.metered_s()
-    found = _Field(replace(problem, improved=None), than_s)
+    contenders = _Contenders(replace(problem, improved=None), than_s)
 
     def until(part: float) -> float:
         """When that part of the time has passed; all, as long as nothing fits."""
-        part = part if any(not each.missing_bytes for each in found.leaders) else 1.0
+        part = part if any(not each.missing_bytes for each in contenders.leaders) else 1.0
         return began + part * (deadline - began)
 
     for origin, rewrites, placement in _asked(problem, until):
         try:
             first = placement or _side_by_side(rewrite.applied(problem.graph, rewrites), problem.cluster)
-            found.judge(origin, rewrites, [first], listed=placement is None)
+            contenders.judge(origin, rewrites, [first], listed=placement is None)
         except RewriteError as refusal:
             log.debug("auto: no %s: %s", origin, refusal)
-    found.measure(ANNEALED)
+    contenders.measure(ANNEALED)
     deadline += problem.metered_s() - metered_s
-    few = found.leaders[:ANNEALED]
+    few = contenders.leaders[:ANNEALED]
     for i, each in enumerate(few):
         now = time.perf_counter()
         if now < deadline:
-            found.judged[each.rewrites] += _annealed(each, starts, now + (deadline - now) / (len(few) - i))
-    found.measure(1)
-    return next((each for each in found.leaders if not each.missing_bytes), None)
+            contenders.judged[each.rewrites] += _annealed(
+                each, starts, now + (deadline - now) / (len(few) - i)
+            )
+    contenders.measure(1)
+    return next((each for each in contenders.leaders if not each.missing_bytes), None)
 
 
 def structures(problem: Problem) -> Iterator[StructureInParts]:
