@@ -181,7 +181,7 @@ def test_plans_are_of_measured_parts(
 
 
 def whole_planner(
-    session: Session, monkeypatch: pytest.MonkeyPatch, seconds: float, **open_: object
+    session: Session, monkeypatch: pytest.MonkeyPatch, seconds: float, method: Partitioner | None = None
 ) -> Planner:
     """Decided where every operator is said to take so long, and links cost nothing."""
 
@@ -190,8 +190,8 @@ def whole_planner(
 
     monkeypatch.setattr(Session, "_costs", said)
     free = replace(session.spec, latency_s=1e-12, bandwidth=1e15)
-    order = AutoSchedule(**{"time_limit_s": 2.0, "microbatches": 1, "splits": True} | open_)  # type: ignore[arg-type]
-    return replace(session, spec=free).decided(net(), LOSS, batch(16), order, Auto(), SGD)
+    order = AutoSchedule(time_limit_s=2.0, microbatches=1, splits=True)
+    return replace(session, spec=free).decided(net(), LOSS, batch(16), order, method or Auto(), SGD)
 
 
 def known_of(planner: Planner) -> set[str]:
@@ -255,3 +255,15 @@ def test_parts_that_take_longer_than_estimated_do_not_win(
         assert again is not None
         assert not again.placement.rewrites
     assert len(counted(caplog)) == before, "later sessions have them"
+
+
+def test_a_method_that_is_named_is_judged_by_what_was_measured_too(
+    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    with lent_session(pools, tmp_path / "run") as session:
+        planner = whole_planner(session, monkeypatch, 1.0, Parts(BOTH))
+        assert planner.decided is not None
+        assert planner.decided.placement.rewrites == BOTH
+        assert counted(caplog) == [len(known_of(planner))]
+        assert planner.decided.iteration_s == pytest.approx(4.0, rel=0.1), "two operators are whole"
