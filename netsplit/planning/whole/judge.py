@@ -161,16 +161,20 @@ class Judge:
             if not however_late and not self.affords(schedule, placement):
                 self.left_out += 1
                 return None
-            tried = self._simulated(origin, schedule, placement)
+            tried = self._tried(origin, schedule, placement)
             if tried is not None and self._leads(tried) and self._measured(schedule.microbatches, placement):
-                tried = self._simulated(origin, schedule, placement)
-            if tried is not None and not tried.fits and self._worth_recomputing(tried):
-                again = self._recomputed(origin, schedule, placement)
-                tried = min([tried, *again], key=lambda each: each.rank)
+                tried = self._tried(origin, schedule, placement)
             self.seen[key] = tried
             if tried is not None:
                 self._note(tried)
         return self.seen[key]
+
+    def _tried(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
+        tried = self._simulated(origin, schedule, placement)
+        if tried is not None and not tried.fits and self._worth_recomputing(tried):
+            again = self._recomputed(origin, schedule, placement)
+            tried = min([tried, *again], key=lambda each: each.rank)
+        return tried
 
     def _meet(self, origin: str, microbatches: int, placement: Placement, seconds: float) -> None:
         key = microbatches, *identity(placement)
