@@ -94,9 +94,14 @@ class Planner:
         return Workload(type(self.model).__name__, self.graph, self.all_costs, self.cluster)
 
     @property
+    def meter(self) -> MeasuredParts | None:
+        """Of parts, where seconds are those that were measured."""
+        return self.parts if self.parts is not None and self.parts.whole is self.costs else None
+
+    @property
     def all_costs(self) -> Costs:
         """With those of parts that earlier plans had."""
-        return self.costs if self.parts is None else self.parts.added_to(self.costs)
+        return self.costs if self.meter is None else self.meter.costs
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -113,7 +118,7 @@ class Planner:
         problem = self.workload.problem(
             objective="simulated", schedule=self.schedule, seed=seed, memory=self.memory
         )
-        return replace(problem, evaluate=self.compiler)
+        return replace(problem, costs=self.all_costs, evaluate=self.compiler, meter=self.meter)
 
     def plan(self, partitioner: Partitioner, seed: int = 0, stages: Stages | None = None) -> Plan:
         """What a method decides, or was decided before; told to `stages`.
@@ -131,7 +136,7 @@ class Planner:
                 log.log(logging.WARNING if line in self.decided.notes else logging.INFO, "%s", line)
             plan = verified(problem, self.decided.placement, self.decided.seconds)
             check_element_wise(self.optimizer, plan.problem.graph)
-            return self._measured(plan)
+            return plan
         if stages is not None:
             stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
             problem = replace(
@@ -139,7 +144,6 @@ class Planner:
             )
         plan = decide(problem, partitioner, room=partitioner.respects_capacity)
         check_element_wise(self.optimizer, plan.problem.graph)
-        plan = self._measured(plan, partitioner.respects_capacity, stages)
         require_replicable(self.graph, plan.placement.replicated)
         plan = replace(plan, problem=replace(plan.problem, improved=None))  # which belongs to the search
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
@@ -147,28 +151,6 @@ class Planner:
             method, peaks = plan.placement.method, plan.simulated[1].peak_bytes
             warn_of_overflow(method, peaks, self.cluster, "the static count fits")
         return plan
-
-    def _measured(self, plan: Plan, room: bool = True, stages: Stages | None = None) -> Plan:
-        """With what its parts take on the workers, where they were not measured before it was decided."""
-        if self.parts is None or not plan.placement.rewrites:
-            return plan
-        if stages is not None:
-            stages.stage("measuring operators in parts")
-        if not self.parts.measure(self.costs, self.graph, plan.problem.graph):
-            return plan
-        # What the method claims of its answer was of other seconds.
-        report = replace(plan.placement.report, status="heuristic", objective=None, bound=None, gap=None)
-        placement = replace(plan.placement, report=report)
-        problem = replace(plan.problem, graph=self.graph).moved_to(self.cluster, self.all_costs)
-        problem = replace(problem, evaluate=self.compiler)
-        measured = verified(problem, placement, plan.seconds, room)
-        log.info(
-            "%s: %.4g ms with the operators in parts measured, %.4g ms before",
-            placement.method,
-            1e3 * measured.objective_s,
-            1e3 * plan.objective_s,
-        )
-        return measured
 
     def programs(self, placement: Placement, program: Program) -> Programs:
         """Of batches of any shapes and sizes; `program` is that of a whole batch."""

@@ -25,7 +25,7 @@ from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.config import OffloadName, OnNonFinite, ProfileMode, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration, calibrate, located, predicted_here
-from netsplit.experiment.parts.measured_parts import MeasuredParts
+from netsplit.experiment.parts.measured_parts import KnownParts, MeasuredParts
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show, nobody_looks
@@ -218,7 +218,7 @@ class Session:
         return Planner(
             model, graph, values, costs, self.cluster, schedule, optimizer, loss, rule, tail, whole.key,
             known, max_programs, check, history, weights=source,
-            parts=self._parts(graph, example.tensors, values, optimizer, in_flight),
+            parts=self._parts(graph, example.tensors, values, optimizer, in_flight, costs),
         )  # fmt: skip
 
     def decided(
@@ -274,6 +274,16 @@ class Session:
             copies = {k: values[k].detach() for k in names}
             return measured_in_turn(steps, copies, self.pool, self.cluster, self._cache)
 
+        known: KnownParts = {}  # of all sizes
+
+        def planner_at(graph: Graph, costs: Costs, m: int) -> Planner:
+            batch, values = whole.rows(0, graph.batch_size).tensors, initial_values(model, graph, loss)
+            parts = self._parts(graph, batch, values, made, in_flight, costs, known)
+            return Planner(
+                model, graph, {}, costs, self.cluster, GPipe(m), made, loss, rule, max_programs=max_programs,
+                parts=parts,
+            )  # fmt: skip
+
         cutting = RightCuts(model, loss, whole, open_.microbatches is not None)
         sizes = Sizes(
             whole,
@@ -281,9 +291,7 @@ class Session:
             lambda example: checked_capture(model, loss, example, check=False, **options),
             measure,
             lambda costs, graph: _complete(costs, graph, ema_decay, offload),
-            lambda graph, costs, m: Planner(
-                model, graph, {}, costs, self.cluster, GPipe(m), made, loss, rule, max_programs=max_programs
-            ),
+            planner_at,
             self.profile == "predicted",
             in_turn,
             cutting.right if check else lambda graph, counts: counts,
@@ -307,12 +315,12 @@ class Session:
             )
 
         def planner(plan: WholePlan, alike: bool) -> Planner:
-            costs = sizes.problem(plan.schedule.microbatches).costs  # the plan's may be of parts
+            decided = sizes.planners[plan.schedule.microbatches]
             made = self.planner(
                 model, loss, batch, plan.schedule, optimizer, clip_norm, autocast, learning_rate, ema_decay,
-                max_programs, check, on_nonfinite, weights, offload, costs, alike,
+                max_programs, check, on_nonfinite, weights, offload, decided.costs, alike,
             )  # fmt: skip
-            return replace(made, decided=plan)
+            return replace(made, decided=plan, parts=decided.parts)
 
         return cutting.decided(decide, planner, sizes.counts)
 
@@ -418,12 +426,15 @@ class Session:
         values: dict[str, Tensor],
         optimizer: OptimizerFactory,
         in_flight: int,
+        costs: Costs,
+        known: KnownParts | None = None,
     ) -> MeasuredParts | None:
         """What will measure operators in parts; None where seconds are predicted."""
         if self.profile == "predicted":
             return None
         task = _task(graph, batch, values, optimizer, in_flight)
-        return MeasuredParts(task, lambda: self.pool, self.cluster, self._cache)
+        told, known = self.stages.note, {} if known is None else known
+        return MeasuredParts(task, costs, lambda: self.pool, self.cluster, self._cache, told, known)
 
 
 def _task(

@@ -28,6 +28,7 @@ __all__ = [
     "Loads",
     "MemoryRule",
     "Objective",
+    "PartsMeter",
     "Placement",
     "Predicted",
     "Problem",
@@ -201,6 +202,21 @@ class Evaluate(Protocol):
         """Of the graph after these rewrites; raises as `applied`."""
 
 
+class PartsMeter(Protocol):
+    """Measures what operators in parts take, which else is estimated. It is handed in: it takes devices."""
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds that measuring has taken so far."""
+
+    def measured(self, graph: Graph) -> Costs:
+        """Of the whole operators, with all that is known of parts, those of a rewritten graph among them.
+
+        Raises:
+            ConfigError: these parts are none to be trained.
+        """
+
+
 class Solvers(Protocol[Answer]):
     """One solver per objective; `Objective.solved_by` calls its own."""
 
@@ -319,11 +335,31 @@ class Problem:
     known: Placement | None = None  # one that fits, from which a search may begin, of any rewrites
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `evaluate` predicts."""
+    meter: PartsMeter | None = None
+    """Of the costs at hand; None: what parts take is predicted or estimated."""
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Problem:
         """The same problem on another cluster with other costs, its `evaluate` included."""
         evaluate = None if self.evaluate is None else self.evaluate.moved_to(cluster, costs)
-        return replace(self, cluster=cluster, costs=costs, evaluate=evaluate)
+        meter = self.meter if costs is self.costs else None
+        return replace(self, cluster=cluster, costs=costs, evaluate=evaluate, meter=meter)
+
+    def with_measured_parts(self, rewrites: Sequence[Rewrite]) -> Problem:
+        """With what the parts take that these rewrites make, measured where that is done; itself, where
+        nothing more is known then. Raises as `rewritten` and `PartsMeter.measured`."""
+        if self.meter is None or not rewrites:
+            return self
+        costs = self.meter.measured(rewrite.applied(self.graph, rewrites))
+        if costs is self.costs:
+            return self
+        evaluate = self.evaluate
+        if evaluate is not None:
+            evaluate = evaluate.moved_to(evaluate.cluster, costs)
+        return replace(self, costs=costs, evaluate=evaluate)
+
+    def metered_s(self) -> float:
+        """Seconds that measuring parts has taken so far."""
+        return 0.0 if self.meter is None else self.meter.spent_s
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Problem:
         """The problem of placing the rewritten graph; itself, where that has been done.
@@ -336,7 +372,7 @@ class Problem:
             return self
         evaluate = None if self.evaluate is None else self.evaluate.rewritten(rewrites)
         costs = rewrite.rewritten_costs(self.costs, self.graph, graph)
-        return replace(self, graph=graph, costs=costs, evaluate=evaluate)
+        return replace(self, graph=graph, costs=costs, evaluate=evaluate, meter=None)
 
     @property
     def copies(self) -> int:

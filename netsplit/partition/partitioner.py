@@ -50,7 +50,6 @@ class Partitioner(ABC):
 
     name: str = ""
     respects_capacity: bool = True
-    cuts_operators: bool = False  # its answers may fit where no placement of whole operators does
     optimises: str = ""  # what the method itself minimises, in a few words
 
     def require(self, parameter: str, holds: bool, accepted: str) -> None:
@@ -86,9 +85,13 @@ class Partitioner(ABC):
             rewrites=rewrites,
         )
 
+    def cuts_operators(self, problem: Problem) -> bool:
+        """Whether its answers may be in parts, and so fit where no placement of whole operators does."""
+        return False
+
     def check(self, problem: Problem) -> None:
         """Refuse what no method can place, before any work is done."""
-        if self.cuts_operators:
+        if self.cuts_operators(problem):
             rewrite.require_operators(problem.graph)
         elif self.respects_capacity:
             check_capacity(problem, self.name)

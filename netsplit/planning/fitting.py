@@ -125,8 +125,11 @@ class _Fitting:
         return min(self.told.values(), default=0.0) < self.total
 
     def run(self) -> Placement:
-        if self.binds and not self.partitioner.cuts_operators:
-            self._learn(*self._nearest_fill())
+        if self.binds:
+            nearest, peaks = self._nearest_fill()
+            # A packing of whole operators that does not fit says nothing of parts.
+            if self._missing(peaks) <= 0 or not self.partitioner.cuts_operators(self.problem):
+                self._learn(nearest, peaks)
         if self.anew:
             self._as_if_there_were_room()
         for _ in range(_ROUNDS):

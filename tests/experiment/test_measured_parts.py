@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.partition import Choice, Partitioner, Problem
-from netsplit.profile.costs import NodeBytes, NodeSeconds, PartCosts
+from netsplit.partition import Auto, Choice, Partitioner, Problem
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.profile.costs import Costs, NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.measure.parts import graph_of_nodes, profile_parts
 from netsplit.profile.measured import ProfileCache
 from netsplit.program import OneFOneB
@@ -137,6 +139,12 @@ class Parts(Partitioner):
         )
 
 
+def counted(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """Operators of which parts were measured, each time."""
+    said = (re.match(r"measuring (\d+) operators in parts", r.getMessage()) for r in caplog.records)
+    return [int(each[1]) for each in said if each]
+
+
 def test_plans_are_of_measured_parts(
     pools: Pools, unmeasured: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -144,8 +152,7 @@ def test_plans_are_of_measured_parts(
     caplog.set_level(logging.INFO)
 
     def counts() -> list[int]:
-        said = (re.match(r"measuring (\d+) operators in parts", r.getMessage()) for r in caplog.records)
-        return [int(each[1]) for each in said if each]
+        return counted(caplog)
 
     def session() -> Session:
         return replace(
@@ -171,3 +178,92 @@ def test_plans_are_of_measured_parts(
     with session() as second:
         second.planner(net(), LOSS, batch(16), OneFOneB(2), SGD).plan(Parts(BOTH))
     assert len(counts()) == 2
+
+
+def whole_planner(
+    session: Session, monkeypatch: pytest.MonkeyPatch, seconds: float, method: Partitioner | None = None
+) -> Planner:
+    """Decided where every operator is said to take so long, and links cost nothing."""
+
+    def said(session: Session, graph: Graph, *_: object) -> Costs:
+        return costs_of(graph, seconds, seconds)
+
+    monkeypatch.setattr(Session, "_costs", said)
+    free = replace(session.spec, latency_s=1e-12, bandwidth=1e15)
+    order = AutoSchedule(time_limit_s=2.0, microbatches=1, splits=True)
+    return replace(session, spec=free).decided(net(), LOSS, batch(16), order, method or Auto(), SGD)
+
+
+def known_of(planner: Planner) -> set[str]:
+    assert planner.parts is not None
+    (known,) = planner.parts.known.values()
+    return set(known)
+
+
+def test_a_whole_plan_in_parts_is_of_what_was_measured(
+    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators that are said to take long are in parts, whose seconds are the workers', measured once."""
+    caplog.set_level(logging.INFO)
+    with lent_session(pools, tmp_path / "run") as session:
+        planner = whole_planner(session, monkeypatch, 1.0)
+        whole = planner.decided
+        assert whole is not None
+        assert whole.frontier[0].kind == "parts"
+        assert sum(counted(caplog)) == len(known_of(planner)), "equal parts once, whatever rewrite has them"
+        assert 0 < whole.measuring_s < whole.seconds
+        assert "s of it measuring operators in parts" in str(whole)
+        before = len(counted(caplog))
+        plan = planner.plan(Auto())
+        assert len(counted(caplog)) == before, "what was decided is not measured again"
+        assert plan.objective_s == pytest.approx(whole.iteration_s)
+        own = plan.problem.costs.devices["cpu"]
+        new = new_nodes(planner.graph, plan.problem.graph)
+        assert new
+        for name in new:
+            key = operator_key(plan.problem.graph, plan.problem.graph.nodes[name])
+            assert own.nodes[name].forward_s == own.parts[key].seconds.forward_s < 0.1
+
+
+def test_parts_that_take_longer_than_estimated_do_not_win(
+    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator is said to take a nanosecond, and half of it half: on workers it takes longer."""
+    caplog.set_level(logging.INFO)
+
+    def session() -> Session:
+        kept = {"profile": "reuse", "profile_cache": tmp_path / "kept"}
+        return replace(lent_session(pools, tmp_path / "run"), **kept)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as unmeasured, session() as first:
+        unmeasured.setattr(Session, "_parts", lambda *_: None)
+        whole = whole_planner(first, monkeypatch, 1e-9).decided
+        assert whole is not None
+        assert whole.frontier[0].kind == "parts", "by the estimate"
+    assert not counted(caplog)
+    with session() as second:
+        planner = whole_planner(second, monkeypatch, 1e-9)
+        assert planner.decided is not None
+        assert not planner.decided.placement.rewrites
+        told = [row for row in planner.decided.frontier if row.kind == "parts"]
+        assert told
+        assert all("% slower" in row.why_not for row in told)
+        assert sum(counted(caplog)) == len(known_of(planner)) > 0
+    before = len(counted(caplog))
+    with session() as third:
+        again = whole_planner(third, monkeypatch, 1e-9).decided
+        assert again is not None
+        assert not again.placement.rewrites
+    assert len(counted(caplog)) == before, "later sessions have them"
+
+
+def test_a_method_that_is_named_is_judged_by_what_was_measured_too(
+    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    with lent_session(pools, tmp_path / "run") as session:
+        planner = whole_planner(session, monkeypatch, 1.0, Parts(BOTH))
+        assert planner.decided is not None
+        assert planner.decided.placement.rewrites == BOTH
+        assert counted(caplog) == [len(known_of(planner))]
+        assert planner.decided.iteration_s == pytest.approx(4.0, rel=0.1), "two operators are whole"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration
+from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration, Single
 from netsplit.planning.decide import decide, proven_s, verified
 from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule, SingleBatch
+from netsplit.rewrite import Split, applied
 from netsplit.simulate import simulate
 from tests.partition.builders import with_capacities
+from tests.partition.meters import SlowParts
+from tests.partition.methods.auto.test_in_parts import problem_of
 from tests.planning.test_verify import answer, four
 
 
@@ -124,3 +127,54 @@ def test_what_is_not_contiguous_is_a_plan_only_where_that_is_asked_for() -> None
         == verified(replace(problem, objective=MaxLoad()), there_and_back.placement).objective_s
     )
     assert plan.seconds > 0
+
+
+@dataclass
+class Halves(Partitioner):
+    """The wide layer in two parts, where that is said to take less than whole operators on one device."""
+
+    claims: bool = False  # seconds of its answer
+    asked: list[Problem] = field(default_factory=list)
+    name = "halves"
+
+    def choose(self, problem: Problem) -> Choice:
+        self.asked.append(problem)
+        rewrites = (Split("linear", 1, (256, 256)),)
+        graph = applied(problem.graph, rewrites)
+        parts = Choice({name: f"cpu:{int(name.endswith(':1'))}" for name in graph.nodes}, rewrites=rewrites)
+        whole = Choice(dict.fromkeys(problem.graph.nodes, "cpu:0"))
+        seconds = [self._seconds(problem, each) for each in (parts, whole)]
+        return replace(
+            (parts, whole)[seconds[1] < seconds[0]], objective_s=min(seconds) if self.claims else None
+        )
+
+    def _seconds(self, problem: Problem, choice: Choice) -> float:
+        graph = applied(problem.graph, choice.rewrites)
+        placement = replace(
+            Single().partition(problem),
+            device_of=choice.device_of,
+            rewrites=choice.rewrites,
+            priority={name: rank for rank, name in enumerate(graph.nodes)},
+        )
+        return problem.objective.score_s(problem, placement)
+
+
+@pytest.mark.parametrize(("times", "asked"), [(1.0, 1), (1.1, 1), (5.0, 2)])
+def test_a_method_whose_parts_take_much_longer_is_asked_once_more(times: float, asked: int) -> None:
+    """With what was measured of them, of which it then knows."""
+    method = Halves(claims=True)
+    meter, problem = SlowParts.on(problem_of(1.0), lambda rewrites: times)
+    plan = decide(problem, method)
+    assert len(method.asked) == asked
+    assert len(meter.asked) == 1
+    assert bool(plan.placement.rewrites) == (asked == 1)
+    assert plan.problem.meter is None
+    assert plan.objective_s == pytest.approx(plan.simulated[1].iteration_s)
+    claimed = plan.placement.report.objective
+    assert claimed is None or claimed == pytest.approx(plan.objective_s), "nothing is claimed of estimates"
+
+
+def test_what_whole_operators_take_needs_no_measuring() -> None:
+    meter, problem = SlowParts.on(problem_of(1.0), lambda rewrites: 9.0)
+    decide(problem, Single())
+    assert meter.asked == []

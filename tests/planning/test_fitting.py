@@ -240,9 +240,12 @@ def test_a_method_is_not_told_twice_what_it_gave_too_much_for() -> None:
 class Unanswered(Partitioner):
     """Writes down what the devices may hold, and finds nothing."""
 
-    cuts_operators: bool = False
+    cuts: bool = False
     told: list[int] = field(default_factory=list)
     name = "unanswered"
+
+    def cuts_operators(self, problem: Problem) -> bool:
+        return self.cuts
 
     def choose(self, problem: Problem) -> Choice:
         self.told.append(min(each.capacity_bytes for each in problem.cluster.devices))
@@ -257,3 +260,15 @@ def test_what_packs_whole_operators_says_nothing_of_parts(cuts: bool) -> None:
     with pytest.raises(InfeasibleError):
         decide(problem_of("chain", "single_batch", capacity), method)
     assert (method.told[0] == capacity) is cuts
+
+
+def test_what_packs_whole_operators_within_the_capacities_is_told_to_all() -> None:
+    """Of a packing that fits, parts are no worse: those who cut learn from it, too."""
+    problem = problem_of("chain", "single_batch", int(0.8 * peak_of_one("chain", "single_batch")))
+    told = []
+    for cuts in (True, False):
+        method = Unanswered(cuts)
+        with pytest.raises(InfeasibleError):
+            decide(problem, method)
+        told.append(method.told[0])
+    assert told[0] == told[1] != min(each.capacity_bytes for each in problem.cluster.devices)

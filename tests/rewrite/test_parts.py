@@ -20,6 +20,7 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.experiment.parts.measured_parts import MeasuredParts
 from netsplit.graph import Graph, capture, files, initial_values
 from netsplit.optim.optimizers import for_model
+from netsplit.partition import Auto
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Offload
@@ -257,7 +258,7 @@ def test_it_is_refused_before_parts_are_measured(pools: Pools, monkeypatch: pyte
     def never(*_: Any) -> None:
         raise AssertionError("measured, or deployed")
 
-    monkeypatch.setattr(MeasuredParts, "measure", never)
+    monkeypatch.setattr(MeasuredParts, "_measure_on", never)
     monkeypatch.setattr(netsplit.Session, "deploy", never)
     (x,), y = batches()[0]
     with lent_to_sessions(pools), pytest.raises(ConfigError, match=r"Normed steps on parts of '\d.weight'"):
@@ -265,6 +266,24 @@ def test_it_is_refused_before_parts_are_measured(pools: Pools, monkeypatch: pyte
             mlp(), LOSS, (x, y), partitioner=SideBySideColumns(rewrites=UNEVEN), schedule=GPipe(4),
             optimizer=Normed, progress=False,
         )  # fmt: skip
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_auto_takes_what_such_an_optimizer_can_train(pools: Pools) -> None:
+    """Links cost nothing, so that parts are estimated to gain."""
+    (x,), y = batches()[0]
+    spec = replace(netsplit.cpu_cluster(2), latency_s=1e-12, bandwidth=1e15)
+    with (
+        lent_to_sessions(pools),
+        netsplit.parallelize(
+            mlp(), LOSS, (x, y), cluster=spec, partitioner=Auto(splits=True, time_limit_s=2.0, starts=2),
+            schedule=GPipe(1), optimizer=Normed, progress=False,
+        ) as parallel,
+    ):  # fmt: skip
+        inits = parallel.plan.problem.graph.initializers.values()
+        assert all(each.region is None or each.shape == each.region.shape for each in inits), "copies at most"
+        losses = [parallel.train_batch(*batch) for batch in batches()]
+    assert losses == pytest.approx(plain_loop(mlp(), LOSS, batches(), 8, Normed).losses, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop"])

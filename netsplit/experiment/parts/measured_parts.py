@@ -6,6 +6,7 @@ new nodes of a plan ──► those whose like was never measured ──► one 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -15,77 +16,105 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.experiment.calibration import Calibration, identity_of
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, PartCosts
+from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.measure.parts import profile_parts
 from netsplit.profile.measured import ProfileCache, parts_digest
 from netsplit.rewrite.draft import MOVES
+from netsplit.rewrite.records import Rewrite
 from netsplit.rewrite.seconds import new_nodes, operator_key
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["MeasuredParts"]
+__all__ = ["KnownParts", "MeasuredParts"]
 
 log = logging.getLogger(__name__)
+
+KnownParts = dict[str, dict[str, PartCosts]]
+"""Device kind -> what an operator does (`operator_key`) -> its costs."""
 
 
 @dataclass(eq=False)
 class MeasuredParts:
-    """What is known of parts of one step's operators.
+    """What is known of parts of one step's operators: a `partition.base.PartsMeter`.
 
     Args:
         task: the step as it was captured, with its batch and values.
+        whole: costs of its operators.
         pool: of the workers, which may be others after a failure.
         cache: where they are kept, for all graphs.
-        known: device kind -> what an operator does (`operator_key`) -> its costs.
+        told: what is being measured, in words.
+        known: may be that of the same step at other sizes, too.
     """
 
     task: Calibration
+    whole: Costs
     pool: Callable[[], WorkerPool]
     cluster: Cluster
     cache: ProfileCache
-    known: dict[str, dict[str, PartCosts]] = field(default_factory=dict)
-    _made: dict[int, tuple[Costs, Costs]] = field(default_factory=dict)
+    told: Callable[[str], object] = lambda words: None
+    known: KnownParts = field(default_factory=dict)
+    spent_s: float = 0.0
+    _measured: set[tuple[Rewrite, ...]] = field(default_factory=set)
+    _made: Costs | None = None
 
-    def added_to(self, costs: Costs) -> Costs:
-        """Costs with all that is known of parts; the same object until more is."""
-        if not self.known:
-            return costs
-        if id(costs) not in self._made:
+    @property
+    def costs(self) -> Costs:
+        """Of the step's operators, with all that was measured of parts; the same object until more is."""
+        if not self._measured:
+            return self.whole
+        if self._made is None:
             devices = {
                 kind: replace(each, parts=dict(self.known[kind])) if kind in self.known else each
-                for kind, each in costs.devices.items()
+                for kind, each in self.whole.devices.items()
             }
-            self._made[id(costs)] = costs, replace(costs, devices=devices)
-        return self._made[id(costs)][1]
+            self._made = replace(self.whole, devices=devices)
+        return self._made
 
-    def measure(self, costs: Costs, before: Graph, after: Graph) -> bool:
-        """Measure those nodes of a rewritten graph whose like is not known; whether there were any."""
+    def measured(self, graph: Graph) -> Costs:
+        """`costs`, after those nodes of a rewritten graph have been measured whose like is not known.
+
+        Raises:
+            ConfigError: it has parameters in parts, of which the optimiser would make something else.
+        """
+        if graph.rewrites not in self._measured:
+            began = time.perf_counter()
+            if self._measure(graph):
+                self._made = None
+            self._measured.add(graph.rewrites)
+            self.spent_s += time.perf_counter() - began
+        return self.costs
+
+    def _measure(self, after: Graph) -> bool:
+        """Whether the graph has parts of which `costs` did not know."""
+        check_element_wise(self.task.optimizer, after)
+        before, some = self.task.graph, False
         keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}
-        some = False
-        for kind, own in costs.devices.items():
+        for kind, own in self.costs.devices.items():
             ranks = [rank for rank, device in enumerate(self.cluster.devices) if device.kind == kind]
             if own.rates is None and ranks and before.nodes.keys() <= own.nodes.keys():
-                some |= self._measure_on(kind, ranks[0], after, keys)
-        if some:
-            self._made.clear()
+                self._measure_on(kind, ranks[0], after, keys)
+                some |= not own.parts.keys() >= set(keys.values())
         return some
 
-    def _measure_on(self, kind: str, rank: int, graph: Graph, keys: dict[str, str]) -> bool:
+    def _measure_on(self, kind: str, rank: int, graph: Graph, keys: dict[str, str]) -> None:
         digest = parts_digest(identity_of(self.pool(), rank), in_flight=self.task.in_flight)
         known = self.known.get(kind) or self.cache.parts(digest)
         names = {key: name for name, key in keys.items() if key not in known}
         more: dict[str, PartCosts] = {}
         if names:
-            log.info("measuring %d operators in parts on %s", len(names), self.cluster.devices[rank].name)
-            sent = replace(graph, output_spec=None)
-            task = self.task
+            began, where = time.perf_counter(), self.cluster.devices[rank].name
+            words = f"measuring {len(names)} operators in parts on {where}"
+            log.info("%s", words)
+            self.told(words)
+            sent, task = replace(graph, output_spec=None), self.task
+            batch = tuple(tensor.clone() for tensor in task.batch)  # of a larger one, perhaps
             measured = self.pool().call_one(
-                rank, _measure, sent, task.batch, task.values, sorted(names.values()), task.in_flight
+                rank, _measure, sent, batch, task.values, sorted(names.values()), task.in_flight
             )
             more = {key: measured[name] for key, name in names.items()}
             self.cache.add_parts(digest, more)
-        changed = self.known.get(kind) != {**known, **more}
+            log.info("measured operators in parts in %.1f s", time.perf_counter() - began)
         self.known[kind] = {**known, **more}
-        return changed
 
 
 def _measure(

@@ -61,6 +61,7 @@ class Sizes:
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
     took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
+    planners: dict[int, Planner] = field(default_factory=dict)  # by micro-batches
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
     in_flight: int = 1  # micro-batches at most before a backward, where sizes are measured
     ends: tuple[Graph, Graph] | None = None  # captures of few and of many samples: a third lies between them
@@ -113,13 +114,16 @@ class Sizes:
             self.problem(m)
 
     def problem(self, m: int) -> Problem:
-        """With one of `counts`, or of `derivable`."""
-        if m not in self.problems:
+        """With one of `counts`, or of `derivable`; another object once more is known of parts."""
+        if m not in self.planners:
             samples = -(-self.whole.samples // m)
             graph = self.graphs.get(samples) or self._derived(samples)
             assert graph is not None, "what was taken, or lies on its line"
             self.graphs[samples] = graph
-            self.problems[m] = self.planner(graph, self.costs(samples), m).problem(self.seed)
+            self.planners[m] = self.planner(graph, self.costs(samples), m)
+        planner = self.planners[m]
+        if m not in self.problems or self.problems[m].costs is not planner.all_costs:
+            self.problems[m] = planner.problem(self.seed)
         return self.problems[m]
 
     def derivable(self, counts: Iterable[int]) -> list[int]:
@@ -127,7 +131,7 @@ class Sizes:
         if self.ends is None:
             return []
         (few, many), whole = self.ends, self.whole.samples
-        each = (m for m in counts if m not in self.problems and whole % m == 0)
+        each = (m for m in counts if m not in self.planners and whole % m == 0)
         inside = (m for m in each if few.batch_size < whole // m < many.batch_size)
         return [m for m in inside if self._derived(whole // m) is not None]
 

@@ -80,7 +80,6 @@ class OsDpos(Partitioner):
 
     name = "os_dpos"
     optimises = "one step's time, greedily: dpos, with operators of its critical path in parts"
-    cuts_operators = True
 
     start: Start = "data_parallel"
     order: Order = "priority"
@@ -90,6 +89,9 @@ class OsDpos(Partitioner):
         self.require("start", self.start in get_args(Start), "data_parallel or whole")
         self.require("order", self.order in get_args(Order), "priority or fifo")
         self.require("time_limit_s", self.time_limit_s > 0, "more than 0")
+
+    def cuts_operators(self, problem: Problem) -> bool:
+        return True
 
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)

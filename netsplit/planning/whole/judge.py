@@ -99,8 +99,10 @@ BEHIND = 1.06  # times the best of the same kind, from which its bytes are not a
 class Judge:
     """Keeps the best of each kind that was tried, and everything that was, once.
 
+    What would be the best in parts is measured, where it was not, and simulated again.
+
     Args:
-        problem_of: micro-batches to the problem of planning with that many.
+        problem_of: micro-batches to the problem of planning with that many, with what is known of parts.
         recompute: whether what does not fit is tried with activations computed again.
         improved: told seconds and origin of a better plan.
         pace: what would end after its deadline is not begun, once there is a plan that fits.
@@ -159,14 +161,20 @@ class Judge:
             if not however_late and not self.affords(schedule, placement):
                 self.left_out += 1
                 return None
-            tried = self._simulated(origin, schedule, placement)
-            if tried is not None and not tried.fits and self._worth_recomputing(tried):
-                again = self._recomputed(origin, schedule, placement)
-                tried = min([tried, *again], key=lambda each: each.rank)
+            tried = self._tried(origin, schedule, placement)
+            if tried is not None and self._leads(tried) and self._measured(schedule.microbatches, placement):
+                tried = self._tried(origin, schedule, placement)
             self.seen[key] = tried
             if tried is not None:
                 self._note(tried)
         return self.seen[key]
+
+    def _tried(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
+        tried = self._simulated(origin, schedule, placement)
+        if tried is not None and not tried.fits and self._worth_recomputing(tried):
+            again = self._recomputed(origin, schedule, placement)
+            tried = min([tried, *again], key=lambda each: each.rank)
+        return tried
 
     def _meet(self, origin: str, microbatches: int, placement: Placement, seconds: float) -> None:
         key = microbatches, *identity(placement)
@@ -199,6 +207,17 @@ class Judge:
         """Whether there is time to simulate it; always, as long as nothing fits."""
         problem = self.problem_for(schedule.microbatches, placement)
         return self.winner is None or self.pace.affords(problem, schedule, placement)
+
+    def _leads(self, tried: Tried) -> bool:
+        return tried.fits and (self.winner is None or tried.rank < self.winner.rank)
+
+    def _measured(self, microbatches: int, placement: Placement) -> bool:
+        """Whether more is known of what its parts take than before."""
+        problem = self.problem_of(microbatches)
+        if problem.with_measured_parts(placement.rewrites) is problem:
+            return False
+        del self.met[(microbatches, *identity(placement))]
+        return True
 
     def _worth_recomputing(self, tried: Tried) -> bool:
         """It gets no faster by that: so what is faster than the best, or where nothing of its kind fits."""

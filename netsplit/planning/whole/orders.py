@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
+from netsplit.errors import NetSplitError
+from netsplit.partition.base import Placement
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Met, Tried, identity
 from netsplit.program.schedules import Schedule
@@ -55,6 +58,17 @@ class Orders:
         """Every schedule for every placement that may be better by one."""
         self.searched(until, float("inf"))
         self._for_all(self._several(float("inf")), False, until)
+
+    def plain(self, origin: str, first: Schedule, placement: Placement, however_late: bool = False) -> None:
+        """All but searched ones for a placement, of which some may not have it.
+
+        Args:
+            first: the one it was made for; `however_late`: which is tried at any time.
+        """
+        for schedule in dict.fromkeys((first, *self.open.orders(first.microbatches))):
+            if not schedule.timed:
+                with suppress(NetSplitError):  # of schedules that have no copies
+                    self.judge.judge(origin, schedule, placement, however_late and schedule == first)
 
     def best(self) -> list[str]:
         """The few schedules whose best plans are the fastest; none that is searched for."""

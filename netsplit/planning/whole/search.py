@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product, zip_longest
@@ -76,7 +76,7 @@ class WholeSearch:
     """One search; until `deadline` on ``time.perf_counter``, which the judge heeds too.
 
     Args:
-        problem_of: micro-batches to the problem of planning with that many, made once.
+        problem_of: micro-batches to the problem of planning with that many, with what is known of parts.
         counts: of micro-batches.
         method: the user's own choice of one; None: all.
         others: micro-batches of which there are problems, too, for clusters that have one more device.
@@ -94,17 +94,18 @@ class WholeSearch:
     absent: dict[Kind, str] = field(default_factory=dict)  # kinds of which no plan was tried, and why
     of_line: dict[tuple[object, ...], tuple[int, LineStages]] = field(default_factory=dict)  # by `identity`
     known_lines: dict[int, NodeLine] = field(default_factory=dict)
+    metered_s: float = 0.0  # that measuring parts took, on top of the search's time
 
     def run(self) -> None:
         """Everything that the time allows; the judge has what came of it."""
-        end = self.deadline
         if self._splits:
-            self.deadline = self._until(UNSPLIT)
-        self._whole_operators()
-        self.deadline = end
-        if self._splits:
+            end, self.deadline = self.deadline, self._until(UNSPLIT)
+            self._whole_operators()
+            self.deadline = end
             self._in_parts()
-        self.orders.searched(end)
+        else:
+            self._whole_operators()
+        self.orders.searched(self.deadline)
         self._go_on()
 
     @cached_property
@@ -120,7 +121,7 @@ class WholeSearch:
         if self.method is None:
             self._structures(self._until(STRUCTURES))
             self.orders.named(self._until(ORDERS))
-        self._answers(self._until(ANSWERS))
+        self._answers(ANSWERS)
         self.orders.named(self._until(ORDERS_AGAIN))
         if self.judge.winner is None:
             self._squeeze()
@@ -218,14 +219,14 @@ class WholeSearch:
         first = schedule or self._usual(m, cut.folded)
         return self.judge.judge(placement.method, first, placement)
 
-    def _answers(self, until: float) -> None:
-        """Of methods that take no long, or the one that was asked for."""
+    def _answers(self, part: float) -> None:
+        """Of methods that take no long, or the one that was asked for; until that part of the time."""
         methods = [METHODS[name]() for name in METHODS_TRIED] if self.method is None else [self.method]
         for method in methods:
             took_s = 0.0
             for m in self.counts:
                 began = time.perf_counter()
-                if self._over(until - took_s):
+                if self._over(self._until(part) - took_s):
                     break
                 first = self._usual(m)
                 problem = replace(problem_under(self.problem_of(m), first), time_limit_s=self._limit(method))
@@ -234,7 +235,8 @@ class WholeSearch:
                 if placement is None or not self._allowed(problem, placement):
                     continue
                 if not self._behind(m, placement):
-                    self.judge.judge(method.name, first, placement)
+                    with self._metered(m):
+                        self.judge.judge(method.name, first, placement)
 
     def _behind(self, microbatches: int, placement: Placement) -> bool:
         """Whether neither it nor what is next to it can be better."""
@@ -344,9 +346,7 @@ class WholeSearch:
         asked = replace(problem, time_limit_s=ANNEALING * left_s, known=winner.placement)
         placement = self._answer(asked, winner.schedule, METHODS["auto"]())
         if placement is not None and self._allowed(problem, placement):
-            for schedule in dict.fromkeys((winner.schedule, *self.open.orders(m))):
-                if not schedule.timed:
-                    self.judge.judge("auto", schedule, placement)
+            self.orders.plain("auto", winner.schedule, placement)
 
     def _in_parts(self) -> None:
         """Operators in parts, with the fewest micro-batches and with as many as the best plan has."""
@@ -357,14 +357,22 @@ class WholeSearch:
             now = time.perf_counter()
             last = self.deadline if self.judge.winner is not None else 2 * self.deadline - self.started
             until, usual = now + SEARCHING * max(0.0, last - now) / (len(counts) - i), self._usual(m)
-            parts = best_in_parts(problem_under(self.problem_of(m), usual), STARTS, until)
-            if parts is None:
-                continue
-            for schedule in dict.fromkeys((usual, *self.open.orders(m))):
-                if not schedule.timed:
-                    with suppress(NetSplitError):  # of schedules that have no copies
-                        first, origin = schedule == usual, f"auto, {parts.origin}"
-                        self.judge.judge(origin, schedule, parts.placement, however_late=first)
+            with self._metered(m):
+                problem = problem_under(self.problem_of(m), usual)
+                parts = best_in_parts(problem, STARTS, until, self.judge.best_s)
+                if parts is not None:
+                    self.orders.plain(f"auto, {parts.origin}", usual, parts.placement, however_late=True)
+
+    @contextmanager
+    def _metered(self, m: int) -> Iterator[None]:
+        """What measuring parts takes within is not of the search's time."""
+        before_s = self.problem_of(m).metered_s()
+        yield
+        late_s = self.problem_of(m).metered_s() - before_s
+        self.metered_s += late_s
+        self.started += late_s
+        self.deadline += late_s
+        self.judge.pace.deadline += late_s
 
     def line(self, m: int) -> NodeLine:
         if m not in self.known_lines:

@@ -55,6 +55,7 @@ class WholePlan:
     seconds: float  # that the decision took
     tried: int  # plans that were simulated
     counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
+    measuring_s: float = 0.0  # of `seconds`, that measuring operators in parts took
 
     @property
     def schedule(self) -> Schedule:
@@ -97,6 +98,9 @@ class WholePlan:
             f"{chosen.kind} on {used if given > 1 else 'the device'}: {chosen.placement}, "
             f"{schedule.name} with {counted(schedule.microbatches, 'micro-batch', 'es')}{again}"
         )
+        measuring = (
+            f", {self.measuring_s:.1f} s of it measuring operators in parts" if self.measuring_s else ""
+        )
         predicted = (
             f"predicted: {1e3 * self.iteration_s:,.1f} ms an iteration of {self.batch_size} samples, "
             f"{self.samples_per_s:,.1f} samples/s{proven}"
@@ -104,7 +108,7 @@ class WholePlan:
         return (
             what,
             predicted,
-            f"decided in {self.seconds:.1f} s from {counted(self.tried, 'simulated plan')}",
+            f"decided in {self.seconds:.1f} s from {counted(self.tried, 'simulated plan')}{measuring}",
             *self.notes,
         )
 
@@ -144,6 +148,7 @@ class WholePlan:
             "gains": [asdict(gain) for gain in self.gains],
             "notes": list(self.notes),
             "seconds": self.seconds,
+            "measuring_s": self.measuring_s,
         }
 
 
@@ -167,10 +172,11 @@ def decide_whole(
     What annealing needs is loaded before the time begins, or compiled, once an installation.
     A plan that verification refuses is logged, and the next is taken. What is begun by the clock is not begun
     where it would end too late, by what the like of it took; where nothing fits yet, the search goes on for
-    as long again.
+    as long again. Measuring operators in parts is not of the time.
 
     Args:
-        problem_of: micro-batches to the problem of planning with that many, of lifetimes; asked once each.
+        problem_of: micro-batches to the problem of planning with that many, of lifetimes, with what is known
+            of parts by then.
         counts: of micro-batches to look at.
         batch_size: samples of a whole batch.
         open_: what may be chosen.
@@ -195,11 +201,12 @@ def decide_whole(
     judge = Judge(problem_of, open_.recompute, improved, SimulationPace(searched))
     search = WholeSearch(problem_of, counts, open_, judge, method, started, searched, others)
     search.run()
+    deadline += search.metered_s
     if judge.winner is None and method is None:
         try_nearest(problem_of, counts, open_, judge)
     if judge.winner is None:
         raise nothing_fits(problem_of, counts, open_, judge, method, told(max(counts)))
-    changes = changed_clusters(search, started + limit_s * SEARCHED) if gains else []
+    changes = changed_clusters(search, search.started + limit_s * SEARCHED) if gains else []
     winner, plan = _best_verified(search, PROVING * limit_s)
     every = sorted({*counts, winner.schedule.microbatches})
     bound_s = of_every_plan_s(problem_of, every, open_, deadline)
@@ -215,6 +222,7 @@ def decide_whole(
         time.perf_counter() - started,
         len(judge.seen),
         tuple(every),
+        search.metered_s,
     )
 
 

@@ -37,6 +37,7 @@ from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
 from netsplit.partition.methods.thesis.netsplit import NetSplit
+from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Auto", "replicable"]
@@ -81,14 +82,14 @@ class Auto(Partitioner):
         self.require("starts", self.starts >= 1, "1 or more")
         self.require("splits", isinstance(self.splits, bool), "true or false")
 
-    def check(self, problem: Problem) -> None:
-        """What fits nowhere whole may fit in parts."""
-        if not self.splits:
-            super().check(problem)
+    def cuts_operators(self, problem: Problem) -> bool:
+        several = problem.evaluate is not None and len(problem.cluster.devices) > 1
+        return self.splits and several and not isinstance(problem.objective, Period)
 
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)
-        return problem.objective.solved_by(_AutoSolvers(problem, self.starts, deadline, self.splits))
+        cuts = self.cuts_operators(problem)
+        return problem.objective.solved_by(_AutoSolvers(problem, self.starts, deadline, cuts))
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class _AutoSolvers:
     problem: Problem
     starts: int
     deadline: float
-    splits: bool = False
+    cuts: bool = False  # operators may be in parts
 
     def latency(self) -> Choice:
         return self._answered(simulated=False)
@@ -105,13 +106,11 @@ class _AutoSolvers:
         return self._answered(simulated=True)
 
     def max_load(self, contiguous: bool) -> Choice:
-        check_capacity(self.problem, Auto.name)
         instance = Instance.of(self.problem)
         left_s = self.deadline - time.perf_counter()
         return _proven(solve_max_load(instance, left_s, self.problem.seed, contiguous).choice(instance))
 
     def stage_time(self, contiguous: bool) -> Choice:
-        check_capacity(self.problem, Auto.name)
         choice = best_stages(self.problem, self.deadline - time.perf_counter())
         return replace(choice, bound_for=self.problem.objective.bound_key)
 
@@ -120,8 +119,7 @@ class _AutoSolvers:
             check_capacity(problem, Auto.name)
             return replace(self, problem=problem, deadline=until)._searched(simulated)
 
-        several = self.problem.evaluate is not None and len(self.problem.cluster.devices) > 1
-        if self.splits and several:
+        if self.cuts:
             return whole_or_in_parts(self.problem, self.starts, self.deadline, of_whole)
         return of_whole(self.problem, self.deadline)
 

@@ -1,20 +1,24 @@
 """`auto` with operators in parts: a few structures and what `os_dpos` answers, the best of them annealed.
 
-products by columns and rows  ─┐
-data parallelism of the batch ─┼─► parts side by side, or listed ─► simulated ─► the best annealed ─► best
+products by columns and rows  ─┐                          the best measured ─► annealed ─► best
+data parallelism of the batch ─┼─► parts side by side, or listed ─► simulated ─┘
 os_dpos, what is known        ─┘
+
+Where devices measure parts (`Problem.meter`), those of what leads are measured until what leads is so.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 from netsplit import rewrite
+from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport
@@ -28,6 +32,7 @@ from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.os_dpos import PART_S, OsDpos
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite, Split
 
 __all__ = ["InParts", "best_in_parts", "structures", "whole_or_in_parts"]
@@ -68,6 +73,10 @@ class InParts:
     missing_bytes: int  # over the capacity of the device that lacks most
 
     @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        return self.problem.graph.rewrites
+
+    @property
     def rank(self) -> tuple[bool, float]:
         """Least is best: what fits, by its seconds; else by what is missing."""
         return self.missing_bytes > 0, float(self.missing_bytes or self.iteration_s)
@@ -76,6 +85,74 @@ class InParts:
         """Whether this one fits and takes less, or alone fits."""
         better = self.iteration_s < (1 - SLIGHT) * other.iteration_s
         return not self.missing_bytes and (better or other.missing_bytes > 0)
+
+
+@dataclass(eq=False)
+class _Contenders:
+    """What was judged, by its rewrites; seconds of parts are estimated until they are measured.
+
+    Args:
+        problem: of whole operators, with what is known of parts.
+        than_s: what is not faster is of no use.
+    """
+
+    problem: Problem
+    than_s: float
+    judged: dict[tuple[Rewrite, ...], list[InParts]] = field(default_factory=dict)
+    measured: set[tuple[Rewrite, ...]] = field(default_factory=set)
+    known: dict[tuple[Rewrite, ...], Costs] = field(default_factory=dict)  # when they were judged
+
+    @property
+    def leaders(self) -> list[InParts]:
+        """The best of each, best first."""
+        return sorted((min(each, key=_rank) for each in self.judged.values()), key=_rank)
+
+    def judge(
+        self, origin: str, rewrites: tuple[Rewrite, ...], given: Sequence[Placement], listed: bool = False
+    ) -> None:
+        """Simulate placements; `listed`: and those that lists give.
+
+        Raises:
+            RewriteError: the graph cannot be rewritten so.
+        """
+        own, self.known[rewrites] = self.problem.rewritten(rewrites), self.problem.costs
+        several = [*given, *(_listed(own) if listed else ())]
+        some = filter(None, (_judged(origin, own, each) for each in several))
+        self.judged.setdefault(rewrites, []).extend(some)
+        if not self.judged[rewrites]:
+            del self.judged[rewrites]
+
+    def measure(self, count: int) -> None:
+        """Until none of the first so many is estimated that may be of use."""
+        while (first := self._estimated(count)) is not None:
+            self.measured.add(first.rewrites)
+            try:
+                self.problem = self.problem.with_measured_parts(first.rewrites)
+            except ConfigError as refusal:
+                log.info("no %s: %s", first.origin, refusal)
+                del self.judged[first.rewrites]
+                continue
+            if self.problem.costs is self.known[first.rewrites]:
+                continue
+            before = self.judged.pop(first.rewrites)
+            self.judge(first.origin, first.rewrites, [each.placement for each in before], listed=True)
+            now = min(self.judged[first.rewrites], key=_rank)
+            log.info(
+                "%s: %.4g ms with the operators in parts measured, %.4g ms estimated",
+                first.origin,
+                1e3 * now.iteration_s,
+                1e3 * first.iteration_s,
+            )
+
+    def _estimated(self, count: int) -> InParts | None:
+        if self.problem.meter is None:
+            return None
+        near = [each for each in self.leaders[:count] if each.rank < (False, (1 - SLIGHT) * self.than_s)]
+        return next((each for each in near if each.rewrites not in self.measured), None)
+
+
+def _rank(each: InParts) -> tuple[bool, float]:
+    return each.rank
 
 
 def whole_or_in_parts(
@@ -90,9 +167,7 @@ def whole_or_in_parts(
 
     Raises:
         InfeasibleError: that of whole operators, where nothing in parts fits either.
-        RewriteError: the graph's nodes are no operators (`require_operators`).
     """
-    rewrite.require_operators(problem.graph)
     loading = Search(problem, starts, deadline, (), "auto")
     loading.compile()
     now, deadline = time.perf_counter(), loading.deadline
@@ -102,7 +177,8 @@ def whole_or_in_parts(
         told = _judged("whole operators", problem, _placed(problem.graph, whole))
     except InfeasibleError as error:
         refusal = error
-    parts = best_in_parts(problem, starts, deadline)
+    than_s = inf if told is None or told.missing_bytes else told.iteration_s
+    parts = best_in_parts(problem, starts, deadline, than_s)
     if parts is None and whole is None:
         assert refusal is not None
         raise refusal
@@ -118,40 +194,42 @@ def whole_or_in_parts(
         status="feasible",
         objective_s=parts.iteration_s,
         notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s},
-        rewrites=parts.problem.graph.rewrites,
+        rewrites=parts.rewrites,
     )
 
 
-def best_in_parts(problem: Problem, starts: int, deadline: float) -> InParts | None:
-    """The best found that fits; until `deadline` on ``time.perf_counter``.
+def best_in_parts(problem: Problem, starts: int, deadline: float, than_s: float = inf) -> InParts | None:
+    """The best found that fits; until `deadline` on ``time.perf_counter``, later by what measuring takes.
 
     Args:
         problem: of whole operators, with an `evaluate`; what is known may be of operators in parts.
+        than_s: what takes longer is of no use: its parts are not measured.
     """
-    began = time.perf_counter()
-    judged: list[InParts] = []
+    began, metered_s = time.perf_counter(), problem.metered_s()
+    contenders = _Contenders(replace(problem, improved=None), than_s)
 
     def until(part: float) -> float:
         """When that part of the time has passed; all, as long as nothing fits."""
-        part = part if any(not each.missing_bytes for each in judged) else 1.0
+        part = part if any(not each.missing_bytes for each in contenders.leaders) else 1.0
         return began + part * (deadline - began)
 
     for origin, rewrites, placement in _asked(problem, until):
         try:
-            own = replace(problem, improved=None).rewritten(rewrites)
+            first = placement or _side_by_side(rewrite.applied(problem.graph, rewrites), problem.cluster)
+            contenders.judge(origin, rewrites, [first], listed=placement is None)
         except RewriteError as refusal:
             log.debug("auto: no %s: %s", origin, refusal)
-            continue
-        given = [placement] if placement is not None else [_side_by_side(own), *_listed(own)]
-        judged += filter(None, (_judged(origin, own, each) for each in given))
-    leaders: dict[tuple[Rewrite, ...], InParts] = {}
-    for each in sorted(judged, key=lambda each: each.rank):
-        leaders.setdefault(each.problem.graph.rewrites, each)
-    answers, few = list(leaders.values()), list(leaders.values())[:ANNEALED]
+    contenders.measure(ANNEALED)
+    deadline += problem.metered_s() - metered_s
+    few = contenders.leaders[:ANNEALED]
     for i, each in enumerate(few):
         now = time.perf_counter()
-        answers += _annealed(each, starts, now + (deadline - now) / (len(few) - i)) if now < deadline else []
-    return min((each for each in answers if not each.missing_bytes), key=lambda each: each.rank, default=None)
+        if now < deadline:
+            contenders.judged[each.rewrites] += _annealed(
+                each, starts, now + (deadline - now) / (len(few) - i)
+            )
+    contenders.measure(1)
+    return next((each for each in contenders.leaders if not each.missing_bytes), None)
 
 
 def structures(problem: Problem) -> Iterator[StructureInParts]:
@@ -219,9 +297,9 @@ def _speeds(problem: Problem) -> tuple[float, ...]:
     return tuple(slowest / seconds[device.kind] for device in problem.cluster.devices)
 
 
-def _side_by_side(problem: Problem) -> Placement:
+def _side_by_side(graph: Graph, cluster: Cluster) -> Placement:
     """Part j of every operator, with all that must be beside it, on device j; all else on the first."""
-    graph, devices = problem.graph, problem.cluster.devices
+    devices = cluster.devices
     device_of = dict.fromkeys(graph.nodes, devices[0].name)
     for name, number in _numbered(graph).items():
         device_of[name] = devices[number % len(devices)].name

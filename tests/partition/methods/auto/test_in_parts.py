@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from netsplit.cluster.cluster import Link
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph import Graph, capture
-from netsplit.partition import Auto, Placement, Problem, SolverReport
+from netsplit.partition import Auto, OsDpos, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.auto.in_parts import structures
@@ -20,8 +21,9 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import AsyncOneFOneB
-from netsplit.rewrite import CopyWeights, Split, applied, replicate
+from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate
 from tests.builders import cpus
+from tests.partition.meters import SlowParts
 
 pytestmark = pytest.mark.usefixtures("few_moves")
 SEARCH = Auto(time_limit_s=3.0, starts=2)
@@ -152,6 +154,53 @@ def test_other_objectives_are_of_whole_operators() -> None:
     assert IN_PARTS.partition(problem_of(1.0, objective="max_load")).rewrites == ()
     with pytest.raises(InfeasibleError, match="auto finds no placement"):
         IN_PARTS.partition(problem_of(1.0, 4096, objective="max_load"))
+
+
+def test_parts_are_measured_before_they_win() -> None:
+    """Three times what is estimated of them is more than whole operators take."""
+    meter, problem = SlowParts.on(problem_of(1.0), lambda rewrites: 3.0)
+    plan = decide(problem, IN_PARTS)
+    assert plan.placement.rewrites == ()
+    assert plan.objective_s == pytest.approx(decide(problem_of(1.0), SEARCH).objective_s)
+    assert len(set(meter.asked)) == len(meter.asked) > 1, "the next ones were measured, too"
+    assert plan.problem.meter is None
+
+
+def test_the_next_parts_are_taken_where_the_best_turn_out_slow() -> None:
+    estimated = decide(problem_of(1.0), IN_PARTS)
+
+    def times(rewrites: tuple[Rewrite, ...]) -> float:
+        return 3.0 if rewrites == estimated.placement.rewrites else 1.0
+
+    meter, problem = SlowParts.on(problem_of(1.0), times)
+    plan = decide(problem, IN_PARTS)
+    assert plan.placement.rewrites not in ((), estimated.placement.rewrites)
+    assert plan.placement.rewrites in meter.asked
+    assert plan.objective_s < decide(problem_of(1.0), SEARCH).objective_s
+    assert plan.placement.report.objective == pytest.approx(plan.objective_s), "nothing was estimated"
+
+
+def test_what_cannot_win_is_not_measured() -> None:
+    problem = problem_of(1e-7)
+    links = dict.fromkeys(problem.cluster.links, Link(1.0, 1e-9))
+    problem = problem.moved_to(problem.cluster.with_links(links), problem.costs)
+    meter, problem = SlowParts.on(problem, lambda rewrites: 1.0)
+    assert decide(problem, IN_PARTS).placement.rewrites == ()
+    assert meter.asked == []
+
+
+def test_who_may_cut_operators() -> None:
+    problem = problem_of(1.0)
+    assert OsDpos().cuts_operators(problem)
+    assert IN_PARTS.cuts_operators(problem)
+    alone = replace(problem.cluster, devices=problem.cluster.devices[:1])
+    for other in (
+        replace(problem, cluster=alone),
+        replace(problem, evaluate=None),
+        problem_of(1.0, objective="max_load"),
+    ):
+        assert not IN_PARTS.cuts_operators(other)
+    assert not SEARCH.cuts_operators(problem)
 
 
 def test_a_switch_is_true_or_false() -> None:
