@@ -124,7 +124,7 @@ def test_a_program_for_other_shapes_that_would_train_wrong_is_refused(
 
     with monkeypatch.context() as patch:
         patch.setattr("netsplit.planning.simulated.compile_orders", compiled)
-        with pytest.raises(NetSplitError, match="gradient of variable .* is sent 0 times"):
+        with pytest.raises(NetSplitError, match=r"gradient of variable .* is sent 0 times"):
             programs.training(batch)
     assert programs.training(batch).transfers
 
