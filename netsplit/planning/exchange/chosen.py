@@ -57,8 +57,10 @@ def with_exchanges(problem: Problem, placement: Placement) -> Placement:
     possible = [
         each for each in _broadcasts(problem, placement) if asked == "broadcast" or _gains(each, problem)
     ]
-    if asked == "broadcast" or not possible:
-        return replace(placement, exchanges=tuple(possible))
+    if asked == "broadcast":
+        return _whole_or_in_chunks(compiler, placement, possible)
+    if not possible:
+        return placement
     return _chosen(problem, compiler, placement, possible)
 
 
@@ -173,6 +175,20 @@ def _gains(exchange: Exchange, problem: Problem) -> bool:
     """Whether a NIC passes less of it than if its home sent it to each."""
     home = exchange.hops[0][0]
     return sum(bool(problem.cluster.way(home, q)) for _, q in exchange.hops) > 1
+
+
+def _whole_or_in_chunks(compiler: Simulated, placement: Placement, possible: Sequence[Exchange]) -> Placement:
+    """All of them: whole, or in chunks where that is simulated to be shorter."""
+    whole = replace(placement, exchanges=tuple(replace(each, chunks=1) for each in possible))
+    in_chunks = replace(placement, exchanges=tuple(possible))
+    if whole == in_chunks:
+        return whole
+    return min((whole, in_chunks), key=lambda each: _seconds(compiler, each))
+
+
+def _seconds(compiler: Simulated, placement: Placement) -> float:
+    program = compiler.whole_microbatches(placement)
+    return simulate(program, compiler.cluster, compiler.costs, peaks=False).iteration_s
 
 
 def _chosen(
