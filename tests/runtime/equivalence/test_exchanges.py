@@ -283,6 +283,22 @@ def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
     assert_same(trained, plain("fan", 2, 3, clip_norm=0.05))
 
 
+@pytest.mark.slow
+@settings(PATIENT, max_examples=tried(6))
+@given(data=st.data())
+def test_any_way_of_handing_on_trains_the_same_on_workers(pools: Pools, data: st.DataObject) -> None:
+    case = CASES[data.draw(st.sampled_from(("tied", "fan", "u_shape", "attention")), label="case")]
+    schedule = SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)), label="schedule")]
+    graph = captured_for(case, schedule)
+    device_of, priority = scattered(data, graph, DEVICES)
+    exchanges = data.draw(trees(graph, device_of), label="exchanges")
+    program = compiled(graph, (device_of, priority), DEVICES, schedule, exchanges=exchanges)
+    gloo = data.draw(st.booleans(), label="gloo")
+    with by_gloo(pools(DEVICES)) if gloo else nullcontext(pools(DEVICES)) as pool:
+        trained = on_workers(program, case, batches_of(case), pool)
+    assert_same(trained, plain(case.name, schedule.microbatch_size(8)))
+
+
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_a_batch_that_fails_is_as_if_it_had_not_been(pools: Pools, chunks: int) -> None:
     """What was to be handed on is handed on as zeros: nobody waits in vain."""
