@@ -26,11 +26,11 @@ class Agents:
     """torchrun agents, one on each host, started whenever a controller asks for them.
 
     Args:
-        devices: of `a` and of `b`.
+        devices: of `a`, of `b`, and so on.
         folder: for what they print.
     """
 
-    def __init__(self, hosts: TwoHosts, devices: tuple[int, int], folder: Path) -> None:
+    def __init__(self, hosts: TwoHosts, devices: tuple[int, ...], folder: Path) -> None:
         self.hosts = hosts
         self.devices = devices
         self.folder = folder
@@ -44,11 +44,15 @@ class Agents:
         return own | {"GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONUNBUFFERED": "1"}
 
     def start(self, told: str) -> None:
-        """The command that the controller printed, on both hosts; nothing where `told` has none."""
+        """The command that the controller printed, on every host; nothing where `told` has none."""
         if (printed := _PRINTED.search(told)) is None:
             return
-        for host, count in zip((self.hosts.a, self.hosts.b), self.devices, strict=True):
-            words = printed[1].replace("nnodes=...", "nnodes=2").replace("node=...", f"node={count}")
+        for host, count in zip(self.hosts.all, self.devices, strict=True):
+            words = (
+                printed[1]
+                .replace("nnodes=...", f"nnodes={len(self.devices)}")
+                .replace("node=...", f"node={count}")
+            )
             self._start(host, [sys.executable, "-m", "torch.distributed.run", *shlex.split(words)])
 
     def said(self) -> str:

@@ -21,24 +21,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, ClassVar, Self
 
 import psutil
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["CARRIED", "INTERFACE", "Host", "TwoHosts", "missing"]
+__all__ = ["CARRIED", "INTERFACE", "FourHosts", "Host", "TwoHosts", "missing"]
 
 INTERFACE = "eth0"
 CARRIED = 1448 / 1514
 """Of a link's bytes those that TCP carries in full frames."""
 
-_ADDRESSES = {"a": "10.77.0.1", "b": "10.77.0.2"}
+_ADDRESSES = {name: f"10.77.0.{n}" for n, name in enumerate("abcd", 1)}
 _TABLE = "".join(f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **_ADDRESSES}.items())
 _BURST_BYTES = (
     3_100  # that may pass at once after a pause: two full frames; of one, timers make the rate 7 % less
 )
 _QUEUE_S = 0.2  # of sent bytes that an end keeps before it drops some
+_BRIDGE = "bridge"
 _CALLERS = ("net", "uts")  # that a thread may enter alone
 _KEEPER = """
 set -e
@@ -55,7 +56,7 @@ exec cat
 
 @dataclass(frozen=True)
 class Host:
-    """One of the two: its name in its own table of names, and its address on the link."""
+    """One of them: its name in its own table of names, and its address on the link."""
 
     name: str
     address: str
@@ -108,11 +109,14 @@ class TwoHosts:
         NetSplitError: this machine does not let the process have them; says what is missing.
     """
 
+    names: ClassVar = ("a", "b")
+
     def __init__(self, rate_mbit: float) -> None:
         self.rate_mbit = rate_mbit
         self._opened = ExitStack()
         try:
-            self.a, self.b = (self._host(name) for name in _ADDRESSES)
+            self.all = [self._host(name) for name in self.names]
+            self.a, self.b = self.all[:2]
             self._join()
             self.shape(rate_mbit)
         except BaseException:
@@ -135,8 +139,8 @@ class TwoHosts:
             "latency",
             f"{1e3 * _QUEUE_S:g}ms",
         ]
-        for host in (self.a, self.b):
-            _called([*_within(host), "tc", "qdisc", "replace", "dev", INTERFACE, "root", "tbf", *shaped])
+        for host, end in self._ends():
+            _called([*_within(host), "tc", "qdisc", "replace", "dev", end, "root", "tbf", *shaped])
 
     def pull(self) -> None:
         """The cable: from now on neither host reaches the other, and nobody tells them."""
@@ -170,15 +174,46 @@ class TwoHosts:
         if outer.stdout.readline() != "\n":
             raise NetSplitError(f"no host of its own can be had here: {outer.stderr.readline().strip()}.")
         (keeper,) = psutil.Process(outer.pid).children()
-        return Host(name, _ADDRESSES[name], keeper)
+        return Host(name, _ADDRESSES.get(name, ""), keeper)
 
     def _join(self) -> None:
-        end = ["name", INTERFACE, "netns"]
-        pair = ["type", "veth", "peer", *end, str(self.b.keeper.pid)]
-        _called(["ip", "link", "add", *end, str(self.a.keeper.pid), *pair])
-        for host in (self.a, self.b):
+        self._cable(self.a, self.b, INTERFACE)
+        self._go_up()
+
+    def _ends(self) -> list[tuple[Host, str]]:
+        """Of the links that are shaped: on which host, and its name there."""
+        return [(host, INTERFACE) for host in self.all]
+
+    def _cable(self, host: Host, other: Host, there: str) -> None:
+        """From the interface of a host to one of that name on another."""
+        end = ["name", INTERFACE, "netns", str(host.keeper.pid)]
+        pair = ["type", "veth", "peer", "name", there, "netns", str(other.keeper.pid)]
+        _called(["ip", "link", "add", *end, *pair])
+
+    def _go_up(self) -> None:
+        for host in self.all:
             _called([*_within(host), "ip", "address", "add", f"{host.address}/24", "dev", INTERFACE])
             _called([*_within(host), "ip", "link", "set", INTERFACE, "up"])
+
+
+class FourHosts(TwoHosts):
+    """Hosts `a` to `d`, each with a link of that rate to a switch between them, in both directions."""
+
+    names: ClassVar = tuple(_ADDRESSES)
+
+    def _join(self) -> None:
+        self.switch = self._host("switch")
+        inside = [*_within(self.switch), "ip", "link"]
+        _called([*inside, "add", _BRIDGE, "type", "bridge"])
+        for host in self.all:
+            self._cable(host, self.switch, host.name)
+            _called([*inside, "set", "dev", host.name, "master", _BRIDGE])
+        for name in (_BRIDGE, *self.names):
+            _called([*inside, "set", "dev", name, "up"])
+        self._go_up()
+
+    def _ends(self) -> list[tuple[Host, str]]:
+        return [*super()._ends(), *((self.switch, host.name) for host in self.all)]
 
 
 def missing() -> str:

@@ -2,6 +2,8 @@
 
     send_receive   p ─► q0, p ─► q1, p ─► q2        its home sends it to each
     broadcast      p ─► q0 ─► q1 ─► q2              who has it hands it on; gradients come back added up
+    in chunks      p ═0═► q0 ═0═► q1                chunk 0 goes on while chunk 1 is coming, both ways
+                   p ═1═► q0
 
 Where devices are behind the NICs of hosts, a chain passes each of them once, in both directions (Zhuang et
 al., AlpaComm, section 3.1: `reshard` plans such chains for tensors outside programs).
@@ -24,10 +26,12 @@ class Exchange:
     """The hops of a variable, from a device that has it to one that reads it; by homes, not replicas.
 
     A hop's source is the variable's home, or the destination of an earlier hop. Gradients go the other way.
+    On every hop it goes in so many `chunks`, at most one an element.
     """
 
     variable: str
     hops: tuple[tuple[str, str], ...]
+    chunks: int = 1
 
     @property
     def source_of(self) -> dict[str, str]:
@@ -42,10 +46,12 @@ class Exchange:
     def from_dict(cls, values: Any) -> Exchange:
         """What `to_dict` made; raises KeyError, TypeError or ValueError for anything else."""
         hops = tuple((str(source), str(destination)) for source, destination in values["hops"])
-        return cls(str(values["variable"]), hops)
+        return cls(str(values["variable"]), hops, int(values.get("chunks", 1)))
 
     def wrong(self, home: str, readers: Sequence[str]) -> str:
         """Why these are no hops from a variable's home to all others that read it; empty where they are."""
+        if self.chunks < 1:
+            return f"it goes in {self.chunks} chunks"
         having = {home}
         for source, destination in self.hops:
             if source not in having:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
+from itertools import pairwise
 
 from netsplit.graph.ir import INITIALIZER
 from netsplit.graph.operators import is_here, written_storages
@@ -35,6 +36,7 @@ class TimelineIndex:
     segment_of: dict[str, int] = field(default_factory=dict)
     spans: dict[Computation, list[Event]] = field(default_factory=dict)
     sends: dict[Copy, list[Event]] = field(default_factory=dict)
+    _messages: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.problem.graph
@@ -45,6 +47,7 @@ class TimelineIndex:
             name for name, node in graph.nodes.items() if any(k in requires_backward for k in node.outputs)
         }
         self.microbatches = range(self.program.microbatches)
+        self._chunks = {each.variable: each.chunks for each in self.placement.exchanges}
         self.replicas = {s.device: s.replicas for s in self.program.segments if s.replicas}
         self.turns = {s.device: s.turns for s in self.program.segments if s.turns}
         self.update = {
@@ -129,7 +132,7 @@ class TimelineIndex:
         for e in self.timeline.events:
             if e.device not in self.kind_of:
                 yield f"The {shown(e)} is on '{e.device}', which is no device of the cluster."
-            if not (isfinite(e.start_s) and isfinite(e.end_s) and 0 <= e.start_s <= e.end_s):
+            if not (math.isfinite(e.start_s) and math.isfinite(e.end_s) and 0 <= e.start_s <= e.end_s):
                 yield f"The {shown(e)} spans {e.start_s} s to {e.end_s} s."
 
     def sort(self) -> Iterator[str]:
@@ -155,9 +158,20 @@ class TimelineIndex:
                 home = e.peer if gradient else e.device
                 if graph.variables[k].producer is None or home != self._has_it_from(k, copy, e.microbatch):
                     yield f"The {shown(e)} is from '{e.device}' to '{e.peer}', but '{k}' does not go so."
-                if e.nbytes != graph.variables[k].nbytes:
+                if e.nbytes not in self.messages_of(k):
                     yield f"The {shown(e)} has {e.nbytes} bytes of the {graph.variables[k].nbytes} of '{k}'."
                 self.sends.setdefault((k, copy, e.microbatch, gradient), []).append(e)
+
+    def messages_of(self, k: str) -> tuple[int, ...]:
+        """Bytes of what a variable goes in, on each of its ways: its chunks, as even as elements allow."""
+        if k not in self._messages:
+            variable = self.problem.graph.variables[k]
+            elements = math.prod(variable.shape)
+            chunks = max(min(self._chunks.get(k, 1), elements), 1)
+            one = variable.nbytes // elements if elements else 0
+            ends = [elements * n // chunks * one for n in range(chunks + 1)]
+            self._messages[k] = tuple(end - start for start, end in pairwise(ends))
+        return self._messages[k]
 
     @cached_property
     def handed_on(self) -> dict[tuple[str, str], str]:

@@ -263,6 +263,8 @@ def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
         if variable is None or variable.producer is None or k in known:
             yield f"The exchange of '{k}' is of nothing that a node makes, or is the second of it."
             continue
+        if exchange.chunks < 1:
+            yield f"The exchange of '{k}' is in {exchange.chunks} chunks."
         known.add(k)
         having = {placement.device_of[variable.producer]}
         reading = {placement.device_of[name] for name in variable.consumers} - having

@@ -137,7 +137,11 @@ class _SecondsCheck:
             device: max(costs.instruction_s, costs.message_overhead_s) for device, costs in each_of.items()
         }
         overhead = max(
-            (len(each) * own[device] for device, each in self.index.program.instructions.items()), default=0.0
+            (
+                sum(getattr(ins, "chunks", 1) for ins in each) * own[device]
+                for device, each in self.index.program.instructions.items()
+            ),
+            default=0.0,
         )
         seconds = self.index.timeline.iteration_s
         if not last - self.index.slack_s <= seconds <= last + overhead + self.index.slack_s:

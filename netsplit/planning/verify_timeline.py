@@ -138,6 +138,9 @@ class _OrderCheck:
         for key, events in self.index.sends.items():
             if key not in expected:
                 yield f"Nothing needs the {shown(events[0])} from '{events[0].device}' to '{events[0].peer}'."
+            messages = self.index.messages_of(key[0])
+            if [e.nbytes for e in _in_turn(events)] != [*messages] * (len(events) // len(messages)):
+                yield f"The {shown(events[0])} is not all of it, from its first chunk to its last."
 
     def _trained(self, k: str, device: str) -> bool:
         """Whether a device, or one that it hands a variable on to, has a gradient of it."""
@@ -159,7 +162,7 @@ class _OrderCheck:
         for q in dict.fromkeys(self.index.on(other, i) for i in self.index.microbatches):
             own = [i for i in self.index.microbatches if self.index.on(other, i) == q]
             for back, least, most in ((False, 1, 1), (True, needed and returns, returns)):
-                count = sum(len(self.index.sends.get((k, q, i, back), [])) for i in own)
+                count = sum(self._count((k, q, i, back)) for i in own)
                 if not least <= count <= most:
                     what = f"gradient of variable '{k}'" if back else f"variable '{k}'"
                     ways = f"back from '{q}'" if back else f"to '{q}'"
@@ -167,10 +170,14 @@ class _OrderCheck:
 
     def _times(self, k: str, p: str, q: str, i: int, *, gradient: bool, needed: bool) -> Iterator[str]:
         """Once; a gradient that no node needs may be left out (a segment may yet pass one on)."""
-        count = len(self.index.sends.get((k, p if gradient else q, i, gradient), []))
+        count = self._count((k, p if gradient else q, i, gradient))
         if count > 1 or count < needed:
             what = f"gradient of variable '{k}'" if gradient else f"variable '{k}'"
             yield f"The {what} of micro-batch {i} is sent {count} times from '{p}' to '{q}' instead of once."
+
+    def _count(self, copy: Copy) -> int:
+        """How often it is sent, begun or whole."""
+        return -(-len(self.index.sends.get(copy, ())) // len(self.index.messages_of(copy[0])))
 
     def order(self) -> Iterator[str]:
         """Nothing is read before it was made and, where it comes from elsewhere, received."""
@@ -267,15 +274,16 @@ class _OrderCheck:
                         yield from self._between(("backward", t, i), send, ("backward", s, j))
 
     def _handed_on(self, i: int) -> Iterator[str]:
-        """Nobody hands on a value before it has it, nor a gradient before those that are added to it."""
+        """Nobody hands a chunk of a value on before it has it, nor of a gradient before those added to it."""
         for (k, r), q in self.index.handed_on.items():
             batches = self.index.microbatches if k in self.index.lasting else (i,)
             for back in (False, True):
                 first, then = (r, q) if back else (q, r)
                 for j in batches:
-                    for a in self.index.sends.get((k, self.index.on(first, j), j, back), []):
-                        for b in self.index.sends.get((k, self.index.on(then, i), i, back), []):
-                            yield from self._precedes(a, b)
+                    before = self.index.sends.get((k, self.index.on(first, j), j, back), [])
+                    after = self.index.sends.get((k, self.index.on(then, i), i, back), [])
+                    for a, b in zip(_in_turn(before), _in_turn(after), strict=False):
+                        yield from self._precedes(a, b)
 
     def _between(self, before: Computation, send: Event, after: Computation) -> Iterator[str]:
         for e in self.index.spans.get(before, []):
@@ -291,6 +299,11 @@ class _OrderCheck:
     def _precedes(self, a: Event, b: Event) -> Iterator[str]:
         if b.start_s < a.end_s - self.index.slack_s:
             yield f"The {shown(b)} begins at {b.start_s:.9g} s, before the {shown(a)} ends: {a.end_s:.9g} s."
+
+
+def _in_turn(sends: list[Event]) -> list[Event]:
+    """Chunks of a variable on one way, the first one first."""
+    return sorted(sends, key=lambda e: (e.start_s, e.end_s))
 
 
 def _step_number(e: Event) -> int:

@@ -187,6 +187,7 @@ class _Compiler:
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
+        self.chunks = {each.variable: each.chunks for each in self.exchanges}
         self.order: list[str] = []
         self.tag = 0
         self.segments = self.parts.segments
@@ -369,10 +370,10 @@ class _Compiler:
     def _transfer(self, copy: str, k: str, i: int, p: str, q: str, *, gradient: bool) -> None:
         read = self.graph.nodes[copy].inputs[0]
         shared: dict[str, Any] = {"variable": copy, "source": k, "microbatch": i, "gradient": gradient}
-        shared["via"] = "" if read == k else read
+        shared["via"], shared["chunks"] = "" if read == k else read, self.chunks.get(k, 1)
         self._emit(p, Send(peer=q, tag=self.tag, **shared))
         self._emit(q, Recv(peer=p, tag=self.tag, **shared))
-        self.tag += 1
+        self.tag += shared["chunks"]
 
     def _emit(self, device: str, instruction: Instruction) -> None:
         self.lists[device].append(instruction)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Literal, TypeAlias
 
-from netsplit.graph.ir import TRANSFER, Graph
+from netsplit.graph.ir import TRANSFER, Graph, Variable, dtype_bytes
 from netsplit.partition.base import device_in_turn
 from netsplit.partition.exchange import Exchange
+from netsplit.reshard.hops import chunks_of
 
 __all__ = [
     "Backward",
@@ -28,6 +30,7 @@ __all__ = [
     "Step",
     "copies_of",
     "origin",
+    "sizes_of",
 ]
 
 BackwardPart = Literal["whole", "input", "weight"]
@@ -96,6 +99,7 @@ class _Transfer:
     gradient: bool  # False: the value from p to q; True: its gradient from q to p
     tag: int  # unique in the program; rises along the program's one global order
     via: str = ""  # the copy "k@p" on the device between which hands on value and gradient; empty: k itself
+    chunks: int = 1  # in which it goes; the tags of all but the first follow upon `tag`
 
     @property
     def read(self) -> str:
@@ -248,6 +252,10 @@ class Program:
             for i in self._returned.get((copy, None if copy in self.lasting else send.microbatch), ())
         )
 
+    def sizes(self, transfer: Send | Recv) -> tuple[int, ...]:
+        """Bytes of each message of a transfer: of the whole, or of every chunk."""
+        return sizes_of(self.graph.variables[transfer.source], transfer.chunks)
+
     @cached_property
     def _returned(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
         """(copy, micro-batch; None of one that lasts) -> the micro-batches under which its gradient goes."""
@@ -336,6 +344,14 @@ class Program:
             lines.append(f"{device}:")
             lines += [f"  {n:4d} {ins}" for n, ins in enumerate(self.instructions[device])]
         return "\n".join(lines)
+
+
+def sizes_of(variable: Variable, chunks: int) -> tuple[int, ...]:
+    """Bytes of each message of a variable that goes in so many chunks."""
+    if chunks == 1:
+        return (variable.nbytes,)
+    one = dtype_bytes(variable.dtype)
+    return tuple(len(part) * one for part in chunks_of(prod(variable.shape), chunks))
 
 
 def copies_of(graph: Graph, k: str) -> tuple[str, ...]:

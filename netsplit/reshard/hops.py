@@ -20,7 +20,7 @@ from typing import Protocol
 from netsplit.errors import ReshardError
 from netsplit.reshard.layout import DeviceName
 
-__all__ = ["STRATEGIES", "Hop", "Strategy", "strategy_named", "times_sent"]
+__all__ = ["STRATEGIES", "Hop", "Strategy", "chunks_of", "strategy_named", "times_sent"]
 
 Groups = Sequence[Sequence[DeviceName]]
 
@@ -155,6 +155,11 @@ def times_sent(strategy: str, hosts: int, receivers: int) -> float:
             return 2.0 - 1.0 / receivers if hosts > 1 else 1.0
         case _:
             return 1.0
+
+
+def chunks_of(elements: int, n: int) -> tuple[range, ...]:
+    """The elements of each chunk of a tensor that goes in so many, none of them empty but an only one."""
+    return tuple(filter(None, _parts(elements, n))) or (range(0),)
 
 
 def _parts(elements: int, n: int) -> list[range]:

@@ -23,7 +23,7 @@ from netsplit.reshard.orders import AUTO_ORDERS, order_named
 from netsplit.reshard.tasks import UnitTask, by_hosts, divided, inside_apart, unit_tasks
 from netsplit.reshard.timing import hop_times
 
-__all__ = ["ReshardPlan", "host_tasks", "plan_reshard"]
+__all__ = ["ReshardPlan", "best_chunks", "host_tasks", "plan_reshard"]
 
 _AT_BOUND = 1.0 + 1e-9
 _NEAR_BOUND = 1.05
@@ -226,12 +226,12 @@ def _all_hops(
         if task.receivers:
             groups = list(by_hosts(task.receivers, network).values())
             chain = [sender, *(device for group in groups for device in group)]
-            k = chunks or _best_chunks(task.elements * itemsize, chain, network)
+            k = chunks or best_chunks(task.elements * itemsize, chain, network)
             hops += build(index, task.elements, sender, groups, k, len(hops))
     return hops
 
 
-def _best_chunks(nbytes: int, chain: Sequence[DeviceName], network: Network) -> int:
+def best_chunks(nbytes: int, chain: Sequence[DeviceName], network: Network) -> int:
     """K of the least K latency + t + D / K: D, in seconds, is the slice's way from the first receiver on."""
     latency_s = network.seconds(0, *chain[:2])
     way_s = sum(network.seconds(nbytes, *pair) - network.seconds(0, *pair) for pair in pairwise(chain[1:]))

@@ -17,6 +17,7 @@ from netsplit.graph.random_draws import DrawKey
 from netsplit.program.instructions import Backward, Forward, Recv, Send
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
+from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.values import IterationValues, Key
 
 __all__ = ["Attempt"]
@@ -87,8 +88,8 @@ class Attempt:
             sending=had.sending,
             watched=had.watched,
         )
-        for send in had.held_back:
-            self._send_nothing(send)
+        for held in had.held_back:
+            self._send_nothing(held.send, held.begun)
         for index in range(start, executor.computing):
             instruction = executor.instructions[index]
             executor.recorder.at(index)
@@ -100,14 +101,14 @@ class Attempt:
                 executor.receive(instruction)
             executor.let_go(index)
 
-    def _send_nothing(self, send: Send) -> None:
-        """Zeros, once what they would have been made of has come."""
+    def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
+        """Zeros for what was not begun, once what they would have been made of has come."""
         executor, arriving = self.executor, self.executor.state.arriving
         for key in executor.handed_on.get(send.tag, ()):
             if key in arriving:
                 recv, handle = arriving.pop(key)
                 executor.wait(send, recv, handle)
-        executor.carry(send, executor.empty_like(send.source, send.microbatch).zero_())
+        executor.carry(send, executor.empty_like(send.source, send.microbatch).zero_(), begun)
 
     def _take(self, ins: Forward | Backward) -> None:
         """Wait for what the instruction would have read of other devices, and forget it."""

@@ -10,21 +10,18 @@ its own; gradients are handed from segment to segment as the program says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from netsplit.errors import WorkerError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
-from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import DrawKey, drawing
-from netsplit.program.acknowledge import HELD_BYTES, acknowledged
+from netsplit.program.acknowledge import acknowledged
 from netsplit.program.instructions import (
     Backward,
     Forward,
@@ -36,7 +33,6 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.faults.undo import Before
@@ -44,7 +40,8 @@ from netsplit.runtime.offload.saved_tensors import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
-from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
+from netsplit.runtime.transport.handing_on import HandingOn
+from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
     Context,
     IterationValues,
@@ -53,18 +50,15 @@ from netsplit.runtime.values import (
     last_read,
     places_of_copies,
     readers_of,
-    way_of,
 )
 from netsplit.runtime.versions import versions_of
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Executor"]
 
-T = TypeVar("T")
-
 
 @dataclass(eq=False)
-class Executor:
+class Executor(HandingOn):
     """Executes the instructions of one device.
 
     Args:
@@ -195,22 +189,12 @@ class Executor:
         self.recorder.end()
         return outputs
 
-    def await_sends(self) -> None:
-        """Until others have all that was sent to them."""
-        self.hand_on(wait=True)
-        for send, handle in self.state.sending.values():
-            self.wait(send, send, handle)
-
     def abandon(self) -> None:
         """Forget an iteration in which no device has stepped; buffers and gradients are as before it."""
         self.state, self.summing = IterationValues([]), None
         if self.before is not None:
             self.before.restore(self.share)
             self.before = None
-
-    def _graph(self, i: int) -> Graph:
-        tail = self.program.tail
-        return self.program.graph if tail is None or i < self.program.microbatches - 1 else tail
 
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
@@ -358,69 +342,6 @@ class Executor:
             return torch.full_like(output, self.state.fractions[i] * self.share.loss_factor)
         return self.state.total_gradient(k, i)
 
-    def send(self, ins: Send) -> None:
-        if ins.tag in self.handed_on:
-            self.state.held_back.append(ins)
-            self.hand_on()
-            return
-        if self.torch_device.type == "cuda" and any(each.peer == ins.peer for each in self.state.held_back):
-            self.hand_on(wait=True)  # NCCL keeps to the order of both ends
-        self._send(ins)
-
-    def hand_on(self, wait: bool = False) -> None:
-        """Send what was held back until it had come to this device; all of it, if need be after a wait.
-
-        Whatever another device needs for what is waited for next was asked for before, in the program's one
-        order, and is handed on first.
-        """
-        behind: set[str] = set()  # peers to whom an earlier one is held back
-        for ins in tuple(self.state.held_back):
-            coming = [key for key in self.handed_on[ins.tag] if key in self.state.arriving]
-            there = ins.peer not in behind and all(self.state.arriving[key][1].done() for key in coming)
-            if not wait and not there:
-                behind.add(ins.peer)
-                continue
-            self.state.held_back.remove(ins)
-            for key in coming:
-                self._take(ins, *key)
-            self._send(ins)
-
-    def _take(self, ins: Send, k: str, i: int, gradient: bool) -> None:
-        """What has come to be handed on."""
-        recv, handle = self.state.arriving.pop((k, i, gradient))
-        tensor = self._waited(ins, recv, handle)
-        if not gradient:
-            self.state.values[k, i] = tensor
-        else:
-            self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
-
-    def _send(self, ins: Send) -> None:
-        i = ins.microbatch
-        if ins.gradient:
-            if ins.variable in self.program.lasting and (own := self.state.sum_of(ins.variable)) is not None:
-                self.state.add_gradient(ins.variable, i, len(self.program.graph), own)
-            total = self.state.total_gradient(ins.variable, i)
-            tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
-        else:
-            tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))
-        self.carry(ins, tensor)
-
-    def carry(self, ins: Send, tensor: Tensor) -> None:
-        """Begin to send this tensor."""
-        self.recorder.sending(ins, tensor.numel() * tensor.element_size())
-        watched = self.program.graph.variables[ins.source].nbytes > HELD_BYTES
-        begin = partial(self.transport.send, tensor, ins.peer, ins.tag, watched)
-        handle = self._carried(ins, ins, begin)
-        self.state.sending[ins.tag] = (ins, handle)
-        if watched:
-            self.state.watched.append(ins.tag)
-
-    def receive(self, ins: Recv) -> None:
-        buffer = self.empty_like(ins.source, ins.microbatch)
-        key = ins.variable, ins.microbatch, ins.gradient
-        begin = partial(self.transport.receive, buffer, ins.peer, ins.tag, key in self.to_hand_on)
-        self.state.arriving[key] = (ins, self._carried(ins, ins, begin))
-
     def _reduce(self, ins: Reduce) -> None:
         with self.recorder.span("reduce", str(ins), -1, self.torch_device):
             self._finish_sum(ins)
@@ -458,55 +379,8 @@ class Executor:
         if self.versions is not None:
             self.versions.after_step()
 
-    @property
-    def limit_s(self) -> float:
-        """Longest wait for one transfer."""
-        return max(self.timeout_s, COMPILING_S) if self.fresh else self.timeout_s
-
-    def wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
-        if self.state.held_back:
-            self.hand_on(wait=not handle.done())
-        return self._waited(ins, transfer, handle)
-
-    def _waited(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
-        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
-        what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
-        i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
-        with self.recorder.wait(transfer.tag, what, i, peer):
-            return self._carried(ins, transfer, lambda: handle.wait(self.limit_s))
-
-    def _carried(self, ins: Instruction, transfer: Send | Recv | Reduce, operation: Callable[[], T]) -> T:
-        """The operation's result; its failure in words."""
-        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
-        try:
-            return operation()
-        except TransportTimeout as error:
-            raise WorkerError(
-                f"device {self.device} waited {self.limit_s:g} s at the {ins} for {way_of(transfer)}"
-            ) from error
-        except TransportLost as error:
-            raise WorkerError(
-                f"device {self.device} lost {peer} at the {ins}, waiting for {way_of(transfer)}"
-            ) from error
-
-    def let_go(self, index: int) -> None:
-        """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
-        self.transport.proceed()
-        if self.state.held_back:
-            self.hand_on()
-        for send in self.acknowledged.get(index, ()):
-            _, handle = self.state.sending.pop(send.tag)
-            self._carried(send, send, partial(handle.wait, self.limit_s))  # it has arrived: no wait
-        watched = self.state.watched
-        while watched and self.state.sending[watched[0]][1].done():
-            del self.state.sending[watched.popleft()]
-
     def _span(self, kind: EventKind, ins: Forward | Backward) -> AbstractContextManager[None]:
         return self.recorder.span(kind, f"segment {ins.segment}", ins.microbatch, self.torch_device)
-
-    def empty_like(self, k: str, i: int) -> Tensor:
-        variable = self._graph(i).variables[k]
-        return torch.empty(variable.shape, dtype=getattr(torch, variable.dtype), device=self.torch_device)
 
 
 def _storage(tensor: Tensor) -> int:

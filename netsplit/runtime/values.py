@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from netsplit.graph.deferral.deferred import WeightGradients
@@ -16,12 +17,14 @@ from netsplit.runtime.transport.handle import Handle
 
 __all__ = [
     "Context",
+    "HeldBack",
     "IterationValues",
     "Key",
     "backwards_of",
     "last_read",
     "places_of_copies",
     "readers_of",
+    "sum_of",
     "way_of",
 ]
 
@@ -37,6 +40,24 @@ class Context:
     weights: dict[str, Tensor] | None = None  # the version that the forward used, where there are several
     snapshot: Snapshot | None = None
     deferred: WeightGradients | None = None
+
+
+@dataclass(eq=False)
+class HeldBack:
+    """A send that waits for what it hands on: chunk by chunk, where it goes so."""
+
+    send: Send
+    keys: tuple[tuple[str, int, bool], ...]  # of what must have come; see `Program.handed_on`
+    begun: list[Handle] = field(default_factory=list)  # of its messages
+    terms: list[list[Tensor]] = field(default_factory=list)  # what it hands on the sum of, chunk by chunk
+    total: list[Tensor] = field(default_factory=list)  # that sum, where there are several terms
+
+    def chunk(self, number: int) -> Tensor:
+        """One of the sum, added up as `sum_of` does; of terms that have come so far."""
+        first, *others = (term[number] for term in self.terms)
+        for other in others:
+            first = torch.add(first, other, out=self.total[number])
+        return first
 
 
 @dataclass
@@ -55,7 +76,7 @@ class IterationValues:
     """Gradients of what lasts, over the micro-batches; True: in a tensor of their own."""
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
-    held_back: list[Send] = field(default_factory=list)  # until what they hand on has come
+    held_back: list[HeldBack] = field(default_factory=list)
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:
@@ -89,11 +110,20 @@ class IterationValues:
 
     def total_gradient(self, k: str, i: int) -> Tensor | None:
         """Sum of a variable's gradients, the last reader's first as plain autograd has it."""
+        return sum_of(self.gradients(k, i))
+
+    def gradients(self, k: str, i: int) -> list[Tensor]:
+        """What `total_gradient` adds, in its order; forgotten here."""
         parts = sorted(self.parts.pop((k, i), []), key=lambda part: -part[0])
-        total: Tensor | None = None
-        for _, part in parts:
-            total = part if total is None else total + part
-        return total
+        return [part for _, part in parts]
+
+
+def sum_of(terms: Sequence[Tensor]) -> Tensor | None:
+    """Of gradients, one after another."""
+    total: Tensor | None = None
+    for term in terms:
+        total = term if total is None else total + term
+    return total
 
 
 def readers_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[Key]:

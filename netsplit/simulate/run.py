@@ -6,9 +6,9 @@
 
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
 directed link, and between hosts their NICs (`nics`). It is ready when both ends have come to it (rendezvous,
-as gloo and NCCL have it), and what it hands on has come to its sender; a link takes transfers in the order in
-which they become ready, ties by tag. A sum over devices is ready when all of them have come to it, and
-occupies the links of its ring.
+as gloo and NCCL have it), and what it hands on has come to its sender; where it goes in chunks, each of them
+is a transfer of its own. A link takes transfers in the order in which they become ready, ties by tag. A sum
+over devices is ready when all of them have come to it, and occupies the links of its ring.
 
 Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
 beginning is, and every device runs ahead until it waits. Otherwise see `contention`.
@@ -41,7 +41,7 @@ __all__ = ["DeviceClock", "Run"]
 
 
 _Ready: TypeAlias = tuple[float, int, Send | Reduce, Recv | None]
-"""Since when, tag, and what."""
+"""Since when, tag (of a chunk its own), and what."""
 
 
 @dataclass(eq=False)
@@ -75,6 +75,7 @@ class Run:
         self.ended: dict[int, float] = {}  # tag -> when the transfer ended
         self.waiting: dict[Key, DeviceClock] = {}
         self.handed_on = tasks.handed_on
+        self.sizes: dict[int, tuple[int, ...]] = {}  # tag of a Send -> bytes of its messages
         self.held_back: dict[Key, list[_Ready]] = {}  # what has met, and goes once this has arrived
 
     def run(self) -> None:
@@ -130,17 +131,22 @@ class Run:
         link = (recv.peer, first.peer)
         if link not in self.links:
             raise ConfigError(missing_link(*link))
-        nbytes = self.program.graph.variables[first.source].nbytes
+        chunk, sizes = tag - first.tag, self.sizes[first.tag]
+        nbytes = sizes[chunk]
         start = max(ready, self.link_free.get(link, 0.0))
         if self._put_off([link], start, (ready, tag, first, recv)):
             return
         end = start + self.links[link].seconds(nbytes)
         self.nics.hold([link], start, nbytes)
-        self.link_free[link] = self.ended[tag] = end
+        self.link_free[link] = self.ended[first.tag] = end
         name = f"gradient of {first.source}" if first.gradient else first.source
         self.events.append(Event(link[0], "send", name, first.microbatch, start, end, link[1], nbytes))
         self.moving(link, start, end, nbytes)
-        self._arrive((recv.variable, recv.microbatch, recv.gradient), end, recv)
+        key = recv.variable, recv.microbatch, recv.gradient
+        if len(sizes) > 1:
+            self._arrive((*key, chunk), end, recv)
+        if chunk == len(sizes) - 1:  # they end in their order: each waits for the link
+            self._arrive(key, end, recv)
 
     def moving(self, ends: tuple[str, ...], start: float, end: float, nbytes: float) -> None:
         """Called when bytes are known to move, for what they do to computations of the devices `ends`."""
@@ -206,12 +212,19 @@ class Run:
         if isinstance(first, Recv):
             first, recv = recv, first
         assert not isinstance(first, Recv)
-        self._begin_once_there((ready, ins.tag, first, recv if isinstance(recv, Recv) else None))
+        if isinstance(first, Reduce) or not isinstance(recv, Recv):
+            heapq.heappush(self.ready, (ready, ins.tag, first, None))
+            return
+        sizes = self.sizes[ins.tag] = self.program.sizes(first)
+        for chunk in range(len(sizes)):
+            self._begin_once_there((ready, ins.tag + chunk, first, recv))
 
     def _begin_once_there(self, waits: _Ready) -> None:
         """Let it take its turn, once all that it hands on has come to its sender."""
         ready, tag, first, recv = waits
-        for key in self.handed_on.get(tag, ()):
+        whole = isinstance(first, Reduce) or len(self.sizes[first.tag]) == 1
+        for own in self.handed_on.get(first.tag, ()):
+            key = own if whole else (*own, tag - first.tag)
             if key not in self.arrived:
                 self.held_back.setdefault(key, []).append(waits)
                 return

@@ -24,8 +24,9 @@ from netsplit.simulate.timeline import EventKind
 __all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_seconds"]
 
 Message: TypeAlias = Send | Recv | Reduce
-Key: TypeAlias = tuple[str, int, bool] | tuple[int, str]
-"""What a task waits for: (variable, micro-batch, gradient?) of a transfer, (tag, device) of a sum."""
+Key: TypeAlias = tuple[str, int, bool] | tuple[str, int, bool, int] | tuple[int, str]
+"""What a task waits for: (variable, micro-batch, gradient?) of a transfer, (tag, device) of a sum. What a hop
+in chunks waits for: the same of a transfer, and the number of the chunk."""
 
 
 class Task(NamedTuple):
@@ -63,7 +64,7 @@ class ProgramTasks:
             for ins in each
             if isinstance(ins, Forward) and ins.recompute
         }
-        self.handed_on: dict[int, tuple[Key, ...]] = {
+        self.handed_on: dict[int, tuple[tuple[str, int, bool], ...]] = {
             ins.tag: keys
             for device, each in program.instructions.items()
             for ins in each
@@ -105,7 +106,7 @@ class ProgramTasks:
                 yield Task(overhead_s, tuple(sums), None, "", -1, 0.0, ins)
                 sums = [(ins.tag, device)]
             else:
-                yield Task(message_s, (), None, "", ins.microbatch, 0.0, ins)
+                yield Task(message_s * len(self.program.sizes(ins)), (), None, "", ins.microbatch, 0.0, ins)
 
     def _backward(
         self, ins: Backward, overhead_s: float, seconds: SegmentSeconds, more_s: float

@@ -25,11 +25,14 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
+from netsplit.planning.verify_timeline import verify_timeline
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.inference import inference_placement, like_priority, like_recomputed, like_rewritten
 from netsplit.program.instructions import Program
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
 from netsplit.rewrite.replay import applied
+from netsplit.simulate.simulate import simulate
 from netsplit.training.captures import Captures
 
 __all__ = ["BatchPart", "Programs", "warn_of_overflow"]
@@ -200,9 +203,11 @@ class Programs:
         compiler = compiler.rewritten(placement.rewrites)
         cluster = compiler.cluster
         unstaged = replace(placement, stages=())  # they name nodes of the usual graph
-        verify(Problem(compiler.graph, compiler.costs, cluster), unstaged, capacity=False).require()
+        problem = Problem(compiler.graph, compiler.costs, cluster)
+        verify(problem, unstaged, capacity=False).require()
         schedule = compiler.schedule.with_microbatches(microbatches)
         program = replace(compiler, schedule=schedule).program(placement)
+        _require_right(problem, unstaged, program)
         peaks = compiler.peak_bytes(program)
         over = {k: peaks[k] for k in peaks if peaks[k] > cluster.device(k).capacity_bytes}
         more = {k: nbytes for k, nbytes in over.items() if nbytes > self._usual_peaks[k]}
@@ -249,6 +254,19 @@ class Programs:
                 f"on a batch of these shapes the model trains '{new[0]}', which it did not use on the "
                 "example batch: give parallelize an example on which it uses all that is to be trained."
             )
+
+
+def _require_right(problem: Problem, placement: Placement, program: Program) -> None:
+    """By its timeline where every operator takes a second: those of this graph may never have been measured.
+
+    Raises:
+        NetSplitError: it does not compute the step.
+    """
+    nodes = {node.name: NodeSeconds(1.0, 2.0, float(bool(node.initializers))) for node in problem.graph}
+    kinds = {device.kind for device in problem.cluster.devices}
+    costs = Costs(dict.fromkeys(kinds, DeviceCosts(nodes)), 2)
+    timeline = simulate(program, problem.cluster, costs, peaks=False)
+    verify_timeline(replace(problem, costs=costs), placement, program, timeline).require()
 
 
 def warn_of_overflow(method: str, peaks: Mapping[str, int], cluster: Cluster, although: str) -> None:

@@ -16,13 +16,14 @@ from netsplit.errors import ConfigError
 from netsplit.formats.placements import read_placement
 from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.base import SolverReport
-from netsplit.partition.exchange import ExchangeName
+from netsplit.partition.exchange import ExchangeName, chain
 from netsplit.planning.decide import verified
 from netsplit.planning.exchange.chosen import broadcast_over, nic_bytes
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program.schedules import EagerOneFOneB, OneFOneB
+from netsplit.program.schedules import EagerOneFOneB, GPipe, OneFOneB
+from netsplit.reshard import Layout, Mesh, Network, plan_reshard
 from tests.builders import behind_nics, graph_fed, linked
 from tests.examples import tried
 from tests.partition.builders import problems
@@ -73,6 +74,46 @@ def test_auto_hands_on_what_would_pass_a_nic_for_every_device() -> None:
     assert sorted({e.peer for e in out}) == ["a1", "b0"]
 
 
+@settings(max_examples=tried(40), deadline=None)
+@given(
+    count=st.integers(2, 5),
+    chunks=st.integers(1, 12),
+    elements=st.integers(1, 40),
+    latency_s=st.sampled_from([0.0, 0.25, 3.0]),
+)
+def test_a_chain_in_chunks_takes_what_reshard_plans(
+    count: int, chunks: int, elements: int, latency_s: float
+) -> None:
+    """There and, with the gradients, back: from the one who computes longest, as all others have theirs."""
+    names = [f"h{n}" for n in range(count)]
+    readers = names[1:]
+    graph = graph_fed({"u": (), **{f"v{name}": ("u",) for name in readers}, "w": [f"v{n}" for n in readers]})
+    graph = replace(
+        graph, variables={**graph.variables, "k_u": replace(graph.variables["k_u"], shape=(elements,))}
+    )
+    cluster = linked(names, Link(latency_s, 1.0))
+    cluster = replace(cluster, nics=nics_of({name: (name,) for name in names}, cluster.links))
+    seconds = dict.fromkeys(graph.nodes, NodeSeconds(1.0, 1.0)) | {f"v{names[-1]}": NodeSeconds(1.0, 1e4)}
+    costs = Costs({"cpu": DeviceCosts(seconds)}, 2)
+    evaluate = Simulated(graph, cluster, costs, GPipe(1))
+    problem = Problem(graph, costs, cluster, evaluate=evaluate, objective=SimulatedIteration())
+    device_of = {"u": names[0], **{f"v{name}": name for name in readers}, "w": names[0]}
+    exchange = replace(chain("k_u", names[0], readers), chunks=chunks)
+    placement = Placement(
+        "given", device_of, graph.position, SolverReport("heuristic", 0.0), exchanges=(exchange,)
+    )
+    plan = verified(problem, placement)
+    network = Network.uniform({name: (name,) for name in names}, 1.0, nic_latency_s=latency_s)
+    way = Layout(Mesh((names[0],), (1,)), "R"), Layout(Mesh(tuple(readers), (len(readers),)), "R")
+    # A single receiver has it whole there, which passes nothing on: in chunks it has their latencies, too.
+    wanted = plan_reshard(*way, (elements,), 4, network, "broadcast", "naive", chunks).seconds
+    wanted += (min(chunks, elements) - 1) * latency_s if count == 2 else 0.0
+    for name, first in (("k_u", names[0]), ("gradient of k_u", names[-1])):
+        hops = [e for e in plan.timeline.events if e.kind == "send" and e.name == name]
+        began = min(e.start_s for e in hops if e.device == first)
+        assert max(e.end_s for e in hops) - began == pytest.approx(wanted)
+
+
 def test_without_nics_nothing_is_handed_on_unless_asked_for() -> None:
     assert verified(*fanned("auto", nic=False)).placement.exchanges == ()
     assert len(verified(*fanned("broadcast", nic=False)).placement.exchanges) == 1
@@ -111,7 +152,7 @@ def test_it_is_told_explained_and_read_again(tmp_path: Path) -> None:
     plan = verified(*fanned("auto"))
     assert "1 variable is handed on from device to device" in str(plan.summary())
     explanation = plan.explain()
-    assert "k_u is handed on: a0 -> a1" in "\n".join(explanation.lines())
+    assert "k_u is handed on in 4 chunks: a0 -> a1" in "\n".join(explanation.lines())
     assert sum(span.seconds for span in explanation.path) == pytest.approx(plan.objective_s)
     file = tmp_path / "placement.json"
     file.write_text(json.dumps(plan.placement.to_dict()))

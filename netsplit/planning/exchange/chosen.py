@@ -5,26 +5,38 @@
     broadcast    p ═► q0 ═► r0,  q0 ─► q1, q0 ─► q2, r0 ─► r1          every NIC once; gradients come back so
 
 A broadcast goes from host to host in a chain, and on a host from the first that has it to the others. A
-device behind no NIC is a host of its own.
+device behind no NIC is a host of its own. Large ones may go in chunks, which are on their way on all hops at
+once: as many as `reshard` takes for such a chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
+from math import prod
+from typing import TypeAlias
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.graph.ir import Variable
 from netsplit.graph.operators import unchanging
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.exchange import Exchange
 from netsplit.planning.simulated import Simulated, simulated_by
+from netsplit.program.instructions import sizes_of
 from netsplit.program.transfers import readers_elsewhere
+from netsplit.reshard.network import Network, network_of
+from netsplit.reshard.plan import best_chunks
 from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Timeline
 
 __all__ = ["broadcast_over", "exchange_line", "nic_bytes", "with_exchanges"]
 
+Hops: TypeAlias = tuple[tuple[str, str], ...]
+
 _ALONE = 8  # groups of variables that are tried one by one
 _BETTER = 1 - 1e-9
+_MOST_CHUNKS = 16  # with more, the last of three hosts has it 6 % of a hop sooner
 
 
 def with_exchanges(problem: Problem, placement: Placement) -> Placement:
@@ -45,8 +57,10 @@ def with_exchanges(problem: Problem, placement: Placement) -> Placement:
     possible = [
         each for each in _broadcasts(problem, placement) if asked == "broadcast" or _gains(each, problem)
     ]
-    if asked == "broadcast" or not possible:
-        return replace(placement, exchanges=tuple(possible))
+    if asked == "broadcast":
+        return _whole_or_in_chunks(compiler, placement, possible)
+    if not possible:
+        return placement
     return _chosen(problem, compiler, placement, possible)
 
 
@@ -100,27 +114,61 @@ def _broadcasts(problem: Problem, placement: Placement) -> list[Exchange]:
     """
     graph, cluster = problem.graph, problem.cluster
     lasting = unchanging(graph)
-    exchanges = []
+    network, exchanges = network_of(cluster), []
     for k, variable in graph.variables.items():
         if variable.producer is None:
             continue
         home, readers = readers_elsewhere(graph, placement.device_of, k)
         if len(readers) < 2 or (k in lasting and not placement.replicas.keys().isdisjoint((home, *readers))):
             continue
-        exchange = broadcast_over(cluster, k, home, readers)
-        if not _shortcut(cluster, home, exchange, variable.nbytes):
-            exchanges.append(exchange)
+        whole = broadcast_over(cluster, k, home, readers)
+        for exchange in (_in_chunks(whole, variable, cluster, network), whole):
+            if not _shortcut(exchange, variable, cluster):
+                exchanges.append(exchange)
+                break
     return exchanges
 
 
-def _shortcut(cluster: Cluster, home: str, exchange: Exchange, nbytes: int) -> bool:
-    """Whether it arrives anywhere sooner than over the link from home: bounds take that for impossible."""
-    there_s = {home: 0.0}
+def _in_chunks(exchange: Exchange, variable: Variable, cluster: Cluster, network: Network) -> Exchange:
+    """In as many as `reshard` has for its longest way; whole, where that is no way worth it."""
+    longest = max(_ways(exchange), key=lambda way: _arrival_s(way[1:], (variable.nbytes,), cluster))
+    if _arrival_s(longest[1:], (variable.nbytes,), cluster) == 0:
+        return exchange
+    names = [longest[0][0], *(q for _, q in longest)]
+    best = best_chunks(variable.nbytes, names, network)
+    return replace(exchange, chunks=max(min(best, prod(variable.shape), _MOST_CHUNKS), 1))
+
+
+def _ways(exchange: Exchange) -> list[list[tuple[str, str]]]:
+    """Of each hop, those from the home up to it."""
+    way: dict[str, list[tuple[str, str]]] = {exchange.hops[0][0]: []}
     for p, q in exchange.hops:
-        there_s[q] = there_s[p] + cluster.transfer_seconds(nbytes, p, q)
-        if there_s[q] < cluster.transfer_seconds(nbytes, home, q):
-            return True
+        way[q] = [*way[p], (p, q)]
+    return [way[q] for _, q in exchange.hops]
+
+
+def _shortcut(exchange: Exchange, variable: Variable, cluster: Cluster) -> bool:
+    """Whether it, or its gradient, arrives sooner anywhere than over the direct link: bounds take that for
+    impossible."""
+    sizes = sizes_of(variable, exchange.chunks)
+    for way in _ways(exchange):
+        back = [hop[::-1] for hop in reversed(way)]
+        for each in (way, back):
+            direct_s = cluster.transfer_seconds(variable.nbytes, each[0][0], each[-1][1])
+            if _arrival_s(each, sizes, cluster) < direct_s * _BETTER:
+                return True
     return False
+
+
+def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cluster) -> float:
+    """Seconds until the last chunk is there, with nothing else on its way."""
+    there_s = [0.0] * len(sizes)
+    for p, q in way:
+        free_s = 0.0
+        for chunk, nbytes in enumerate(sizes):
+            free_s = max(free_s, there_s[chunk]) + cluster.transfer_seconds(nbytes, p, q)
+            there_s[chunk] = free_s
+    return there_s[-1]
 
 
 def _gains(exchange: Exchange, problem: Problem) -> bool:
@@ -129,30 +177,67 @@ def _gains(exchange: Exchange, problem: Problem) -> bool:
     return sum(bool(problem.cluster.way(home, q)) for _, q in exchange.hops) > 1
 
 
+def _whole_or_in_chunks(compiler: Simulated, placement: Placement, possible: Sequence[Exchange]) -> Placement:
+    """All of them: whole, or in chunks where that is simulated to be shorter."""
+    whole = replace(placement, exchanges=tuple(replace(each, chunks=1) for each in possible))
+    in_chunks = replace(placement, exchanges=tuple(possible))
+    if whole == in_chunks:
+        return whole
+    return min((whole, in_chunks), key=lambda each: _seconds(compiler, each))
+
+
+def _seconds(compiler: Simulated, placement: Placement) -> float:
+    program = compiler.whole_microbatches(placement)
+    return simulate(program, compiler.cluster, compiler.costs, peaks=False).iteration_s
+
+
 def _chosen(
     problem: Problem, compiler: Simulated, placement: Placement, possible: Sequence[Exchange]
 ) -> Placement:
-    """All of them or none, whichever is shorter, and then the largest groups of the same hops one by one."""
-    groups: dict[tuple[tuple[str, str], ...], list[Exchange]] = {}
+    """All of them, whole or in chunks, or none, whichever is shortest; then the largest groups of variables
+    with the same hops one by one."""
+    groups: dict[Hops, list[Exchange]] = {}
     for each in possible:
         groups.setdefault(each.hops, []).append(each)
     variables = problem.graph.variables
     largest = sorted(
         groups, key=lambda hops: -len(hops) * sum(variables[each.variable].nbytes for each in groups[hops])
     )
-    best, kept = placement, simulate(compiler.whole_microbatches(placement), compiler.cluster, compiler.costs)
-    room = {
-        each.name: max(each.capacity_bytes, kept.peak_bytes.get(each.name, 0))
-        for each in problem.cluster.devices
-    }
-    best_s, taken = kept.iteration_s, frozenset[tuple[tuple[str, str], ...]]()
-    tried = [frozenset(groups)]
-    tried += [frozenset((hops,)) for hops in largest[:_ALONE] if len(groups) > 1]
-    for number, change in enumerate(tried):
-        chosen = change if number == 0 else taken ^ change
-        other = replace(placement, exchanges=tuple(each for each in possible if each.hops in chosen))
-        timeline = simulate(compiler.whole_microbatches(other), compiler.cluster, compiler.costs)
-        fits = all(nbytes <= room[name] for name, nbytes in timeline.peak_bytes.items())
-        if fits and timeline.iteration_s < best_s * _BETTER:
-            best, best_s, taken = other, timeline.iteration_s, chosen
-    return best
+    shortest = _Shortest(problem, compiler, placement)
+    whole = {hops: [replace(each, chunks=1) for each in own] for hops, own in groups.items()}
+    as_whole = shortest.try_with(whole)
+    in_chunks = whole != groups and shortest.try_with(groups)
+    forms = whole if as_whole and not in_chunks else groups
+    for hops in largest[:_ALONE] if len(groups) > 1 else ():
+        others = {each: own for each, own in shortest.taken.items() if each != hops}
+        shortest.try_with(others if hops in shortest.taken else {**others, hops: forms[hops]})
+    return shortest.placement
+
+
+class _Shortest:
+    """The shortest program so far, of those that keep each capacity that is kept without exchanges."""
+
+    def __init__(self, problem: Problem, compiler: Simulated, placement: Placement) -> None:
+        self.compiler = compiler
+        self.placement = placement
+        self.taken: dict[Hops, list[Exchange]] = {}
+        timeline = self._timeline(placement)
+        self.seconds = timeline.iteration_s
+        self.room = {
+            each.name: max(each.capacity_bytes, timeline.peak_bytes.get(each.name, 0))
+            for each in problem.cluster.devices
+        }
+
+    def try_with(self, groups: dict[Hops, list[Exchange]]) -> bool:
+        """Take these exchanges, where that is shorter; whether it is."""
+        other = replace(self.placement, exchanges=tuple(chain.from_iterable(groups.values())))
+        timeline = self._timeline(other)
+        fits = all(nbytes <= self.room[name] for name, nbytes in timeline.peak_bytes.items())
+        better = fits and timeline.iteration_s < self.seconds * _BETTER
+        if better:
+            self.placement, self.seconds, self.taken = other, timeline.iteration_s, groups
+        return better
+
+    def _timeline(self, placement: Placement) -> Timeline:
+        compiler = self.compiler
+        return simulate(compiler.whole_microbatches(placement), compiler.cluster, compiler.costs)

@@ -109,7 +109,8 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
         lines += wrapped(text, "  ")
     for exchange in explanation.exchanges[:top]:
         way = ", ".join(f"{p} -> {q}" for p, q in exchange.hops)
-        lines += wrapped(f"{short(exchange.variable)} is handed on: {way}", "  ")
+        cut = f" in {exchange.chunks} chunks" if exchange.chunks > 1 else ""
+        lines += wrapped(f"{short(exchange.variable)} is handed on{cut}: {way}", "  ")
     lines.append("devices")
     for use in explanation.devices:
         lines += _device(use, explanation.objective_s)

@@ -345,7 +345,7 @@ class _PathWalk:
             ins: Any
             for ins in instructions:
                 if hasattr(ins, "source"):
-                    clock += message
+                    clock += message * len(program.sizes(ins))
                     name = f"gradient of {ins.source}" if ins.gradient else ins.source
                     self.posts[device, ins.peer, name, ins.microbatch] = _Post(clock, at)
                 elif hasattr(ins, "tag"):

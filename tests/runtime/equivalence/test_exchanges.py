@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -22,12 +22,13 @@ from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.predicted_bytes import predicted_transients
-from netsplit.program import Program, Schedule, Send
+from netsplit.program import Program, Recv, Schedule, Send
 from netsplit.program.compile import _Compiler
 from netsplit.program.resize import with_tail
-from netsplit.program.schedules import AsyncOneFOneB, OneFOneB
+from netsplit.program.schedules import AsyncOneFOneB, GPipe, OneFOneB
 from netsplit.program.transfers import readers_elsewhere
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.executor import Executor
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.simulate import predicted_peak_bytes
@@ -63,13 +64,16 @@ def read_elsewhere(graph: Graph, device_of: dict[str, str]) -> dict[str, tuple[s
     return {k: (home, readers) for k, (home, readers) in known.items() if len(readers) > 1}
 
 
-def chains(graph: Graph, device_of: dict[str, str]) -> tuple[Exchange, ...]:
-    return tuple(chain(k, home, readers) for k, (home, readers) in read_elsewhere(graph, device_of).items())
+def chains(graph: Graph, device_of: dict[str, str], chunks: int = 1) -> tuple[Exchange, ...]:
+    return tuple(
+        replace(chain(k, home, readers), chunks=chunks)
+        for k, (home, readers) in read_elsewhere(graph, device_of).items()
+    )
 
 
 @st.composite
 def trees(draw: st.DrawFn, graph: Graph, device_of: dict[str, str]) -> tuple[Exchange, ...]:
-    """Any way of handing on, for every variable that several devices read."""
+    """Any way of handing on, in any number of chunks, for every variable that several devices read."""
     exchanges = []
     for k, (home, readers) in read_elsewhere(graph, device_of).items():
         order = draw(st.permutations(readers))
@@ -77,7 +81,7 @@ def trees(draw: st.DrawFn, graph: Graph, device_of: dict[str, str]) -> tuple[Exc
         for q in order:
             hops.append((having[draw(st.integers(0, len(having) - 1))], q))
             having.append(q)
-        exchanges.append(Exchange(k, tuple(hops)))
+        exchanges.append(Exchange(k, tuple(hops), draw(st.sampled_from((1, 2, 3, 16)))))
     return tuple(exchanges)
 
 
@@ -214,7 +218,7 @@ def fanned(schedule: Schedule, size: int = 8) -> tuple[Graph, dict[str, str]]:
 def test_every_schedule_hands_on_along_chains(name: str) -> None:
     schedule = SCHEDULES[name]
     graph, device_of = fanned(schedule)
-    exchanges = chains(graph, device_of)
+    exchanges = chains(graph, device_of, chunks=3)
     assert [len(each.hops) for each in exchanges] == [3]
     program = compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges)
     hops = {
@@ -260,30 +264,47 @@ def test_replicas_hand_on_their_own_microbatches(first: str) -> None:
     schedule = OneFOneB(4)
     graph, device_of = fanned(schedule)
     groups = {first: (first, "cpu:4", "cpu:5")}
-    program = compiled(graph, device_of, 6, schedule, exchanges=chains(graph, device_of), replicas=groups)
+    exchanges = chains(graph, device_of, chunks=2)
+    program = compiled(graph, device_of, 6, schedule, exchanges=exchanges, replicas=groups)
     assert_same(local(program, FAN, batches_of(FAN)), plain("fan", 2))
 
 
 @pytest.mark.parametrize("gloo", [False, True])
-@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
-def test_on_workers(pools: Pools, name: str, gloo: bool) -> None:
+@pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("1f1b", 5), ("zb_h1", 3)])
+def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
     """Whether workers read one another's memory or not, what they hand on arrives; with a clipped norm."""
     schedule = SCHEDULES[name]
     graph, device_of = fanned(schedule)
-    program = compiled(
-        graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of), shared_norm=True
-    )
+    exchanges = chains(graph, device_of, chunks)
+    program = compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges, shared_norm=True)
     rule = UpdateRule(clip_norm=0.05)
     with by_gloo(pools(DEVICES)) if gloo else nullcontext(pools(DEVICES)) as pool:
         trained = on_workers(program, FAN, batches_of(FAN, 3), pool, rule=rule)
     assert_same(trained, plain("fan", 2, 3, clip_norm=0.05))
 
 
-def test_a_batch_that_fails_is_as_if_it_had_not_been(pools: Pools) -> None:
+@pytest.mark.slow
+@settings(PATIENT, max_examples=tried(6))
+@given(data=st.data())
+def test_any_way_of_handing_on_trains_the_same_on_workers(pools: Pools, data: st.DataObject) -> None:
+    case = CASES[data.draw(st.sampled_from(("tied", "fan", "u_shape", "attention")), label="case")]
+    schedule = SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)), label="schedule")]
+    graph = captured_for(case, schedule)
+    device_of, priority = scattered(data, graph, DEVICES)
+    exchanges = data.draw(trees(graph, device_of), label="exchanges")
+    program = compiled(graph, (device_of, priority), DEVICES, schedule, exchanges=exchanges)
+    gloo = data.draw(st.booleans(), label="gloo")
+    with by_gloo(pools(DEVICES)) if gloo else nullcontext(pools(DEVICES)) as pool:
+        trained = on_workers(program, case, batches_of(case), pool)
+    assert_same(trained, plain(case.name, schedule.microbatch_size(8)))
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_batch_that_fails_is_as_if_it_had_not_been(pools: Pools, chunks: int) -> None:
     """What was to be handed on is handed on as zeros: nobody waits in vain."""
     schedule = OneFOneB(4)
     graph, device_of = fanned(schedule)
-    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of))
+    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of, chunks))
     values = initial_values(FAN.fresh(), graph)
     inputs, targets = FAN.another(5)
     targets[3] = 99
@@ -299,11 +320,13 @@ def test_a_batch_that_fails_is_as_if_it_had_not_been(pools: Pools) -> None:
         assert_same(Trained(losses, runtime.state()), plain("fan", 2, 3))
 
 
-def test_a_smaller_last_microbatch() -> None:
+@pytest.mark.parametrize("chunks", [1, 3, 50])
+def test_a_smaller_last_microbatch(chunks: int) -> None:
+    """In more chunks than it has elements it goes element by element."""
     schedule = OneFOneB(4)
     graph, device_of = fanned(schedule)
     tail, _ = fanned(OneFOneB(1), 1)
-    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of))
+    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of, chunks))
     batches = [FAN.another(seed, 7) for seed in range(2)]
     trained = local(with_tail(program, graph, tail), FAN, batches)
     assert_same(trained, plain_loop(FAN.fresh(), FAN.loss, batches, 2, SGD))
@@ -315,9 +338,72 @@ def test_devices_that_step_within_the_batch_train_the_same_with_chains() -> None
     graph, device_of = fanned(schedule)
     each, handed = (
         local(compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges), FAN, batches_of(FAN))
-        for exchanges in ((), chains(graph, device_of))
+        for exchanges in ((), chains(graph, device_of, chunks=2))
     )
     assert_same(handed, each)
+
+
+class ByHand:
+    """A transport that brings a message when the test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.coming: dict[int, Awaited] = {}
+
+    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> Awaited:
+        self.sent.append(tag)
+        return Awaited(tensor, there=True)
+
+    def receive(self, buffer: Tensor, peer: str, tag: int, watched: bool = False) -> Awaited:
+        self.coming[tag] = Awaited(buffer.fill_(0.5))
+        return self.coming[tag]
+
+    def proceed(self) -> None:
+        """Nothing goes by itself."""
+
+    def reduce(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Awaited:
+        raise NotImplementedError
+
+
+@dataclass
+class Awaited:
+    tensor: Tensor
+    there: bool = False
+
+    def wait(self, timeout_s: float) -> Tensor:
+        assert self.there, "it is waited for before it has come"
+        return self.tensor
+
+    def done(self) -> bool:
+        return self.there
+
+
+def test_a_chunk_is_handed_on_while_the_next_one_is_coming() -> None:
+    """Of the value, and of the gradients that are added to the device's own."""
+    schedule, chunks = GPipe(1), 3
+    graph, device_of = fanned(schedule)
+    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of, chunks))
+    shares = LocalRuntime(program, cpus(DEVICES), initial_values(FAN.fresh(), graph), SGD).shares
+    transport = ByHand()
+    executor = Executor(program, "cpu:1", shares["cpu:1"], transport, torch.device("cpu"))
+    executor.begin([{k: FAN.another(0)[0][0] for k in program.fed("cpu:1", 0)}])
+    recv = {(i.variable, i.microbatch, i.gradient): i for i in executor.instructions if isinstance(i, Recv)}
+    handed_on = []
+    for index in range(executor.computing):
+        ins = executor.instructions[index]
+        executor.execute(index)
+        if isinstance(ins, Recv) and (ins.variable, ins.microbatch, ins.gradient) not in executor.to_hand_on:
+            for number in range(len(program.sizes(ins))):
+                transport.coming[ins.tag + number].there = True
+        if isinstance(ins, Send) and ins.tag in executor.handed_on:
+            before = len(transport.sent)
+            for number in range(chunks):
+                for key in executor.handed_on[ins.tag]:
+                    transport.coming[recv[key].tag + number].there = True
+                executor.let_go(index)
+                assert transport.sent[before:] == list(range(ins.tag, ins.tag + number + 1))
+            handed_on.append(ins.gradient)
+    assert handed_on == [False, True]
 
 
 def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
@@ -333,8 +419,9 @@ def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
             compiled(graph, device_of, DEVICES, schedule, exchanges=(replace(whole, hops=hops),))
 
 
+@pytest.mark.parametrize("chunks", [1, 8])
 @pytest.mark.parametrize("schedule", [OneFOneB(4), SCHEDULES["gpipe"], SCHEDULES["zb_h1"]], ids=str)
-def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule) -> None:
+def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule, chunks: int) -> None:
     """Never too few; at most a send too many, which is held until the next computation is over."""
     torch.manual_seed(1)
     model = Wide()
@@ -343,7 +430,7 @@ def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule) -> None:
     graph = capture(model, nn.CrossEntropyLoss(), (x[:128], y[:128]))
     transients = {f"cpu:{p}": predicted_transients(graph) for p in range(3)}
     device_of = {name: f"cpu:{(n > 1) + (n > 3)}" for n, name in enumerate(graph.nodes)}
-    program = compiled(graph, device_of, 3, schedule, exchanges=chains(graph, device_of))
+    program = compiled(graph, device_of, 3, schedule, exchanges=chains(graph, device_of, chunks))
     assert len(program.exchanges) == 1
     measured = measured_peak_bytes(program, initial_values(model, graph), (x,), y)
     for device, nbytes in predicted_peak_bytes(program, MOMENTUM, transients).items():

@@ -41,21 +41,22 @@ LOSS = nn.CrossEntropyLoss()
 
 
 class Shared(nn.Module):
-    """An activation of a megabyte, which two small layers read."""
+    """An activation of a megabyte, which small layers read."""
 
-    def __init__(self) -> None:
+    def __init__(self, heads: int) -> None:
         super().__init__()
         self.inward = nn.Linear(8, WIDTH)
-        self.heads = nn.ModuleList(nn.Linear(WIDTH, 5) for _ in range(2))
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, 5) for _ in range(heads))
 
     def forward(self, x: Tensor) -> Tensor:
         shared = torch.tanh(self.inward(x))
-        return self.heads[0](shared) + self.heads[1](shared)
+        first, *others = (head(shared) for head in self.heads)
+        return sum(others, start=first)
 
 
-def fresh() -> Shared:
+def fresh(heads: int = 2) -> Shared:
     torch.manual_seed(4)
-    return Shared().double()
+    return Shared(heads).double()
 
 
 def batch(seed: int, samples: int = MICROBATCHES * SAMPLES) -> Batch:

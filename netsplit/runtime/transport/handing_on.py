@@ -1,0 +1,237 @@
+"""What a device sends and receives while it executes a program.
+
+Recv ─► arriving[k, i] ─► who waits for it             Send ─► sending[tag] ─► over: forgotten
+              └─► held back: a Send that hands it on goes when that is there, in chunks each of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from netsplit.errors import WorkerError
+from netsplit.graph.ir import Graph
+from netsplit.program.acknowledge import HELD_BYTES
+from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Send
+from netsplit.runtime.compiled import COMPILING_S
+from netsplit.runtime.recorder import TimelineRecorder
+from netsplit.runtime.transport.chunks import Chunks, messages_of
+from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
+from netsplit.runtime.values import HeldBack, IterationValues, sum_of, way_of
+
+__all__ = ["HandingOn"]
+
+T = TypeVar("T")
+
+
+class HandingOn:
+    """The transfers of an `Executor`, which sets all of these."""
+
+    program: Program
+    device: str
+    transport: Transport
+    torch_device: torch.device
+    timeout_s: float
+    fresh: bool  # segments are still to be compiled, here and elsewhere
+    recorder: TimelineRecorder
+    state: IterationValues
+    copies: dict[str, tuple[tuple[str, int], ...]]  # see `places_of_copies`
+    handed_on: dict[
+        int, tuple[tuple[str, int, bool], ...]
+    ]  # by the tag of who waits; see `Program.handed_on`
+    to_hand_on: set[tuple[str, int, bool]]
+    acknowledged: dict[int, tuple[Send, ...]]
+
+    def send(self, ins: Send) -> None:
+        if keys := self.handed_on.get(ins.tag):
+            self.state.held_back.append(HeldBack(ins, keys))
+            self.hand_on()
+            return
+        behind = any(held.send.peer == ins.peer for held in self.state.held_back)
+        if self.torch_device.type == "cuda" and behind:
+            self.hand_on(wait=True)  # NCCL keeps to the order of both ends
+        self._send(ins)
+
+    def hand_on(self, wait: bool = False) -> None:
+        """Send what was held back until it had come to this device, as far as it has; all of it, if need be
+        after a wait.
+
+        Whatever another device needs for what is waited for next was asked for before, in the program's one
+        order, and is handed on first.
+        """
+        held_back = self.state.held_back
+        while True:
+            behind: set[str] = set()  # peers to whom an earlier one is held back
+            for held in tuple(held_back):
+                if held.send.peer not in behind and self._hand_on(held):
+                    held_back.remove(held)
+                else:
+                    behind.add(held.send.peer)
+            if not wait or not held_back:
+                return
+            self._await_next(held_back[0])
+
+    def _hand_on(self, held: HeldBack) -> bool:
+        """Send what has come of what it hands on; whether that is all."""
+        ins, arriving = held.send, self.state.arriving
+        coming = [key for key in held.keys if key in arriving]
+        handles = [arriving[key][1] for key in coming]
+        over = [handle.done() for handle in handles]
+        in_chunks = [handle for handle in handles if isinstance(handle, Chunks)]
+        if in_chunks:
+            if not held.terms:
+                self._put_together(held, dict(zip(coming, in_chunks, strict=True)))
+            for number in range(len(held.begun), min(handle.over for handle in in_chunks)):
+                held.begun.append(self._message(ins, held.chunk(number), number))
+        if not all(over):
+            return False
+        if in_chunks and ins.gradient:
+            for key in coming:
+                del arriving[key]
+            self._begun(ins, held.begun)
+            return True
+        for key in coming:
+            self._take(ins, *key)
+        self._send(ins, held.begun)
+        return True
+
+    def _put_together(self, held: HeldBack, coming: Mapping[tuple[str, int, bool], Chunks]) -> None:
+        """What is handed on in chunks: the value that comes, or the device's own gradients and those."""
+        ins = held.send
+        whole = [handle.whole for handle in coming.values()]
+        if ins.gradient:
+            for (copy, _, _), handle in coming.items():
+                place = dict(self.copies[ins.variable])[copy]
+                self.state.add_gradient(ins.variable, ins.microbatch, place, handle.whole)
+            whole = self._gradients(ins)
+        held.terms = [messages_of(each, ins.chunks) for each in whole]
+        if len(whole) > 1:
+            held.total = messages_of(self.empty_like(ins.variable, ins.microbatch), ins.chunks)
+
+    def _await_next(self, held: HeldBack) -> None:
+        """Until more has come of what it hands on."""
+        for key in held.keys:
+            if key in self.state.arriving and not self.state.arriving[key][1].done():
+                recv, handle = self.state.arriving[key]
+                if isinstance(handle, Chunks):
+                    self._waited(held.send, recv, handle.wait_for_next)
+                else:
+                    self._take(held.send, *key)
+                return
+
+    def _take(self, ins: Send, k: str, i: int, gradient: bool) -> None:
+        """What has come to be handed on."""
+        recv, handle = self.state.arriving.pop((k, i, gradient))
+        tensor = self._waited(ins, recv, handle.wait)
+        if not gradient:
+            self.state.values[k, i] = tensor
+        else:
+            self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
+
+    def _gradients(self, ins: Send) -> list[Tensor]:
+        """What the sum is of that is sent: the last reader's first."""
+        if ins.variable in self.program.lasting and (own := self.state.sum_of(ins.variable)) is not None:
+            self.state.add_gradient(ins.variable, ins.microbatch, len(self.program.graph), own)
+        return self.state.gradients(ins.variable, ins.microbatch)
+
+    def _send(self, ins: Send, begun: Sequence[Handle] = ()) -> None:
+        i = ins.microbatch
+        if ins.gradient:
+            total = sum_of(self._gradients(ins))
+            tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
+        else:
+            tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))
+        self.carry(ins, tensor, begun)
+
+    def carry(self, ins: Send, tensor: Tensor, begun: Sequence[Handle] = ()) -> None:
+        """Begin to send this tensor, or those of its messages that were not begun."""
+        rest = list(enumerate(messages_of(tensor, ins.chunks)))[len(begun) :]
+        self._begun(ins, [*begun, *(self._message(ins, part, number) for number, part in rest)])
+
+    def _message(self, ins: Send, part: Tensor, number: int) -> Handle:
+        nbytes = self._graph(ins.microbatch).variables[ins.source].nbytes
+        if number == 0:
+            self.recorder.sending(ins, nbytes)
+        begin = partial(self.transport.send, part, ins.peer, ins.tag + number, self._is_watched(ins))
+        return self._carried(ins, ins, begin)
+
+    def _begun(self, ins: Send, handles: Sequence[Handle]) -> None:
+        """All messages of a send are on their way."""
+        handle = handles[0] if len(handles) == 1 else Chunks(handles, torch.empty(0))
+        self.state.sending[ins.tag] = (ins, handle)
+        if self._is_watched(ins):
+            self.state.watched.append(ins.tag)
+
+    def _is_watched(self, ins: Send) -> bool:
+        return self.program.graph.variables[ins.source].nbytes > HELD_BYTES
+
+    def receive(self, ins: Recv) -> None:
+        buffer = self.empty_like(ins.source, ins.microbatch)
+        key = ins.variable, ins.microbatch, ins.gradient
+        parts, handles = messages_of(buffer, ins.chunks), []
+        for number, part in enumerate(parts):
+            begin = partial(self.transport.receive, part, ins.peer, ins.tag + number, key in self.to_hand_on)
+            handles.append(self._carried(ins, ins, begin))
+        handle = handles[0] if len(handles) == 1 else Chunks(handles, buffer, parts)
+        self.state.arriving[key] = (ins, handle)
+
+    def await_sends(self) -> None:
+        """Until others have all that was sent to them."""
+        self.hand_on(wait=True)
+        for send, handle in self.state.sending.values():
+            self.wait(send, send, handle)
+
+    @property
+    def limit_s(self) -> float:
+        """Longest wait for one transfer."""
+        return max(self.timeout_s, COMPILING_S) if self.fresh else self.timeout_s
+
+    def wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
+        if self.state.held_back:
+            self.hand_on(wait=not handle.done())
+        return self._waited(ins, transfer, handle.wait)
+
+    def _waited(self, ins: Instruction, transfer: Send | Recv | Reduce, wait: Callable[[float], T]) -> T:
+        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
+        what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
+        i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
+        with self.recorder.wait(transfer.tag, what, i, peer):
+            return self._carried(ins, transfer, lambda: wait(self.limit_s))
+
+    def _carried(self, ins: Instruction, transfer: Send | Recv | Reduce, operation: Callable[[], T]) -> T:
+        """The operation's result; its failure in words."""
+        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
+        try:
+            return operation()
+        except TransportTimeout as error:
+            raise WorkerError(
+                f"device {self.device} waited {self.limit_s:g} s at the {ins} for {way_of(transfer)}"
+            ) from error
+        except TransportLost as error:
+            raise WorkerError(
+                f"device {self.device} lost {peer} at the {ins}, waiting for {way_of(transfer)}"
+            ) from error
+
+    def let_go(self, index: int) -> None:
+        """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
+        self.transport.proceed()
+        if self.state.held_back:
+            self.hand_on()
+        for send in self.acknowledged.get(index, ()):
+            _, handle = self.state.sending.pop(send.tag)
+            self._carried(send, send, partial(handle.wait, self.limit_s))  # it has arrived: no wait
+        watched = self.state.watched
+        while watched and self.state.sending[watched[0]][1].done():
+            del self.state.sending[watched.popleft()]
+
+    def empty_like(self, k: str, i: int) -> Tensor:
+        variable = self._graph(i).variables[k]
+        return torch.empty(variable.shape, dtype=getattr(torch, variable.dtype), device=self.torch_device)
+
+    def _graph(self, i: int) -> Graph:
+        tail = self.program.tail
+        return self.program.graph if tail is None or i < self.program.microbatches - 1 else tail
