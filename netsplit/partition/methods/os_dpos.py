@@ -186,7 +186,7 @@ class Sequenced:
     @cached_property
     def where(self) -> list[int]:
         """[n] device of each node."""
-        return [self.made.where[a] for a in self.made.instance.atom_of.tolist()]
+        return self.made.where[self.made.instance.atom_of].tolist()
 
 
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
