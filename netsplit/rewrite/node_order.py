@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 __all__ = ["NodeOrder"]
 
@@ -17,9 +18,9 @@ class NodeOrder:
     """Names, each once. "" stands before the first of all."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        own = ["", *names, ""]
-        self._next = dict(zip(own, own[1:], strict=False))
-        self._previous = dict(zip(own[1:], own, strict=False))
+        pairs = list(pairwise(["", *names, ""]))
+        self._next = dict(pairs)
+        self._previous = {b: a for a, b in pairs}
         self._place: dict[str, int] = {}
         self._number()
 

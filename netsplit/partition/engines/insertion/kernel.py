@@ -65,7 +65,7 @@ def place_and_time(
         device: that of the path; -1: none yet.
 
     Returns:
-        The first place that was not done, how many nodes got a device, and why it ends (`ON`, `ASK`, `STUCK`).
+        The first place that was not done, how many nodes got a device, and why it ends: `ON`, `ASK`, `STUCK`.
     """
     n, ready, placed = len(tasks.atom_of), np.zeros(len(tasks.latency_s)), 0
     for i in range(begin, end):

@@ -1,4 +1,4 @@
-"""Tasks are taken in a given order, each is started in the earliest idle slot of a device that is long enough.
+"""Tasks are taken in a given order, each is started in the earliest idle slot that is long enough.
 
 The model is the scheduling literature's: a device does one task at a time, a message takes
 ``latency + bytes * seconds_per_byte`` and never waits for another message.
@@ -82,7 +82,7 @@ class PartialSchedule:
 
 
 Chooser = Callable[[PartialSchedule, int, Ints], int]
-"""(schedule, node of the path that has no device yet, devices where it fits) -> the path's device from here."""
+"""(schedule, node of the path without a device, devices where it fits) -> that of the path from here on."""
 
 
 def schedule_within_memory(

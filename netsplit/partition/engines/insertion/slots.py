@@ -58,7 +58,8 @@ def book_slot(slots: Slots, p: int, start_s: float, seconds: float) -> float:
         )
     i = _first_above(slots.ends, p, slots.count[p], start_s)
     begin, finish = slots.starts[p, i], slots.ends[p, i]
-    assert begin <= start_s and end_s <= finish  # else the device is busy
+    assert begin <= start_s  # else the device is busy
+    assert end_s <= finish
     before, behind = begin < start_s, end_s < finish
     if before and behind:
         slots.ends[p, i] = start_s
