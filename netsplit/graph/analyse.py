@@ -132,6 +132,8 @@ def _touching(graph: Graph, facts: Facts) -> dict[Hashable, list[str]]:
 
 def _in_place_units(graph: Graph, facts: Facts) -> Sets:
     """Per written storage: all who touch it, but for those who can only see it after the last write."""
+    if not facts.written:
+        return ()
     groups = []
     touching = _touching(graph, facts)
     owned = set(facts.initializers.values())

@@ -110,7 +110,7 @@ def _copied_view(draft: Draft, k: str, copy: int) -> str | None:
         now[tag, source] = tag, own
     makers = [draft.maker[own] for tag, own in now.values() if tag == "var"]
     made = replace(node, **renamed(node, now))
-    after = max(makers, key=draft.order.index, default="")
+    after = max(makers, key=draft.order.place, default="")
     return draft.once(named_move(made, f"{node.name}~{copy}"), after)[node.outputs.index(k)]
 
 

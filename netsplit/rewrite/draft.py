@@ -24,6 +24,7 @@ from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Varia
 from netsplit.graph.operators import resolve, written_references
 from netsplit.rewrite.decisions import Decisions, Handed
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
+from netsplit.rewrite.node_order import NodeOrder
 
 __all__ = [
     "CAT",
@@ -72,12 +73,12 @@ class Draft:
         self._made_of_parts = graph.nodes
         graph = graph.derived.get(VIEWS, graph)
         require_operators(graph)
-        self.graph = graph = replace(graph, initializers=dict(graph.initializers))
-        self.decisions = Decisions(follow)
-        self.nodes = dict(graph.nodes)
-        self.order = list(graph.nodes)
         self.layouts = layouts_of(graph)
         self.runs = StandInRuns(graph)
+        self.graph = replace(graph, initializers=dict(graph.initializers))
+        self.decisions = Decisions(follow)
+        self.nodes = dict(graph.nodes)
+        self.order = NodeOrder(graph.nodes)
         self.maker = {k: node.name for node in graph for k in node.outputs if k}
         self.new: set[str] = set()
         self._changed: set[str] = set()  # variables whose layout, or memory, is another than before
@@ -130,10 +131,10 @@ class Draft:
                 f"'{node.name}' ({node.kind}) does not run on what it would read: {_first_line(error)}."
             ) from error
         self.nodes[node.name] = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
-        place = (
-            self.order.index(before) if before is not None else self.order.index(after) + 1 if after else 0
-        )
-        self.order.insert(place, node.name)
+        if before is not None:
+            self.order.put_before(node.name, before)
+        else:
+            self.order.put_after(node.name, after or "")
         self.new.add(node.name)
         for k, layout in run.outputs.items():
             if k in self.layouts and self.layouts[k] != layout:
@@ -154,20 +155,23 @@ class Draft:
 
     def forget(self, name: str) -> None:
         """Hand out no more what a node makes, which is about to be replaced."""
-        self._made = {key: each for key, each in self._made.items() if each != name}
+        node = self.nodes[name]
+        key = _key(node) if node.op in MOVES else ""
+        if self._made.get(key) == name:
+            del self._made[key]
 
     def rename(self, name: str, other: str) -> None:
         """Give a node another name, which makes its own free; its outputs keep theirs."""
         self.forget(name)
         self.nodes[other] = replace(self.nodes.pop(name), name=other)
-        self.order[self.order.index(name)] = other
+        self.order.rename(name, other)
 
     def remove(self, name: str) -> None:
         """What it made is to be made by others."""
+        self.forget(name)
         node = self.nodes.pop(name)
         self.order.remove(name)
         self.new.discard(name)
-        self._made = {key: each for key, each in self._made.items() if each != name}
         for k in node.outputs:
             if self.maker.get(k) == name:
                 del self.maker[k]
@@ -254,7 +258,7 @@ class Draft:
 
     def _together(self, parts: Sequence[str], dim: int, name: str, like: Node) -> str:
         makers = [self.maker[k] for k in parts if k in self.maker]
-        after = max(makers, key=self.order.index, default="")
+        after = max(makers, key=self.order.place, default="")
         node = _move(f"{name}:cat", CAT, ([{"var": k} for k in parts], dim), like)
         return self.once(node, after)[0]
 
@@ -271,11 +275,11 @@ class Draft:
             node,
             self.graph.batch_size,
         )
-        if same is not None and self.order.index(same) <= (self.order.index(after) + 1 if after else 0):
+        if same is not None and self.order.is_next_or_before(same, after):
             return list(self.nodes[same].outputs)
         if same is not None:  # it comes too late, and can come here as well
             self.order.remove(same)
-            self.order.insert(self.order.index(after) + 1 if after else 0, same)
+            self.order.put_after(same, after)
             return list(self.nodes[same].outputs)
         name = self.fresh(node.name)
         node = named_move(node, name)
@@ -348,7 +352,7 @@ class Draft:
             {node.name: tuple(written_references(graph, node)) for node in graph},
         )
         graph = analyse(graph, facts)
-        keep_layouts(graph, self.layouts)
+        keep_layouts(graph, self.layouts, self.runs.graph)
         return graph
 
     def _variables(self, nodes: dict[str, Node]) -> dict[str, Variable]:
@@ -366,7 +370,7 @@ class Draft:
     def _drop_unused(self) -> None:
         """Movements that nobody needs any more."""
         wanted = set(self.graph.output_variables)
-        for name in reversed(self.order.copy()):
+        for name in reversed(self.order):
             node = self.nodes[name]
             if node.op in MOVES and wanted.isdisjoint(node.outputs):
                 self.remove(name)

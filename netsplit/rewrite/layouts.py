@@ -8,17 +8,19 @@ can be taken. They are found once for a graph, and handed on to the graphs that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 
 from netsplit.graph.analyse import kept_for_backward, storage_id
+from netsplit.graph.arguments import renamed
 from netsplit.graph.autocast import autocast_of
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, Variable
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
 from netsplit.graph.operators import mode_of, resolve
 from netsplit.graph.recording.record import Watched
 from netsplit.graph.recording.stand_in_mode import StandInMode
@@ -27,7 +29,9 @@ from netsplit.graph.template import decoded
 
 __all__ = ["MemoryLayout", "NodeRun", "StandInRuns", "keep_layouts", "layouts_of"]
 
-_KEY = "rewrite.layouts"
+_KEY, _RUNS = "rewrite.layouts", "rewrite.runs"
+
+_Held: TypeAlias = tuple[tuple[int, ...], str, bool]  # shape, dtype, requires_grad
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,13 @@ def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
     return dict(graph.derived[_KEY])
 
 
-def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout]) -> None:
-    """What is known of a graph that was made of another."""
-    graph.derived[_KEY] = {k: layouts[k] for k in graph.variables}
+def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout], before: Graph) -> None:
+    """What is known of a graph that was made of another, and of operators that ran there."""
+    graph.derived[_KEY] = {
+        k: replace(layouts[k], carries=variable.requires_grad, root=storage_of(graph, k))
+        for k, variable in graph.variables.items()
+    }
+    graph.derived[_RUNS] = before.derived.setdefault(_RUNS, {})
 
 
 def _plain(graph: Graph, variable: Variable) -> MemoryLayout:
@@ -92,14 +100,77 @@ def _outputs(runs: StandInRuns, node: Node, layouts: Mapping[str, MemoryLayout])
         return {}
 
 
+@dataclass(frozen=True, eq=False)
+class _Alike:
+    """A call under names that do not tell it from others: calls with the same `key` do the same.
+
+    `own`: those of its variables, and of the memory that they lie in, by these names.
+    """
+
+    given: Node
+    layouts: dict[str, MemoryLayout]
+    initializers: dict[str, _Held]
+    outputs: tuple[str, ...]
+    own: dict[str, str]
+
+    @classmethod
+    def of(
+        cls, node: Node, layouts: Mapping[str, MemoryLayout], initializers: Mapping[str, Initializer]
+    ) -> _Alike:
+        inputs = {k: f"x{i}" for i, k in enumerate(node.inputs)}
+        outputs = {k: f"y{j}" for j, k in enumerate(node.outputs) if k}
+        held = {f"w{i}": initializers[k] for i, k in enumerate(node.initializers)}
+        roots = outputs | {INITIALIZER + init.name: INITIALIZER + name for name, init in held.items()}
+        for k in node.inputs:
+            roots.setdefault(layouts[k].root, f"m{len(roots)}")
+        return cls(
+            node,
+            {name: replace(layouts[k], root=roots[layouts[k].root]) for k, name in inputs.items()},
+            {name: (init.shape, init.dtype, init.requires_grad) for name, init in held.items()},
+            tuple(outputs.get(k, "") for k in node.outputs),
+            {name: k for names in (roots, inputs) for k, name in names.items()},
+        )
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        names = {("var", self.own[name]): ("var", name) for name in self.layouts}
+        names |= {
+            ("init", k): ("init", name)
+            for k, name in zip(self.given.initializers, self.initializers, strict=True)
+        }
+        return renamed(self.given, names)
+
+    @property
+    def key(self) -> Hashable:
+        node = self.given
+        mode = node.no_grad, node.autocast, node.default_dtype
+        given = tuple(self.layouts.values()), tuple(self.initializers.values())
+        return node.op, repr(self.arguments), mode, given, self.outputs
+
+    @property
+    def node(self) -> Node:
+        inputs, held = tuple(self.layouts), tuple(self.initializers)
+        return replace(self.given, inputs=inputs, outputs=self.outputs, initializers=held, **self.arguments)
+
+    def named(self, run: NodeRun) -> NodeRun:
+        """What running the node showed, under the call's own names."""
+        own = self.own
+        outputs = {own[name]: replace(layout, root=own[layout.root]) for name, layout in run.outputs.items()}
+        return NodeRun(outputs, tuple(own[name] for name in run.saved), run.saved_bytes)
+
+
 class StandInRuns:
-    """Runs nodes on tensors without data. One mode for all: what it knows of operators is kept."""
+    """Runs nodes on tensors without data; what ran on alike tensors before is not run again.
+
+    One mode for all: what it knows of operators is kept.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.initializers = graph.initializers
         self.graph = graph
         self.mode = StandInMode()
         self.grad = any(variable.requires_grad for variable in graph.variables.values())
+        self._known: dict[Hashable, NodeRun] = graph.derived.setdefault(_RUNS, {})
 
     def run(self, node: Node, layouts: Mapping[str, MemoryLayout]) -> NodeRun:
         """Of a node whose operator is torch's.
@@ -107,9 +178,19 @@ class StandInRuns:
         Raises:
             Exception: whatever the operator raises on such arguments.
         """
+        alike = _Alike.of(node, layouts, self.initializers)
+        key = alike.key, self.grad, self.graph.autocast, torch.get_default_dtype()
+        run = self._known.get(key)
+        if run is None:
+            run = self._known[key] = self._run(alike.node, alike.layouts, alike.initializers)
+        return alike.named(run)
+
+    def _run(
+        self, node: Node, layouts: Mapping[str, MemoryLayout], initializers: Mapping[str, _Held]
+    ) -> NodeRun:
         with enable_python_dispatcher(), self.mode, torch.set_grad_enabled(self.grad):
             given = {("var", k): _stand_in(layouts[k]) for k in node.inputs}
-            given |= {("init", k): self._initializer(k) for k in node.initializers}
+            given |= {("init", k): _initializer(initializers[k]) for k in node.initializers}
             kept: list[Tensor] = []
 
             def keep(tensor: Tensor) -> Tensor:
@@ -120,7 +201,7 @@ class StandInRuns:
             with autocast_of(self.graph, "cpu"), mode_of(node, "cpu"), Watched(keep, lambda tensor: tensor):
                 result = resolve(node.op)(*args, **kwargs)
         results = [result] if isinstance(result, Tensor) else list(result)
-        roots = {storage_id(t): self._root(tag, k, layouts) for (tag, k), t in given.items()}
+        roots = {storage_id(t): _root(tag, k, layouts) for (tag, k), t in given.items()}
         outputs: dict[str, MemoryLayout] = {}
         tensors = {k: t for k, t in zip(node.outputs, results, strict=True) if k and isinstance(t, Tensor)}
         for k, tensor in tensors.items():
@@ -134,13 +215,15 @@ class StandInRuns:
         saved = tuple(dict.fromkeys(last[(outputs.get(k) or layouts[k]).root] for k in names))
         return NodeRun(outputs, saved, nbytes)
 
-    def _root(self, tag: str, k: str, layouts: Mapping[str, MemoryLayout]) -> str:
-        return layouts[k].root if tag == "var" else INITIALIZER + k
 
-    def _initializer(self, k: str) -> Tensor:
-        init = self.initializers[k]
-        made = torch.empty(init.shape, dtype=getattr(torch, init.dtype), device="cpu")
-        return made.requires_grad_(init.requires_grad)
+def _root(tag: str, k: str, layouts: Mapping[str, MemoryLayout]) -> str:
+    return layouts[k].root if tag == "var" else INITIALIZER + k
+
+
+def _initializer(init: _Held) -> Tensor:
+    shape, dtype, requires_grad = init
+    made = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+    return made.requires_grad_(requires_grad)
 
 
 def _stand_in(layout: MemoryLayout) -> Tensor:

@@ -150,7 +150,7 @@ def gathered(graph: Graph, parts: Sequence[Initializer]) -> Graph:
             for part in parts
             if part.region is not None and part.region.whole == k
         }
-        after = max(pieces.values(), key=lambda name: draft.order.index(draft.maker[name]))
+        after = max(pieces.values(), key=lambda name: draft.order.place(draft.maker[name]))
         made = _put_together(draft, pieces, users[0], f"{k}:whole", [draft.maker[after]])
         for node in users:
             _replace_references(draft, node.name, {("init", k): ("var", made)})
@@ -161,7 +161,7 @@ def _with(graph: Graph, parts: Sequence[Initializer]) -> Draft:
     """A draft of the graph with these initializers, too."""
     more = {part.name: part for part in parts}
     extended = replace(graph, initializers={**graph.initializers, **more})
-    keep_layouts(extended, layouts_of(graph))
+    keep_layouts(extended, layouts_of(graph), graph)
     return Draft(extended)
 
 

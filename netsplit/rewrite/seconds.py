@@ -89,8 +89,9 @@ def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
     transients = {name: costs.transients[name] for name in nodes if name in costs.transients}
     works = works_of(after, new)
     whole = works_of(before, {origin.name for origin in new.values() if origin is not None})
-    nodes |= _estimated(costs, before, after, new, works, whole)
-    if costs.rates is not None:
+    if costs.rates is None:
+        nodes |= _estimated(costs, before, after, new, works, whole)
+    else:
         nodes |= work_seconds(after, works, costs.rates)
     for name, origin in new.items():
         own = None if origin is None else costs.transients.get(origin.name)

@@ -7,6 +7,7 @@ Source: Yi et al., "Fast Training of Deep Learning Models over Multiple GPUs" (F
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -66,7 +67,7 @@ def order_key(made: PartialSchedule, order: Order) -> dict[str, float]:
     """Node -> seconds by which it is ordered: its start as scheduled, or where no order is enforced."""
     if order == "priority":
         return made.start_of()
-    return fifo_starts(made.instance, [made.where[a] for a in made.instance.atom_of.tolist()])
+    return fifo_starts(made.instance, made.where[made.instance.atom_of].tolist())
 
 
 def sequenced(problem: Problem, tasks: StepTasks, method: str) -> tuple[PartialSchedule, list[int]]:
@@ -79,7 +80,7 @@ def sequenced(problem: Problem, tasks: StepTasks, method: str) -> tuple[PartialS
     ranks = max_ranks(instance, tasks)
     path = longest_ranked_path(tasks, ranks)
     made = schedule_within_memory(
-        problem, method, tasks, tasks.by_rank(ranks), lambda: _PathChooser(instance, path)
+        problem, method, tasks, tasks.by_rank(ranks), path, partial(_fastest_for, path)
     )
     return made, path
 
@@ -110,32 +111,18 @@ def longest_ranked_path(tasks: StepTasks, ranks: Floats) -> list[int]:
     return list(nodes)
 
 
-class _PathChooser:
-    """Lines 9 to 20 of Algorithm 1 for one run, with the device of the critical path so far."""
+def _fastest_for(path: list[int], made: PartialSchedule, task: int, devices: Ints) -> int:
+    """Lines 9 to 12 of Algorithm 1: the device with the least mean seconds of the path's nodes that it can
+    take, `task` first."""
+    instance = made.instance
+    total_s, atom_of = instance.forward_s + instance.backward_s, instance.atom_of.tolist()
+    nodes = [v for v in path if made.where[atom_of[v]] < 0]
+    nodes.sort(key=lambda v: v != task)
+    atoms = list(dict.fromkeys(atom_of[v] for v in nodes))
 
-    def __init__(self, instance: Instance, path: list[int]) -> None:
-        self._path = path
-        self._on_path = set(path)
-        self._atom_of = instance.atom_of.tolist()
-        self._total_s = instance.forward_s + instance.backward_s
-        self._device = -1
+    def score(p: int) -> tuple[float, int, int]:
+        fitting = set(atoms[: made.room.run_length(atoms, p)])
+        taken = [v for v in nodes if atom_of[v] in fitting]
+        return float(total_s[taken, p].mean()), -len(taken), p
 
-    def __call__(self, made: PartialSchedule, task: int, devices: Ints) -> int:
-        if task not in self._on_path:
-            return made.first_to_finish(task, devices, preferred=self._device)
-        if self._device not in devices:
-            self._device = self._fastest(made, task, devices.tolist())
-        return self._device
-
-    def _fastest(self, made: PartialSchedule, task: int, devices: list[int]) -> int:
-        """The device with the least mean seconds of the path's nodes that it can take, `task` first."""
-        nodes = [v for v in self._path if made.where[self._atom_of[v]] < 0]
-        nodes.sort(key=lambda v: v != task)
-        atoms = list(dict.fromkeys(self._atom_of[v] for v in nodes))
-
-        def score(p: int) -> tuple[float, int, int]:
-            fitting = set(atoms[: made.room.run_length(atoms, p)])
-            taken = [v for v in nodes if self._atom_of[v] in fitting]
-            return float(self._total_s[taken, p].mean()), -len(taken), p
-
-        return min(devices, key=score)
+    return min(devices.tolist(), key=score)

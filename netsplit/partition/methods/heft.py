@@ -12,7 +12,7 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_within_memory
+from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Heft"]
@@ -39,9 +39,7 @@ class Heft(Partitioner):
         instance = Instance.of(problem)
         tasks = StepTasks.of(instance)
         order = tasks.by_rank(mean_ranks(instance, tasks))
-        made = schedule_within_memory(
-            problem, self.name, tasks, order, lambda: PartialSchedule.first_to_finish
-        )
+        made = schedule_within_memory(problem, self.name, tasks, order)
         return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=made.notes())
 
 

@@ -36,7 +36,7 @@ from netsplit.rewrite.records import Rewrite, Split
 __all__ = ["PART_S", "OsDpos", "longest_operators", "placed_ranks", "sums_s"]
 
 SHORTER = 1e-9  # relative: less is the rounding of sums
-PART_S = 0.005  # for each part that is made, about
+PART_S = 0.001  # for each part that is made, about
 ROOM = 4  # operators that need more than this part of the smallest device may be in the way of a placement
 
 Start = Literal["data_parallel", "whole"]
@@ -188,7 +188,7 @@ class Sequenced:
     @cached_property
     def where(self) -> list[int]:
         """[n] device of each node."""
-        return [self.made.where[a] for a in self.made.instance.atom_of.tolist()]
+        return self.made.where[self.made.instance.atom_of].tolist()
 
 
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.room import Room
-from netsplit.partition.engines.insertion import IdleSlots, StepTasks
+from netsplit.partition.engines.insertion import StepTasks
+from netsplit.partition.engines.insertion.room import Room
+from netsplit.partition.engines.insertion.slots import book_slot, earliest_slot, slots_of
 from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -65,27 +66,27 @@ def test_the_papers_example_has_its_ranks_and_its_length_of_80():
 
 
 def test_a_task_is_inserted_into_an_idle_slot_that_is_long_enough():
-    slots = IdleSlots()
-    slots.book(slots.earliest(4.0, 2.0), 2.0)  # [4, 6]
-    slots.book(slots.earliest(7.0, 1.0), 1.0)  # [7, 8]
-    assert slots.earliest(0.0, 4.0) == 0.0
-    assert slots.earliest(1.0, 4.0) == 8.0  # [1, 4] and [6, 7] are too short
-    assert slots.earliest(5.0, 1.0) == 6.0
-    assert slots.earliest(3.5, 0.5) == 3.5
-    assert slots.earliest(7.5, 0.0) == 8.0  # no task runs inside another, not even one of 0 seconds
-    assert slots.earliest(4.0, 0.0) == 4.0
+    slots = slots_of(1, 2)
+    book_slot(slots, 0, earliest_slot(slots, 0, 4.0, 2.0), 2.0)  # [4, 6]
+    book_slot(slots, 0, earliest_slot(slots, 0, 7.0, 1.0), 1.0)  # [7, 8]
+    assert earliest_slot(slots, 0, 0.0, 4.0) == 0.0
+    assert earliest_slot(slots, 0, 1.0, 4.0) == 8.0  # [1, 4] and [6, 7] are too short
+    assert earliest_slot(slots, 0, 5.0, 1.0) == 6.0
+    assert earliest_slot(slots, 0, 3.5, 0.5) == 3.5
+    assert earliest_slot(slots, 0, 7.5, 0.0) == 8.0  # no task runs inside another, not even one of 0 seconds
+    assert earliest_slot(slots, 0, 4.0, 0.0) == 4.0
 
 
 @examples
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=25))
 def test_slots_are_the_earliest_free_ones(tasks):
     """Against a search of all instants: with whole numbers, a slot begins at a whole number."""
-    slots, booked = IdleSlots(), []
+    slots, booked = slots_of(1, len(tasks)), []
     for ready, seconds in tasks:
-        start = slots.earliest(float(ready), float(seconds))
+        start = earliest_slot(slots, 0, float(ready), float(seconds))
         free = (t for t in range(ready, 200) if all(b <= t or t + seconds <= a for a, b in booked if a < b))
         assert start == next(free)
-        booked.append((start, slots.book(start, float(seconds))))
+        booked.append((start, book_slot(slots, 0, start, float(seconds))))
 
 
 def test_a_short_side_branch_fills_the_gap_before_a_remote_message_comes():

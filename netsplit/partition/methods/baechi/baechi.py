@@ -26,7 +26,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.common.room import Room
+from netsplit.partition.engines.insertion.room import Room
 
 __all__ = [
     "BaechiMemory",

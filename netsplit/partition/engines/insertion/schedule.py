@@ -1,0 +1,148 @@
+"""Tasks are taken in a given order, each is started in the earliest idle slot that is long enough.
+
+The model is the scheduling literature's: a device does one task at a time, a message takes
+``latency + bytes * seconds_per_byte`` and never waits for another message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import fill_in_order, infeasible
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.common.placing_clock import PlacingClock
+from netsplit.partition.engines.insertion.kernel import ASK, STUCK, ListState, TaskArrays, place_and_time
+from netsplit.partition.engines.insertion.room import Room
+from netsplit.partition.engines.insertion.slots import slots_of
+from netsplit.partition.engines.insertion.tasks import StepTasks
+
+__all__ = ["Chooser", "PartialSchedule", "schedule_within_memory"]
+
+RETRIES = 4
+_AT_ONCE = 1024  # tasks between two looks at the time
+
+
+class PartialSchedule:
+    """Tasks placed and timed so far; all times in seconds."""
+
+    def __init__(self, instance: Instance, tasks: StepTasks) -> None:
+        self.instance = instance
+        self.room = Room(instance, instance.capacity)
+        self.where = np.full(len(instance.atoms), -1)  # [A] device of each atom; -1: none yet
+        self.start, self.finish = np.zeros(2 * instance.n), np.zeros(2 * instance.n)
+        self.placed_by = "finish time"
+        self.reserved: tuple[int, ...] = ()  # atoms that were placed first, to make them fit
+        self._tasks = TaskArrays(
+            tasks.seconds, instance.backward_s, tasks.feeding, tasks.source, tasks.messages, tasks.nbytes,
+            instance.atom_of, instance.latency_s, instance.seconds_per_byte,
+        )  # fmt: skip
+        slots = slots_of(len(instance.devices), len(tasks.order))
+        self._state = ListState(self.where, self.start, self.finish, self.room.arrays, slots)
+
+    def run(
+        self, order: Ints, path: Sequence[int], choose: Chooser | None, clock: PlacingClock
+    ) -> int | None:
+        """Place and time, the nodes of a path on the device that is chosen for it, and where they do not fit
+        there on the next; the atom that fits nowhere, or None."""
+        on_path = np.zeros(self.instance.n, bool)
+        on_path[list(path)] = True
+        done, placed, device = 0, 0, -1
+        while done < len(order):
+            clock.tick(placed)
+            end = min(done + _AT_ONCE, len(order))
+            done, placed, why = place_and_time(self._tasks, self._state, order, done, end, on_path, device)
+            if why == STUCK:
+                return int(self.instance.atom_of[order[done] % self.instance.n])
+            if why == ASK:
+                v = int(order[done])
+                assert choose is not None, "only a path's nodes have their device chosen"
+                device = choose(self, v, self.room.devices(int(self.instance.atom_of[v])))
+        return None
+
+    def place(self, atom: int, p: int) -> None:
+        self.where[atom] = p
+        self.room.take(atom, p)
+
+    @property
+    def makespan(self) -> float:
+        return float(self.finish.max(initial=0.0))
+
+    def device_of(self) -> dict[str, str]:
+        return self.instance.decode(self.where[self.instance.atom_of])
+
+    def start_of(self) -> dict[str, float]:
+        """Node name to the start of its forward."""
+        return dict(zip(self.instance.names, self.start.tolist(), strict=False))
+
+    def notes(self) -> dict[str, int | str]:
+        return {"placed_by": self.placed_by, "reserved_atoms": len(self.reserved)}
+
+
+Chooser = Callable[[PartialSchedule, int, Ints], int]
+"""(schedule, node of the path without a device, devices where it fits) -> that of the path from here on."""
+
+
+def schedule_within_memory(
+    problem: Problem,
+    method: str,
+    tasks: StepTasks,
+    order: Ints,
+    path: Sequence[int] = (),
+    choose: Chooser | None = None,
+) -> PartialSchedule:
+    """Place and time all tasks in `order`; an atom goes where its first node is chosen to go.
+
+    Nodes off the path go where they finish first. A greedy choice may use up the room that a later atom
+    needs. Then everything starts again with that atom placed first, on the device with the most room left, up
+    to `RETRIES` times; in the end the devices are those of the fill in topological order, and only the times
+    are decided here.
+
+    Args:
+        problem: the problem of `tasks`.
+        method: its name, for the error.
+        tasks: what to schedule.
+        order: the tasks, each after those that feed it.
+        path: nodes that `choose` finds a device for.
+
+    Raises:
+        InfeasibleError: the fill does not fit either.
+        TimeLimitError: the problem's time is over.
+    """
+    instance = Instance.of(problem)
+    reserved: list[int] = []
+    clock = PlacingClock(problem, method)
+    for _ in range(RETRIES + 1):
+        made = PartialSchedule(instance, tasks)
+        stuck = _reserve(made, reserved)
+        if stuck is None:
+            stuck = made.run(order, path, choose, clock)
+        if stuck is None:
+            made.reserved = tuple(reserved)
+            return made
+        if stuck in reserved:
+            break
+        reserved.append(stuck)
+    filled = fill_in_order(problem, instance.capacity.tolist())
+    if filled is None:
+        raise infeasible(problem, method)
+    where = instance.encode(filled)
+    made = PartialSchedule(instance, tasks)
+    made.placed_by = "fill in topological order"
+    for atom in range(len(instance.atoms)):
+        made.place(atom, int(where[instance.atoms[atom][0]]))
+    made.run(order, path, choose, clock)
+    return made
+
+
+def _reserve(made: PartialSchedule, atoms: Iterable[int]) -> int | None:
+    """Place atoms, the largest first, where the most bytes stay free; or the one that does not fit."""
+    for atom in sorted(atoms, key=lambda atom: (-int(made.room.need[atom].max()), atom)):
+        devices = made.room.devices(atom).tolist()
+        if not devices:
+            return atom
+        left = made.room.left - made.room.need[atom]
+        made.place(atom, max(devices, key=lambda p: (left[p], -p)))
+    return None

@@ -1,0 +1,102 @@
+"""The tasks of a training step, as the list schedulers take them.
+
+A node is two tasks, its forward and, where a gradient passes, its backward:
+
+    f(u) ──k──► f(v)          task v < n is the forward of node v, task n + v its backward
+      │           │           f(v) ──► b(v) stays on one device
+      ▼           ▼           b(v) ──► b(u) carries the gradient of k back
+    b(u) ◄──k── b(v)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
+from netsplit.partition.engines.compiled import compiled
+
+__all__ = ["StepTasks"]
+
+
+@dataclass(frozen=True, eq=False)
+class StepTasks:
+    """The tasks of a problem. Shapes: n nodes, D devices, E edges; at most 2n tasks."""
+
+    n: int
+    order: Ints  # tasks, in a topological order: forwards as captured, backwards the other way round
+    seconds: Floats  # [2n, D]
+    source: Ints  # [E] task
+    target: Ints  # [E] task
+    messages: Ints  # [E] variables that target reads of source; 0 where both share a device anyway
+    nbytes: Ints  # [E] bytes of these
+
+    @classmethod
+    def of(cls, instance: Instance) -> StepTasks:
+        n, producer, nbytes = instance.n, instance.producer, instance.nbytes
+        reader = np.repeat(np.arange(n), np.diff(instance.reads.starts))
+        read = instance.reads.items
+        back = instance.requires_backward[read] & instance.trained[reader]
+        trained = np.flatnonzero(instance.trained)
+        source, target, messages, total = (
+            np.concatenate(each)
+            for each in zip(
+                _edges(producer[read], reader, nbytes[read], n),
+                (trained, n + trained, np.zeros_like(trained), np.zeros_like(trained)),
+                _edges(n + reader[back], n + producer[read[back]], nbytes[read[back]], 2 * n),
+                strict=True,
+            )
+        )
+        return cls(
+            n=n,
+            order=np.concatenate([np.arange(n), n + trained[::-1]]),
+            seconds=np.concatenate([instance.forward_s, instance.backward_s]),
+            source=source,
+            target=target,
+            messages=messages,
+            nbytes=total,
+        )
+
+    def upward_ranks(self, task_s: Floats, edge_s: Floats) -> Floats:
+        """[2n] seconds from the start of a task to the end of all: its own and its longest way out.
+
+        ``rank(i) = w(i) + max over successors j of (c(i, j) + rank(j))`` (Topcuoglu et al., eq. 8).
+
+        Args:
+            task_s: [2n] the one number that stands for a task's seconds on all devices.
+            edge_s: [E] the one number that stands for the seconds of an edge's messages.
+        """
+        return np.asarray(_upward_ranks(self.order, self.feeding, self.source, task_s, edge_s))
+
+    def by_rank(self, rank: Floats) -> Ints:
+        """Tasks by falling rank; equal ranks (tasks of 0 seconds) in topological order."""
+        return self.order[np.argsort(-rank[self.order], kind="stable")]
+
+    @cached_property
+    def feeding(self) -> Packed:
+        """[2n] -> edges that lead to the task."""
+        edges = np.argsort(self.target, kind="stable")
+        starts = np.searchsorted(self.target[edges], np.arange(2 * self.n + 1))
+        return Csr(starts.astype(np.int64), edges.astype(np.int64)).packed
+
+
+def _edges(source: Ints, target: Ints, nbytes: Ints, most: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Pairs of tasks, each once: source, target, how often it was there, and bytes together."""
+    pairs, edge = np.unique(source * most + target, return_inverse=True)
+    total = np.zeros(len(pairs), np.int64)
+    np.add.at(total, edge, nbytes)
+    return pairs // most, pairs % most, np.bincount(edge, minlength=len(pairs)), total
+
+
+@compiled
+def _upward_ranks(order: Ints, feeding: Packed, source: Ints, task_s: Floats, edge_s: Floats) -> Floats:
+    tail, rank = np.zeros(len(task_s)), np.zeros(len(task_s))
+    for i in range(len(order) - 1, -1, -1):
+        t = order[i]
+        rank[t] = task_s[t] + tail[t]
+        for j in range(feeding[t], feeding[t + 1]):
+            e = feeding[j]
+            tail[source[e]] = max(tail[source[e]], edge_s[e] + rank[t])
+    return rank
