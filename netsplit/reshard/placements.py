@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from netsplit.errors import ReshardError
 from netsplit.reshard.layout import Layout, Mesh
 
-__all__ = ["mesh_from", "placements_from", "spec_from"]
+__all__ = ["mesh_from", "out_of_order", "placements_from", "spec_from"]
 
 
 def mesh_from(mesh: DeviceMesh) -> Mesh:
@@ -38,6 +39,28 @@ def spec_from(placements: Sequence[Placement], dimensions: int) -> str:
     if len(placements) > 10:
         raise ReshardError(f"a mesh of {len(placements)} axes is not resharded: give at most 10.")
     return "".join(f"S{''.join(map(str, each))}" if each else "R" for each in axes)
+
+
+def out_of_order(mesh: DeviceMesh, placements: Sequence[Placement]) -> str:
+    """Why it is not said which piece of a tensor is whose; "" where it is, by what this process knows.
+
+    Of a mesh as [2, 0, 1] torch 2.13 has two minds: `distribute_tensor` and `full_tensor` take pieces in the
+    order of the axis's group, which is that of ranks, and `redistribute` from whole in that of the mesh.
+    """
+    here = mesh.get_coordinate()
+    if here is None:
+        return ""
+    for axis, placement in enumerate(placements):
+        if type(placement) is not Shard:
+            continue
+        along = tuple(slice(None) if each == axis else place for each, place in enumerate(here))
+        ranks, group = mesh.mesh[along].tolist(), dist.get_process_group_ranks(mesh.get_group(axis))
+        if ranks != group:
+            return (
+                f"axis {axis} of the mesh {mesh.mesh.tolist()} cuts the tensor, and torch's collectives take "
+                f"its ranks {ranks} in the order {group}: give a mesh with them in that order."
+            )
+    return ""
 
 
 def placements_from(layout: Layout) -> tuple[Placement, ...]:

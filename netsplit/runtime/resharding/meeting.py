@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from netsplit.errors import WorkerError
+from netsplit.errors import ReshardError, WorkerError
 from netsplit.reshard import Network, ReshardPlan
 from netsplit.runtime.transport.process import ProcessTransport
 
@@ -34,7 +34,8 @@ class Meeting:
     Args:
         leader: the rank that plans, and tells the others.
         ranks: of all of them, ascending.
-        hosts: by rank; the leader alone knows them.
+        hosts: by rank.
+        calls: redistributions so far.
         timeout_s: of each thing that they say.
         plans: by what they are for, alike on all.
     """
@@ -44,6 +45,7 @@ class Meeting:
     transport: ProcessTransport
     timeout_s: float
     hosts: dict[int, str] = field(default_factory=dict)
+    calls: int = 0
     plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
 
     @property
@@ -54,32 +56,50 @@ class Meeting:
             by_host.setdefault(host, []).append(rank)
         return Network.uniform(by_host, _NIC_BANDWIDTH, _INSIDE_BANDWIDTH, _NIC_LATENCY_S, _INSIDE_LATENCY_S)
 
-    def told(self, what: _Told | None) -> _Told:
+    def told(self, at: str, what: _Told | None) -> _Told:
         """What the leader says, to all."""
-        if dist.get_rank() != self.leader:
-            told: _Told = self._hear(self.leader)
-            return told
-        for rank in self._others():
-            self._say(what, rank)
-        assert what is not None
-        return what
+        told: _Told = self._round(at, None, lambda _: what)
+        return told
 
-    def objection(self, own: str) -> str:
+    def objection(self, at: str, own: str) -> str:
         """The first that any of them has, for all; "" where none has."""
-        if dist.get_rank() != self.leader:
-            self._say(own, self.leader)
-            return self.told(own)
-        for rank in self._others():
-            said = self._hear(rank)
-            own = own or said
-        return self.told(own)
+        first: str = self._round(at, own, lambda every: next(filter(None, every), ""))
+        return first
 
     def learn_hosts(self) -> None:
-        own, name = dist.get_rank(), socket.gethostname()
-        if own != self.leader:
-            self._say(name, self.leader)
-            return
-        self.hosts = {rank: name if rank == own else self._hear(rank) for rank in self.ranks}
+        self.hosts = self._round(
+            "the first redistribution",
+            socket.gethostname(),
+            lambda names: dict(sorted(zip((self.leader, *self._others()), names, strict=True))),
+        )
+
+    def _round(self, at: str, own: object, answer: Callable[[list[Any]], Any]) -> Any:
+        """All tell the leader where they are and what they have to say, and get what it makes of that.
+
+        Who goes back through several redistributions in another order than the others would otherwise be
+        sent the gradient of another one.
+        """
+        at = f"{at} among ranks {list(self.ranks)}"
+        if dist.get_rank() != self.leader:
+            self._say((at, own), self.leader)
+            wrong, answered = self._hear(self.leader)
+        else:
+            said = {rank: self._hear(rank) for rank in self._others()}
+            wrong = next(
+                (self._elsewhere(rank, where, at) for rank, (where, _) in said.items() if where != at), ""
+            )
+            answered = None if wrong else answer([own, *(what for _, what in said.values())])
+            for rank in said:
+                self._say((wrong, answered), rank)
+        if wrong:
+            raise ReshardError(wrong)
+        return answered
+
+    def _elsewhere(self, rank: int, where: str, at: str) -> str:
+        return (
+            f"rank {rank} is at {where}, and rank {self.leader} at {at}: redistribute, and go back through "
+            "it, in the same order everywhere."
+        )
 
     def _others(self) -> list[int]:
         return [rank for rank in self.ranks if rank != self.leader]

@@ -24,7 +24,7 @@ from torch.distributed.tensor.placement_types import Placement, Shard
 
 from netsplit.errors import ReshardError
 from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
-from netsplit.reshard.placements import mesh_from, spec_from
+from netsplit.reshard.placements import mesh_from, out_of_order, spec_from
 from netsplit.runtime.resharding.meeting import Meeting, meeting_of
 from netsplit.runtime.resharding.reshard_piece import reshard_piece
 
@@ -60,7 +60,8 @@ def redistribute(
         On a process that is not of the destination, a DTensor with an empty piece, as torch has them.
 
     Raises:
-        ReshardError: a partial sum, meshes of two kinds of devices, processes that ask for different things.
+        ReshardError: a partial sum, meshes of two kinds of devices, pieces along an axis whose ranks torch's
+            own operators take in another order, processes that ask for different things.
         WorkerError: a transfer was not over in time, or the other end is gone.
     """
     if tensor is None and source is None:
@@ -79,12 +80,14 @@ def redistribute(
         )
     leader = int(ways[0].devices[0])
     meeting = meeting_of(leader, ranks, _device(mesh), timeout_s)
+    meeting.calls += 1
+    name = f"redistribution {meeting.calls}"
     said = _asked(tensor, ways, placements, network, meeting) if own == leader else None
-    task = meeting.told(said)
-    if wrong := task.wrong or meeting.objection(task.objection(tensor, ways, placements)):
+    task = meeting.told(name, said)
+    if wrong := task.wrong or meeting.objection(name, task.objection(tensor, (origin, mesh), placements)):
         raise ReshardError(wrong)
     meeting.plans.update(task.plans)
-    carrier = _Carrier(task, meeting, timeout_s, _device(mesh))
+    carrier = _Carrier(name, task, meeting, timeout_s, _device(mesh))
     moved = _Redistribute.apply(carrier.local(tensor), carrier)
     stride = tuple(prod(max(size, 1) for size in task.shape[i + 1 :]) for i in range(len(task.shape)))
     return DTensor.from_local(
@@ -115,13 +118,13 @@ class _Asked:
     plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
 
     def objection(
-        self, tensor: DTensor | None, ways: tuple[Mesh, Mesh], placements: Sequence[Placement]
+        self, tensor: DTensor | None, meshes: tuple[DeviceMesh, DeviceMesh], placements: Sequence[Placement]
     ) -> str:
-        """What this process asks for that is not the same; "" where it asks for nothing else."""
+        """What this process asks for that is not the same, or not to be had; "" where there is nothing."""
         assert self.source is not None
         assert self.mesh is not None
         own, leader = dist.get_rank(), "the source's first process"
-        asked = _normal(placements, self.shape)
+        ways, asked = (mesh_from(meshes[0]), mesh_from(meshes[1])), _normal(placements, self.shape)
         if (ways[1], asked) != (self.mesh, self.placements):
             return (
                 f"rank {own} asks for {asked} on ranks {list(ways[1].devices)}, {leader} for "
@@ -132,6 +135,9 @@ class _Asked:
                 f"rank {own} has the tensor on a mesh {ways[0].shape} of ranks {list(ways[0].devices)}, "
                 f"{leader} on {self.source.shape} of {list(self.source.devices)}: give the same everywhere."
             )
+        for mesh, each in zip(meshes, (self.held, self.placements), strict=True):
+            if wrong := out_of_order(mesh, each):
+                return wrong
         if tensor is None:
             return "" if own not in self.source.devices else f"rank {own} is of the source and has no tensor."
         held = _normal(tensor.placements, self.shape)
@@ -146,7 +152,20 @@ class _Asked:
                 f"rank {own} {words[not self.has_gradient]} of its tensor, {leader} "
                 f"{words[self.has_gradient]}: do the same everywhere."
             )
-        return ""
+        return "" if own not in self.source.devices else self._other_size(tensor)
+
+    def _other_size(self, tensor: DTensor) -> str:
+        """That this process's piece is of another size than its place says; "" where it is of that."""
+        assert self.source is not None
+        own, shape = dist.get_rank(), tuple(tensor.to_local().shape)
+        box = Layout(self.source, spec_from(self.held, len(self.shape))).region(own, self.shape)
+        sizes = tuple(stop - start for start, stop in box)
+        if shape == sizes:
+            return ""
+        return (
+            f"rank {own} has a piece of {list(shape)}, and by {self.held} it is to have {list(sizes)} of "
+            f"{list(self.shape)}: give DTensor.from_local pieces as torch.chunk cuts them."
+        )
 
 
 def _asked(
@@ -190,6 +209,7 @@ def _asked(
 class _Carrier:
     """Moves this process's pieces, either way."""
 
+    name: str
     task: _Asked
     meeting: Meeting
     timeout_s: float
@@ -224,6 +244,7 @@ class _Redistribute(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         carrier: _Carrier = ctx.carrier
+        carrier.meeting.objection(f"the gradient of {carrier.name}", "")
         return carrier.moved(carrier.task.back, gradient, ctx.shape), None
 
 

@@ -25,6 +25,6 @@ def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, own: int) -
     transport = ProcessTransport({str(rank): torch.device("cpu") for rank in range(3)}, str(own))
     meeting = Meeting(0, (0, 1, 2), transport, 2.5)
     with pytest.raises(WorkerError, match=f"rank {own} and rank {0 if own else 1} did not agree") as caught:
-        meeting.objection("")
+        meeting.objection("redistribution 1", "")
     assert "within 2.5 s" in str(caught.value)
     assert "\n" not in str(caught.value)
