@@ -32,13 +32,8 @@ VERSION = 10  # raise it where seconds come to mean something else, or are writt
 CACHE_VARIABLE = "NETSPLIT_CACHE"
 _FORM = "netsplit profile"
 _FORM_OF_PARTS = "netsplit parts"
-<<<<<<< HEAD
 _FORM_OF_SIZES = "netsplit sizes in turn"
-_NO_NUMBERS = ("nodes", "transients", "rates", "parts")
-=======
-_FORM_OF_SIZES = "netsplit sizes"
 _NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
->>>>>>> h5
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ def beside(line: Costs, usual_line: Costs, took: SizeSeconds, samples: int, usua
     def paced(kind: str, own: DeviceCosts) -> DeviceCosts:
         turns = took.get(kind, TurnSeconds())
         if turns.contention:
-            own = replace(own, contention=_inside(turns.contention, samples))
+            own = replace(own, contention=_inside(turns.contention, samples), unsure=False)
         known = turns.seconds
         if usual not in known or len(known) < 2:
             return own
