@@ -80,6 +80,11 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
     used = problem.memory_model.by_device(_least_fill(problem))
     worst = max(devices, key=lambda device: used.get(device.name, 0) - device.capacity_bytes)
     missing = used.get(worst.name, 0) - worst.capacity_bytes
+    if reason is None and missing <= 0:
+        return InfeasibleError(
+            f"{method} finds no placement that fits on cluster '{problem.cluster.name}', though a fill in "
+            "topological order is within all capacities: take another method, or devices of more capacity."
+        )
     if reason is None:
         reason = (
             f"the best packing found holds {read_bytes(used.get(worst.name, 0))} on device '{worst.name}'"

@@ -4,7 +4,7 @@ import pytest
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import MTopo, NetSplit, Problem
-from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.common.capacity import infeasible, read_bytes
 from netsplit.profile.memory import memory_of
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
@@ -45,6 +45,13 @@ def test_one_node_above_the_largest_device_is_named(method):
 def test_a_total_that_fits_but_cannot_be_packed_is_missing_on_a_device(method):
     text = message(method, {"a": 3, "b": 3, "c": 3}, [10, 10])
     assert tells(text, "12 bytes", "'d0'", "10 bytes", "2 bytes are missing", "12 bytes on each device")
+
+
+def test_no_bytes_are_said_to_be_missing_where_a_fill_has_room():
+    graph = graph_of(["a", "b"], [], {"a": 3, "b": 3}, ())
+    text = str(infeasible(Problem(graph, costs_of(graph), cluster_of([10, 10])), "one"))
+    assert tells(text, "one finds no placement", "a fill in topological order is within all capacities")
+    assert "missing" not in text
 
 
 def test_bytes_are_printed_for_people_and_exactly():
