@@ -22,6 +22,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
 from netsplit.profile.measure.stretches.in_turn import SizedStep
+from netsplit.profile.predicted_bytes import with_line
 
 __all__ = ["Sizes", "between"]
 
@@ -64,7 +65,7 @@ class Sizes:
     planners: dict[int, Planner] = field(default_factory=dict)  # by micro-batches
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
     in_flight: int = 1  # micro-batches at most before a backward, where sizes are measured
-    ends: tuple[Graph, Graph] | None = None  # captures of few and of many samples: a third lies between them
+    ends: tuple[Graph, Graph, Graph] | None = None  # captures of few samples, of more on their line, of many
     seed: int = 0
 
     def take(self, seed: int) -> None:
@@ -130,7 +131,7 @@ class Sizes:
         """Of other numbers of micro-batches those that make equal ones, without another capture."""
         if self.ends is None:
             return []
-        (few, many), whole = self.ends, self.whole.samples
+        (few, _, many), whole = self.ends, self.whole.samples
         each = (m for m in counts if m not in self.planners and whole % m == 0)
         inside = (m for m in each if few.batch_size < whole // m < many.batch_size)
         return [m for m in inside if self._derived(whole // m) is not None]
@@ -139,19 +140,22 @@ class Sizes:
         """From what was captured of fewer and of more samples, if a third is what these say."""
         if self.ends is None:
             self.ends = self._line()
-        if self.ends is None or not self.ends[0].batch_size < samples < self.ends[1].batch_size:
+        if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
             return None
-        return graph_at(*self.ends, samples)
+        few, third, many = self.ends
+        made = graph_at(few, many, samples)
+        return None if made is None else with_line(made, few, third, many)
 
-    def _line(self) -> tuple[Graph, Graph] | None:
-        """Of what was captured the fewest samples and the most, if a third is what these say.
+    def _line(self) -> tuple[Graph, Graph, Graph] | None:
+        """Of what was captured the fewest samples and the most, and between them a third, if that is what
+        these say.
 
         Else without one sample, whose tensors lie otherwise in memory: the transposed are in plain order.
         """
         captured = [self.graphs[n] for n in sorted(self.graphs)]
         for each in (captured, [graph for graph in captured if graph.batch_size > 1]):
             if len(each) >= CAPTURED and graph_at(each[0], each[-1], each[1].batch_size) == each[1]:
-                return each[0], each[-1]
+                return each[0], each[1], each[-1]
         return None
 
     def costs(self, samples: int) -> Costs:

@@ -25,8 +25,11 @@ _MAY_COPY = frozenset({"contiguous", "flatten", "reshape"})
 def copied_views(graph: Graph, name: str) -> frozenset[str]:
     """Views of what a node makes, by the graph, that are copies where all that it reads lies in plain order.
 
-    Found by running it, and what makes the views, on tensors without data; none where that cannot be done.
+    Found by running it, and what makes the views, on tensors without data; none where that cannot be done, or
+    one of the views is written in place.
     """
+    if any(name in unit for unit in graph.units):
+        return frozenset()
     views = _views_of(graph, graph.nodes[name])
     if not any(node.kind in _MAY_COPY for node in views):
         return frozenset()

@@ -218,3 +218,28 @@ def test_the_whole_batch_takes_as_long_as_it_does_where_the_usual_size_is_the_sm
         taken.append(made.costs)
     seconds = [sum(each.total_s(name, "cpu") for name in made.graph.nodes) for each in taken]
     assert seconds == pytest.approx([48e-3 * len(made.graph)] * 4)
+
+
+@pytest.mark.parametrize("counts", [[4], [4, 1], [4, 8], [1, 4, 8]])
+def test_how_devices_slow_one_another_is_known_at_every_size(
+    counts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Measured at the usual size alone, which may be the smallest of all or the largest."""
+
+    def measured(
+        session: Session, graph: Graph, batch: object, values: object, optimizer: object, in_flight: int,
+        alone: bool,
+    ) -> Costs:  # fmt: skip
+        own = costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
+        together = {"contention": 1.5, "message_s": 3e-5, "copy_s_per_byte": 1e-9, "unsure": True}
+        return own if alone else own.with_device("cpu", **together)
+
+    monkeypatch.setattr(Session, "_costs", measured)
+    monkeypatch.setattr(experiment_session, "measured_in_turn", lambda *_: {})
+    spec = replace(cpu_workers(1), latency_s=0.0, bandwidth=1e12)
+    batch = torch.randn(16, 6), torch.randint(3, (16,))
+    with Session(spec, tmp_path) as session:
+        open_ = AutoSchedule(microbatches=counts, time_limit_s=0.3)
+        made = session.decided(Net(), nn.CrossEntropyLoss(), batch, open_, Single(), MOMENTUM)
+    costs = made.costs.devices["cpu"]
+    assert (costs.contention, costs.message_s, costs.copy_s_per_byte, costs.unsure) == (1.5, 3e-5, 1e-9, True)
