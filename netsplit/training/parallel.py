@@ -116,7 +116,8 @@ class ParallelModel:
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
         captures = programs.captures
         placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
-        captures.trained = lambda: placed._open().state()
+        self._values = lambda: placed._open().state()
+        captures.trained = self._values
         kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
         self._notice = Notice(model, captures.loss, kept) if captures.check else None
         self._reuse = Reuse() if captures.check else None
@@ -478,7 +479,9 @@ class ParallelModel:
         Args:
             training: what the user did is looked for first; only programs that are made then run the model.
         """
-        refuse_surrounding(self.programs.captures.autocast)
+        captures = self.programs.captures
+        refuse_surrounding(captures.autocast)
+        captures.trained = self._values  # others have the captures, too, as one that only started new workers
         if self._notice is None:
             yield
             return

@@ -600,6 +600,24 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
     assert same(model.state_dict(), expected)
 
 
+def test_a_worker_killed_before_the_first_evaluation(session: Session, tmp_path: Path) -> None:
+    """For which the model is captured with the values that the new workers have."""
+    planner, plan = planned(CHAIN, ADAM)
+    model = session.deploy(planner, plan)
+    with Checkpoints(tmp_path, every_iterations=1) as checkpoints:
+        history = fit(
+            model,
+            samples_of(CHAIN),
+            epochs=1,
+            observer=Killer(session, step=1),
+            checkpoints=checkpoints,
+            restart=lambda: session.deploy(planner, plan).runtime,
+        )
+    expected = fit(session.deploy(*planned(CHAIN, ADAM)), samples_of(CHAIN), epochs=1)
+    assert [e.score for e in history.epochs] == [e.score for e in expected.epochs]
+    assert [it.loss for it in history.iterations] == [it.loss for it in expected.iterations]
+
+
 def test_from_two_workers_to_another_placement_to_one_device_to_plain(
     session: Session, tmp_path: Path
 ) -> None:
