@@ -40,7 +40,7 @@ from netsplit.runtime.offload.saved_tensors import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
-from netsplit.runtime.transport.handing_on import HandingOn
+from netsplit.runtime.transfers.handing_on import HandingOn
 from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
     Context,

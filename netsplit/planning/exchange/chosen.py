@@ -36,7 +36,7 @@ Hops: TypeAlias = tuple[tuple[str, str], ...]
 
 _ALONE = 8  # groups of variables that are tried one by one
 _BETTER = 1 - 1e-9
-_MOST_CHUNKS = 16  # with more, the last of three hosts has it 6 % of a hop sooner
+_MOST_CHUNKS = 16  # with any more the second host that receives it has it at most 6 % of a hop sooner
 
 
 def with_exchanges(problem: Problem, placement: Placement) -> Placement:

@@ -40,9 +40,7 @@ class HandingOn:
     recorder: TimelineRecorder
     state: IterationValues
     copies: dict[str, tuple[tuple[str, int], ...]]  # see `places_of_copies`
-    handed_on: dict[
-        int, tuple[tuple[str, int, bool], ...]
-    ]  # by the tag of who waits; see `Program.handed_on`
+    handed_on: dict[int, tuple[tuple[str, int, bool], ...]]  # by the Send's tag: `Program.handed_on`
     to_hand_on: set[tuple[str, int, bool]]
     acknowledged: dict[int, tuple[Send, ...]]
 
