@@ -108,13 +108,14 @@ class OsDpos(Partitioner):
         best, ended_by = _split_while_it_gains(begun, deadline)
         answer, scored = _least(problem, [best, begun, *fitting])
         made = answer.made
-        start = "whole" if begun is whole else "data_parallel" if narrow is None else "narrow"
+        start = _origin(begun, whole, narrow)
+        cut = answer is best and best is not begun
         notes = {
             **made.notes(),
             "start": start,
-            "answered": "whole" if answer is whole else start if answer is begun else "splits",
+            "answered": "splits" if cut else _origin(answer, whole, narrow),
             "ended_by": ended_by,
-            "splits": [each.to_dict() for each in answer.rewrites[len(begun.rewrites) :]],
+            "splits": [each.to_dict() for each in answer.rewrites[len(begun.rewrites) :] if cut],
             "begun_s": begun.finish_s,
             "whole_s": None if whole is None else whole.finish_s,
             **scored,
@@ -189,6 +190,10 @@ class Sequenced:
     def where(self) -> list[int]:
         """[n] device of each node."""
         return self.made.where[self.made.instance.atom_of].tolist()
+
+
+def _origin(beginning: Sequenced, whole: Sequenced | None, narrow: Sequenced | None) -> str:
+    return "whole" if beginning is whole else "narrow" if beginning is narrow else "data_parallel"
 
 
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:

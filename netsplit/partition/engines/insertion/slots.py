@@ -15,7 +15,7 @@ __all__ = ["Slots", "book_slot", "earliest_slot", "slots_of"]
 class Slots(NamedTuple):
     """Of every device; all times in seconds from 0, ascending. Its last slot never ends."""
 
-    count: Ints  # [D] idle slots
+    idle: Ints  # [D] slots
     starts: Floats  # [D, most slots]
     ends: Floats  # [D, most slots]
     booked: Ints  # [D] of `borders`
@@ -36,7 +36,7 @@ def earliest_slot(slots: Slots, p: int, ready_s: float, seconds: float) -> float
 
     A task of 0 seconds also fits between two that follow one another without a pause.
     """
-    i = _first_above(slots.ends, p, slots.count[p], ready_s)
+    i = _first_above(slots.ends, p, slots.idle[p], ready_s)
     if seconds == 0.0 and slots.starts[p, i] > ready_s:
         return float(slots.borders[p, _first_from(slots.borders, p, slots.booked[p], ready_s)])
     start = max(ready_s, slots.starts[p, i])
@@ -56,23 +56,23 @@ def book_slot(slots: Slots, p: int, start_s: float, seconds: float) -> float:
         _insert(
             slots.borders, p, _first_above(slots.borders, p, slots.booked[p], border), slots.booked, border
         )
-    i = _first_above(slots.ends, p, slots.count[p], start_s)
+    i = _first_above(slots.ends, p, slots.idle[p], start_s)
     begin, finish = slots.starts[p, i], slots.ends[p, i]
     assert begin <= start_s  # else the device is busy
     assert end_s <= finish
     before, behind = begin < start_s, end_s < finish
     if before and behind:
         slots.ends[p, i] = start_s
-        _insert(slots.starts, p, i + 1, slots.count, end_s)
-        slots.count[p] -= 1
-        _insert(slots.ends, p, i + 1, slots.count, finish)
+        _insert(slots.starts, p, i + 1, slots.idle, end_s)
+        slots.idle[p] -= 1
+        _insert(slots.ends, p, i + 1, slots.idle, finish)
     elif before:
         slots.ends[p, i] = start_s
     elif behind:
         slots.starts[p, i] = end_s
     else:
-        slots.count[p] -= 1
-        for j in range(i, slots.count[p]):
+        slots.idle[p] -= 1
+        for j in range(i, slots.idle[p]):
             slots.starts[p, j], slots.ends[p, j] = slots.starts[p, j + 1], slots.ends[p, j + 1]
     return end_s
 
