@@ -258,9 +258,10 @@ def record_row(
     write_trace(folder / "trace.json", predicted, measured, program=program)
     timeline_figure(predicted, measured, folder / "timeline.png")
     throughputs = history.throughputs if history is not None else None
-    run.summary(timeline_summary(predicted, typical, plan.compiler.batch_size, throughputs))
+    summary = timeline_summary(predicted, typical, plan.compiler.batch_size, throughputs)
     if earlier:
-        run.summary({"prediction_error": None, "measured_by": "an earlier run"})
+        summary |= {"prediction_error": None, "measured_by": "an earlier run"}
+    run.summary(summary)
     if history is None:
         run.summary({"predicted_throughput": _throughput(plan)})
     row = row_of(plan, run.name, history, earlier)

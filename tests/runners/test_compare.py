@@ -130,11 +130,12 @@ def errors(outcome: Outcome) -> list[str]:
 
 
 def worker_processes(pid: int) -> dict[int, psutil.Process]:
-    """Rank -> worker process below the command with `pid`."""
+    """Rank -> worker process below the command with `pid`: forked, but for a guard that knows its rank."""
     processes = {}
     for process in psutil.Process(pid).children(recursive=True):
-        if "netsplit.runtime.worker_process" in process.cmdline() and "--nnodes=1" not in process.cmdline():
-            processes[int(process.environ()["RANK"])] = process
+        rank, worker = process.environ().get("RANK"), process.parent()
+        if rank is not None and worker is not None:
+            processes[int(rank)] = worker
     return processes
 
 
