@@ -20,6 +20,7 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class PartsRow:
     whole: str  # what was decided, or why there is nothing
     parts: str
     predicted_s: dict[str, float]
-    seconds: dict[str, float]  # medians
+    seconds: dict[str, float]  # of a step, medians
     ratios: dict[str, Ratio]
     work: dict[str, float]  # ratios of processor seconds
     load: float  # of the machine, when it began
@@ -96,7 +97,7 @@ def measured(name: str, workers: int, options: argparse.Namespace) -> PartsRow:
     there = [(above, below) for above, below in pairs if rounds.has(above, below)]
     return PartsRow(
         name, workers, str(options.capacity), told[WHOLE], told[PARTS], predicted,
-        {each: sorted(seconds)[len(seconds) // 2] for each, seconds in rounds.seconds.items()},
+        {each: median(took) / options.steps for each, took in rounds.seconds.items()},
         {f"{above} / {below}": rounds.ratio(above, below) for above, below in there},
         {f"{above} / {below}": rounds.work(above, below) for above, below in there}, load,
     )  # fmt: skip

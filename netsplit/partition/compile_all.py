@@ -16,6 +16,7 @@ from netsplit.partition.max_load.pricing.dynamic import DynamicPricing
 from netsplit.partition.methods.auto.auto import Auto
 from netsplit.partition.methods.exact.enumeration import best_order, least_s
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
+from netsplit.partition.methods.heft import Heft
 from netsplit.partition.objectives import MaxLoad
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -37,6 +38,7 @@ def compile_all() -> None:
     costs = Costs({"any": DeviceCosts(dict.fromkeys(names, NodeSeconds(1.0, 0.0)))}, alpha=1)
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
     NetSplitExact().partition(problem)
+    Heft().partition(problem)
     tried, arrays = np.array([0, 1, 0]), CompiledStep(Instance.of(problem)).arrays
     least_s(tried, arrays)
     best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
