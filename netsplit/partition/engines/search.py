@@ -55,7 +55,7 @@ def load_kernels() -> None:
     tasks = StepTasks.of(instance)
 
     def listed() -> object:
-        ranks = tasks.upward_ranks(tasks.seconds.mean(axis=1), 0.0 * tasks.nbytes)
+        ranks = tasks.upward_ranks(tasks.seconds.mean(axis=1), np.zeros(len(tasks.nbytes)))
         return schedule_within_memory(problem, "list schedule", tasks, tasks.by_rank(ranks))
 
     _compiled_s(listed)
