@@ -4,7 +4,7 @@ Of the unit tasks whose slices no receiving host has (S_i: hosts that have slice
 
     into a host         sum of n_i it needs              x its NIC's seconds per byte
     out of hosts H      sum of n_i with S_i within H     / their NICs' bytes per second together
-    into a device       bytes it needs and has not       x the faster of its NIC and its host's inside
+    into a device       bytes it needs and has not       / bytes per second of its NIC and of its host's inside
 
 The second holds for every H, as these slices leave H at least once. All H that are unions of some S_i are
 tried while these are few; then the S_i, and unions of those that are chained by common hosts.
@@ -44,11 +44,16 @@ def least_seconds(tasks: Sequence[UnitTask], itemsize: int, network: Network) ->
     return max(
         (
             *(nbytes * network.nic[host] for host, nbytes in reaching.items()),
-            *(n * min(network.nic[host_of[d]], network.inside[host_of[d]]) for d, n in missing.items()),
+            *(n * _both(network.nic[host_of[d]], network.inside[host_of[d]]) for d, n in missing.items()),
             *(_leave_s(hosts, leaving, network) for hosts in _unions(leaving)),
         ),
         default=0.0,
     )
+
+
+def _both(nic: float, inside: float) -> float:
+    """Seconds per byte of a device that is sent bytes through its NIC and inside its host at once."""
+    return nic * inside / (nic + inside) if nic and inside else 0.0
 
 
 def _leave_s(hosts: frozenset[str], leaving: Mapping[frozenset[str], int], network: Network) -> float:

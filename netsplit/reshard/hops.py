@@ -159,7 +159,7 @@ def times_sent(strategy: str, hosts: int, receivers: int) -> float:
 
 def chunks_of(elements: int, n: int) -> tuple[range, ...]:
     """The elements of each chunk of a tensor that goes in so many, none of them empty but an only one."""
-    return tuple(filter(None, _parts(elements, n))) or (range(0),)
+    return tuple(_parts(elements, min(n, elements))) or (range(0),)
 
 
 def _parts(elements: int, n: int) -> list[range]:

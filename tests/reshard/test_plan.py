@@ -89,15 +89,16 @@ def test_every_element_arrives_where_its_layout_has_it(plan: ReshardPlan) -> Non
     shape=st.tuples(*[st.sampled_from([3, 5, 8])] * 2),
     shift=st.integers(0, 6),
     strategy=st.sampled_from([*STRATEGIES, "auto"]),
+    inside=st.sampled_from([0.5, 1.0, 10.0]),
 )
 def test_meshes_may_share_devices_and_hosts(
-    specs: tuple[str, str], shape: tuple[int, int], shift: int, strategy: str
+    specs: tuple[str, str], shape: tuple[int, int], shift: int, strategy: str, inside: float
 ) -> None:
     """What a device has already it keeps, and nothing passes a NIC for a host that has it."""
     left = Mesh(tuple(range(6)), (3, 2))
     right = Mesh(tuple((shift + 5 - i) % 12 for i in range(6)), (2, 3))
     hosts = {f"host {i}": range(3 * i, 3 * i + 3) for i in range(4)}
-    network = Network.uniform(hosts, 1.0, 10.0)
+    network = Network.uniform(hosts, 1.0, inside)
     plan = plan_reshard(Layout(left, specs[0]), Layout(right, specs[1]), shape, 8, network, strategy)
     verify_reshard(plan)
     whole = np.arange(prod(shape)).reshape(shape)
@@ -108,6 +109,16 @@ def test_meshes_may_share_devices_and_hosts(
         havers = {network.host(device) for device in plan.tasks[hop.task].senders}
         if network.host(hop.destination) in havers:
             assert network.host(hop.source) == network.host(hop.destination)
+
+
+def test_a_device_is_sent_bytes_by_its_nic_and_inside_its_host_at_once() -> None:
+    """Half of what c lacks comes from a, half from b beside it: the bound knows both ways in."""
+    network = Network.uniform({"A": ["a"], "B": ["b", "c"]}, 1.0, 1.0)
+    plan = plan_reshard(
+        Layout(Mesh(("a", "b"), (2,)), "S0"), Layout(Mesh(("c",), (1,)), "R"), (8,), 1, network
+    )
+    verify_reshard(plan)
+    assert plan.seconds == plan.bound_s == 4.0
 
 
 def test_auto_is_the_best_of_all_strategies_and_orders() -> None:
