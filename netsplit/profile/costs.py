@@ -133,7 +133,7 @@ class TurnSeconds:
     Args:
         seconds: of a forward and backward, alone.
         contention: how many times as long that takes while other devices of the host do the same, at least 1;
-            empty where there are none, or no processors of their own for them.
+            empty where there are none, or no processors of their own for them, or rounds differed too much.
     """
 
     seconds: dict[int, float] = field(default_factory=dict)

@@ -4,7 +4,7 @@ Of the unit tasks whose slices no receiving host has (S_i: hosts that have slice
 
     into a host         sum of n_i it needs              x its NIC's seconds per byte
     out of hosts H      sum of n_i with S_i within H     / their NICs' bytes per second together
-    into a device       bytes it needs and has not       / bytes per second of its NIC and of its host's inside
+    into a device       bytes it needs and has not       / bytes per second of its NIC and inside its host
 
 The second holds for every H, as these slices leave H at least once. All H that are unions of some S_i are
 tried while these are few; then the S_i, and unions of those that are chained by common hosts.

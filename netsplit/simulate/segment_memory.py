@@ -103,6 +103,28 @@ class SegmentMemory:
     def transient(self, node: str) -> NodeBytes:
         return self.transients.get(node, _NONE)
 
+    def copied_slices(self, node: Node) -> int:
+        """Bytes of the two copies of a gradient that the backward of a write into a view makes (autograd's
+        CopySlices). `linear` answers a view, too, where it has a bias and more than two dimensions."""
+        variables = self.graph.variables
+        made, read = (next(filter(None, ks), None) for ks in (node.outputs, node.inputs))
+        if made is None or read is None or not node.kind.endswith("_") or not variables[made].requires_grad:
+            return 0
+        root = storage_of(self.graph, read)
+        if storage_of(self.graph, made) != root:
+            return 0
+        return 2 * variables[root].nbytes if self._is_view(read) else 0
+
+    def _is_view(self, k: str) -> bool:
+        producer = self.graph.variables[k].producer
+        if producer is None:
+            return False
+        node = self.graph.nodes[producer]
+        if node.kind.endswith("_"):  # it answers what it wrote into
+            return bool(node.inputs) and self._is_view(node.inputs[0])
+        flattened = node.kind == "linear" and len(self.graph.variables[k].shape) > 2
+        return storage_of(self.graph, k) != k or (flattened and len(node.initializers) > 1)
+
     def kept_key(self, i: int) -> Key:
         return (f"kept by segment {self.segment.index}", i, 0)
 
@@ -332,7 +354,7 @@ class _BackwardWalk:
                 self.apart.add(k)
             if not self.users[k] and k not in self.fresh:
                 self.passing += nbytes
-        self._see(self.shape.transient(node.name).backward)
+        self._see(self.shape.transient(node.name).backward + self.shape.copied_slices(node))
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         variables = self.shape.graph.variables

@@ -58,7 +58,8 @@ def measured_in_turn(
         if not kept.seconds:
             log.info("measuring %d sizes of micro-batches in turn on %s", len(sizes), device.name)
             kept = _measured(sent, values, pool, together)
-            cache.add_sizes(digest, kept)
+            if len(together) < 2 or kept.contention:  # else it was uncertain: measured anew by the next
+                cache.add_sizes(digest, kept)
         seconds[device.kind] = kept
     return seconds
 

@@ -76,3 +76,9 @@ def test_company_is_put_beside_what_the_same_round_took_alone() -> None:
     turns = in_rounds(alone, company)
     assert turns.contention == pytest.approx({4: 1.6, 16: 1.0})
     assert in_rounds(lambda: {4: 1.0}) == TurnSeconds({4: 1.0})
+
+
+def test_contention_is_not_told_where_rounds_differ_too_much() -> None:
+    ratio = iter([1.0, 1.0, 3.0, 1.0, 3.0, 3.0])
+    turns = in_rounds(lambda: {4: 1.0}, lambda: [{4: next(ratio)}])
+    assert turns == TurnSeconds({4: 1.0})

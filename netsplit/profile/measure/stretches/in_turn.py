@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 5  # at most, after one that is not counted
 FEWEST = 2
+SPREAD = 0.20  # of a size's middle contention over its least, above which other work is suspected
 ENOUGH_S = 8.0  # of rounds, from which none is added to the fewest
 
 Round = Callable[[], Mapping[int, float]]
@@ -90,7 +91,8 @@ def in_rounds(
 ) -> TurnSeconds:
     """Medians over rounds of what `alone` takes, and of what each device takes in `company` beside that.
 
-    A size that is missing in any round is left out.
+    A size that is missing in any round is left out. Where the rounds' contentions differ by more than
+    `SPREAD`, as other programs keep the machine busy, there is none.
     """
     took: list[Mapping[int, float]] = []
     beside: list[Mapping[int, float]] = []
@@ -103,7 +105,11 @@ def in_rounds(
             beside.append(_ratios(own, several))
         if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
             break
-    return TurnSeconds(_medians(took), {n: max(ratio, 1.0) for n, ratio in _medians(beside).items()})
+    ratios = _medians(beside)
+    if any(ratio > (1 + SPREAD) * min(each[n] for each in beside) for n, ratio in ratios.items()):
+        log.info("how devices slow one another at each size is uncertain: rounds differ too much")
+        ratios = {}
+    return TurnSeconds(_medians(took), {n: max(ratio, 1.0) for n, ratio in ratios.items()})
 
 
 def _ratios(own: Mapping[int, float], several: Sequence[Mapping[int, float]]) -> dict[int, float]:
