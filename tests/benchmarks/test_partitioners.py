@@ -21,7 +21,7 @@ def test_replicas_with_statistics_of_their_own_are_not_the_best(
 ) -> None:
     graph = graph_of(["a", "b"], [("", 8, ["a"]), ("a", 8, ["b"]), ("b", 8, [])])
     if statistics:
-        graph = replace(graph, nodes={k: replace(node, op=f"{CALL}f") for k, node in graph.nodes.items()})
+        graph = replace(graph, nodes={k: replace(node, op=f"{CALL}.f") for k, node in graph.nodes.items()})
     setting = Setting(
         suite="captured simulated",
         title="two nodes",
