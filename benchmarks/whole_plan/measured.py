@@ -64,9 +64,9 @@ class RunRow:
     predicted_s: float
     iteration_s: float  # measured, median
     floor: Ratio
-    best: str  # of those by name, as measured
-    ratio: Ratio  # of the best
-    before: Ratio  # of the one by name that was first in the two rounds before
+    best: str  # of those by name, as measured; empty: none fits
+    ratio: Ratio | None  # of the best
+    before: Ratio | None  # of the one by name that was first in the two rounds before
     same: list[float]  # of those by name whose program is the whole plan's
     another: Ratio | None  # the best of another program / the median of all deployments of the whole plan's
     others: dict[str, float]  # by name -> ratio of those that ran all rounds
@@ -108,12 +108,12 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
     assert planner.decided is not None
     ran = [name for name in models if name != WHOLE and rounds.has(name)]
     ratios = {name: rounds.ratio(name, WHOLE) for name in ran}
-    best = min(ratios, key=lambda name: ratios[name].median)
+    best = min(ratios, key=lambda name: ratios[name].median, default="")
     seconds = sorted(rounds.seconds[WHOLE])
     return RunRow(
         words.split()[0], workers, str(options.capacity), planner.decided.lines[0], decided_s,
         plan.simulated[1].iteration_s, seconds[len(seconds) // 2], rounds.ratio(AGAIN, WHOLE), best,
-        ratios[best], rounds.ratio(first, WHOLE), [ratios[name].median for name in ran if name in same],
+        ratios.get(best), rounds.ratio(first, WHOLE) if first else None, [ratios[name].median for name in ran if name in same],
         _another(rounds, [name for name in ran if name not in same], [WHOLE, AGAIN, *(same & {*ran})]),
         {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
     )  # fmt: skip
@@ -170,7 +170,7 @@ def _raced(
     rounds.round()
     took = {name: min(seconds) for name, seconds in rounds.seconds.items()}
     limit_s = options.behind * min(took.values())
-    limit_s = max(limit_s, min(s for name, s in took.items() if name != WHOLE))
+    limit_s = max(limit_s, min((s for name, s in took.items() if name != WHOLE), default=0.0))
     going = [name for name in models if name == WHOLE or took[name] <= limit_s]
     raced = Rounds([contender(name, name) for name in going])
     raced.contenders.append(contender(AGAIN, WHOLE))
@@ -178,7 +178,7 @@ def _raced(
     for _ in range(options.rounds):
         draw.shuffle(raced.contenders)  # what runs before a plan has its share in what that takes
         raced.round()
-    return raced, min((name for name in going if name != WHOLE), key=took.__getitem__)
+    return raced, min((name for name in going if name != WHOLE), key=took.__getitem__, default="")
 
 
 def _alike(one: Program, other: Program) -> bool:
@@ -188,7 +188,7 @@ def _alike(one: Program, other: Program) -> bool:
 def _said(row: RunRow) -> str:
     return (
         f"{row.model} on {row.workers}: {row.whole}; {1e3 * row.iteration_s:.0f} ms "
-        f"(predicted {1e3 * row.predicted_s:.0f}), floor {row.floor}; best by name {row.best}: {row.ratio}"
+        f"(predicted {1e3 * row.predicted_s:.0f}), floor {row.floor}; best by name {row.best or 'none fits'}: {row.ratio or ''}"
     )
 
 
@@ -206,7 +206,8 @@ def _table(rows: list[RunRow]) -> Table:
         [
             (
                 row.model, row.workers, row.capacity, row.whole, row.decided_s, row.iteration_s,
-                row.predicted_s, str(row.floor), row.best, str(row.ratio), str(row.before),
+                row.predicted_s, str(row.floor), row.best or "none fits", str(row.ratio or ""),
+                str(row.before or ""),
                 ", ".join(f"{ratio:.3f}" for ratio in row.same) or "none",
                 str(row.another or "none"), row.tried,
             )
