@@ -113,7 +113,8 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
     return RunRow(
         words.split()[0], workers, str(options.capacity), planner.decided.lines[0], decided_s,
         plan.simulated[1].iteration_s, seconds[len(seconds) // 2], rounds.ratio(AGAIN, WHOLE), best,
-        ratios.get(best), rounds.ratio(first, WHOLE) if first else None, [ratios[name].median for name in ran if name in same],
+        ratios.get(best), rounds.ratio(first, WHOLE) if first else None,
+        [ratios[name].median for name in ran if name in same],
         _another(rounds, [name for name in ran if name not in same], [WHOLE, AGAIN, *(same & {*ran})]),
         {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
     )  # fmt: skip
@@ -188,7 +189,8 @@ def _alike(one: Program, other: Program) -> bool:
 def _said(row: RunRow) -> str:
     return (
         f"{row.model} on {row.workers}: {row.whole}; {1e3 * row.iteration_s:.0f} ms "
-        f"(predicted {1e3 * row.predicted_s:.0f}), floor {row.floor}; best by name {row.best or 'none fits'}: {row.ratio or ''}"
+        f"(predicted {1e3 * row.predicted_s:.0f}), floor {row.floor}; "
+        f"best by name {row.best or 'none fits'}: {row.ratio or ''}"
     )
 
 
