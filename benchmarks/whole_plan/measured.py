@@ -11,6 +11,10 @@ The best by name is the least of many medians, chosen by the very rounds that ju
 one that was first in the two rounds before, those by name that are the whole plan's own program, deployed
 once more (how far these are from 1 is noise of deployments, which the floor, one run twice, does not show),
 and the best whose program is another, beside the median of all deployments of the whole plan's.
+
+The finals: the whole plan and the first three by name whose programs are others, each deployed three times
+more, in new rounds. A plan counts with the median of its deployments in a round; so neither one deployment's
+luck nor the choice of the best among many is in the ratio. Of three, the least is said.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ MODELS = ("gpt_small", "resnet152_small", "unet_small", "vgg19_small", "wide_res
 NAMED = ("single", "ddp", "balanced", "m_topo", "pipedream")
 ORDERS = ("gpipe", "1f1b", "zb_h1")
 COUNTS = (2, 4, 8)
+FINALISTS = DEPLOYED = 3  # by name, and deployments of each in the finals
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,9 @@ class RunRow:
     before: Ratio | None  # of the one by name that was first in the two rounds before
     same: list[float]  # of those by name whose program is the whole plan's
     another: Ratio | None  # the best of another program / the median of all deployments of the whole plan's
+    finals: dict[
+        str, Ratio
+    ]  # of the first programs by name that are others, deployed anew as is the whole plan
     others: dict[str, float]  # by name -> ratio of those that ran all rounds
     tried: int
 
@@ -99,15 +107,18 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
             planner = session.decided(*subject, open_, METHODS["auto"](), build(cfg.optimizer))
             plan = planner.plan(METHODS["auto"]())
             decided_s = perf_counter() - began
-            models = {WHOLE: _deployed(session, planner, plan, WHOLE)}
-            for name, by_name, named in _by_name(session, cfg, batch):
-                models[name] = _deployed(session, by_name, named, name)
+            plans = {WHOLE: (planner, plan)} | {name: made for name, *made in _by_name(session, cfg, batch)}
+            models = {name: _deployed(session, *made, name) for name, made in plans.items()}
             rounds, first = _raced(session, models, batch, options)
             program = models[WHOLE].runtime.program
             same = {name for name, model in models.items() if _alike(model.runtime.program, program)}
+            ran = [name for name in models if name != WHOLE and rounds.has(name)]
+            ratios = {name: rounds.ratio(name, WHOLE) for name in ran}
+            going = _finalists(
+                {name: models[name] for name in sorted(ran, key=lambda n: ratios[n].median)}, same
+            )
+            finals = _finals(session, {name: plans[name] for name in (WHOLE, *going)}, batch, options)
     assert planner.decided is not None
-    ran = [name for name in models if name != WHOLE and rounds.has(name)]
-    ratios = {name: rounds.ratio(name, WHOLE) for name in ran}
     best = min(ratios, key=lambda name: ratios[name].median, default="")
     seconds = sorted(rounds.seconds[WHOLE])
     return RunRow(
@@ -116,16 +127,46 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
         ratios.get(best), rounds.ratio(first, WHOLE) if first else None,
         [ratios[name].median for name in ran if name in same],
         _another(rounds, [name for name in ran if name not in same], [WHOLE, AGAIN, *(same & {*ran})]),
-        {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
+        finals, {name: ratio.median for name, ratio in ratios.items()}, len(models) - 1,
     )  # fmt: skip
+
+
+def _finalists(models: dict[str, ParallelModel], same: set[str]) -> list[str]:
+    """Of `models`, the fastest first, one of each program that is not among the `same`."""
+    going: list[str] = []
+    for name, model in models.items():
+        before = [models[each].runtime.program for each in going]
+        if name not in same and not any(_alike(model.runtime.program, each) for each in before):
+            going.append(name)
+    return going[:FINALISTS]
+
+
+def _finals(
+    session: Session, plans: dict[str, tuple[Any, Any]], batch: Any, options: argparse.Namespace
+) -> dict[str, Ratio]:
+    """Name -> ratio to the whole plan, each by the median of its new deployments in a round."""
+    if len(plans) == 1:
+        return {}
+    of = {name: [f"{name}, deployment {turn}" for turn in range(DEPLOYED)] for name in plans}
+    models = {each: _deployed(session, *plans[name], each) for name in plans for each in of[name]}
+    rounds = _turns(session, models, list(models), batch, options.rounds)
+    whole = _medians(rounds, of.pop(WHOLE))
+    return {name: _over(_medians(rounds, deployments), whole) for name, deployments in of.items()}
+
+
+def _medians(rounds: Rounds, names: list[str]) -> list[float]:
+    """Of every round, the median of these."""
+    return [statistics.median(turn) for turn in zip(*(rounds.seconds[name] for name in names), strict=True)]
+
+
+def _over(above: list[float], below: list[float]) -> Ratio:
+    return quartiles([a / b for a, b in zip(above, below, strict=True)])
 
 
 def _another(rounds: Rounds, others: list[str], own: list[str]) -> Ratio | None:
     """Of the `others`, the least ratio to what the deployments `own` took in the median of a round."""
-    took = [
-        statistics.median(seconds) for seconds in zip(*(rounds.seconds[name] for name in own), strict=True)
-    ]
-    made = [quartiles([a / b for a, b in zip(rounds.seconds[name], took, strict=True)]) for name in others]
+    took = _medians(rounds, own)
+    made = [_over(rounds.seconds[name], took) for name in others]
     return min(made, key=lambda ratio: ratio.median, default=None)
 
 
@@ -156,30 +197,48 @@ def _raced(
     session: Session, models: dict[str, ParallelModel], batch: Any, options: argparse.Namespace
 ) -> tuple[Rounds, str]:
     """The rounds, and which plan by name was the fastest of them before they began."""
-    pids = tuple(hello.pid for hello in session.pool.hellos)
-
-    def ready(name: str) -> None:
-        session.pool.call(_use, name)
-        session.pool.runs({1: models[name].runtime.program})
-
-    def contender(name: str, of: str) -> Contender:
-        return Contender(name, partial(models[of].train_batch, *batch), partial(ready, of), pids=pids)
-
-    rounds = Rounds([contender(name, name) for name in models])
-    rounds.warm_up(2)
-    rounds.round()
-    rounds.round()
-    took = {name: min(seconds) for name, seconds in rounds.seconds.items()}
+    before = Rounds([_contender(session, models, name, name, batch) for name in models])
+    before.warm_up(2)
+    before.round()
+    before.round()
+    took = {name: min(seconds) for name, seconds in before.seconds.items()}
     limit_s = options.behind * min(took.values())
     limit_s = max(limit_s, min((s for name, s in took.items() if name != WHOLE), default=0.0))
     going = [name for name in models if name == WHOLE or took[name] <= limit_s]
-    raced = Rounds([contender(name, name) for name in going])
-    raced.contenders.append(contender(AGAIN, WHOLE))
+    rounds = _turns(session, models, going, batch, options.rounds, again=True)
+    return rounds, min((name for name in going if name != WHOLE), key=took.__getitem__, default="")
+
+
+def _turns(
+    session: Session,
+    models: dict[str, ParallelModel],
+    going: list[str],
+    batch: Any,
+    times: int,
+    again: bool = False,
+) -> Rounds:
+    """So many rounds, each in a drawn order: what runs before a plan has its share in what that takes."""
+    rounds = Rounds([_contender(session, models, name, name, batch) for name in going])
+    if again:
+        rounds.contenders.append(_contender(session, models, AGAIN, WHOLE, batch))
+    else:
+        rounds.warm_up(2)
     draw = random.Random(0)
-    for _ in range(options.rounds):
-        draw.shuffle(raced.contenders)  # what runs before a plan has its share in what that takes
-        raced.round()
-    return raced, min((name for name in going if name != WHOLE), key=took.__getitem__, default="")
+    for _ in range(times):
+        draw.shuffle(rounds.contenders)
+        rounds.round()
+    return rounds
+
+
+def _contender(
+    session: Session, models: dict[str, ParallelModel], name: str, of: str, batch: Any
+) -> Contender:
+    def ready() -> None:
+        session.pool.call(_use, of)
+        session.pool.runs({1: models[of].runtime.program})
+
+    pids = tuple(hello.pid for hello in session.pool.hellos)
+    return Contender(name, partial(models[of].train_batch, *batch), ready, pids=pids)
 
 
 def _alike(one: Program, other: Program) -> bool:
@@ -201,7 +260,8 @@ def _table(rows: list[RunRow]) -> Table:
         Column("predicted ms", ",.0f", 1e3), Column("floor", text=True), Column("best by name", text=True),
         Column("best by name / whole", text=True), Column("first before / whole", text=True),
         Column("same program / whole", text=True),
-        Column("best of another program / all of this one", text=True), Column("by name"),
+        Column("best of another program / all of this one", text=True), Column("finals", text=True),
+        Column("by name"),
     )  # fmt: skip
     return Table(
         columns,
@@ -211,7 +271,8 @@ def _table(rows: list[RunRow]) -> Table:
                 row.predicted_s, str(row.floor), row.best or "none fits", str(row.ratio or ""),
                 str(row.before or ""),
                 ", ".join(f"{ratio:.3f}" for ratio in row.same) or "none",
-                str(row.another or "none"), row.tried,
+                str(row.another or "none"),
+                "; ".join(f"{ratio} {name}" for name, ratio in row.finals.items()), row.tried,
             )
             for row in rows
         ],
