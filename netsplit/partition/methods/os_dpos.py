@@ -64,8 +64,8 @@ class OsDpos(Partitioner):
     predicted where those of wholes were, and estimated from them where these were measured.
 
     DPOS puts parts where they end first, and so may use up the room of some devices where one replica on
-    each would fit. Where it finds no placement at all, it begins with replicas side by side: part j of every
-    operator on device j. Where these do not fit either, it begins with parts that do: devices may hold
+    each would fit. Where it places none of these graphs, data parallelism is replicas side by side: part j of
+    every operator on device j. Where these do not fit either, it begins with parts that do: devices may hold
     anything at first, and the operator of most bytes is cut so that its largest part has least, then the
     next, until DPOS finds a placement within the capacities, which all later ones keep.
 
@@ -101,13 +101,13 @@ class OsDpos(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
         whole, refusal = _whole(problem)
-        parallel = self.start == "data_parallel"
-        beginnings = [whole, *(_data_parallel(problem, deadline) if parallel else ())]
-        fitting = [each for each in beginnings if each is not None]
-        replicas = _replicas(problem, math.inf if not fitting else deadline) if parallel else None
+        fitting = [] if whole is None else [whole]
+        replicas, narrow = None, None
+        if self.start == "data_parallel":
+            listed = list(_data_parallel(problem, deadline))
+            replicas = _replicas(problem, deadline if fitting or listed else math.inf)
+            fitting += listed or ([replicas] if replicas is not None and replicas.fits else [])
         others = [] if replicas is None else [replicas]
-        fitting = fitting or [each for each in others if each.fits]
-        narrow = None
         if not fitting:
             narrow = _in_parts_that_fit(problem, deadline)
             if narrow is None:
