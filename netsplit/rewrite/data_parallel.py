@@ -4,12 +4,13 @@
                                            └─► [a:1] ─► [b:1] ─┘
 
 Pieces are handed on from part to part, so that a run of operators that can all be cut becomes independent
-copies of it on a part of the batch each, which read the same weights, or copies of these.
+copies of it on a part of the batch each, which read the same weights, or copies of these. What is no sample's
+but has one row for each, as the zeros that a recurrence begins with, is made in parts for those that read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from netsplit.errors import RewriteError
@@ -19,7 +20,7 @@ from netsplit.rewrite.copies import reads_weights
 from netsplit.rewrite.draft import Draft
 from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned
 from netsplit.rewrite.split import split_in, ways_to_cut
-from netsplit.rewrite.ways import Cat, Place, SplitCall, Way
+from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way
 
 __all__ = ["along_samples", "copies_after", "replicate"]
 
@@ -29,6 +30,16 @@ class _SampleRows:
     """Where the samples lie in a tensor: its dimension `dim` is [samples, rows], flattened."""
 
     dim: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """An operator along one of its axes, which has so many rows for each sample."""
+
+    call: SplitCall
+    axis: Axis
+    way: Way
     rows: int
 
 
@@ -100,12 +111,15 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
         if not rows:
             lies |= _kept(graph, call, lies)
             continue
-        splits.append(Split(node.name, axis, tuple(rows * size for size in sizes)))
-        try:
-            split_in(draft, node.name, axis, splits[-1].sizes, 1)
-        except RewriteError:
-            return (), node.name
-        lies |= _joined(call, ways[axis], rows)
+        cut = _Cut(call, axis, ways[axis], rows)
+        for each in (*_made_for(graph, cut, lies, whole), cut):
+            name = each.call.node.name
+            splits.append(Split(name, each.axis, tuple(each.rows * size for size in sizes)))
+            try:
+                split_in(draft, name, each.axis, splits[-1].sizes, 1)
+            except RewriteError:
+                return (), name
+            lies |= _joined(each)
     return tuple(splits), ""
 
 
@@ -115,7 +129,10 @@ def _begins(graph: Graph, k: str, samples: int) -> bool:
 
 
 def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: int) -> int:
-    """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0."""
+    """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0.
+
+    A tensor that is no sample's may be cut with them.
+    """
     rows, rest = divmod(way.size, samples)
     if rest or not rows or way.in_one:
         return 0
@@ -124,7 +141,7 @@ def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: i
         name = _variable(call, place)
         own = lies.get(name)
         where = way.cut.get(place)
-        if own is None and where is None:
+        if own is None and (where is None or (name and where.blocks == 1)):
             continue
         if own is None or where is None or (where.dim, where.blocks) != (own.dim, 1):
             return 0
@@ -134,13 +151,52 @@ def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: i
     return rows if seen else 0
 
 
-def _joined(call: SplitCall, way: Way, rows: int) -> dict[str, _SampleRows]:
+def _joined(cut: _Cut) -> dict[str, _SampleRows]:
     """Where the samples lie in what the parts make."""
     return {
-        k: _SampleRows(how.where.dim, how.where.times * rows)
-        for k, how in zip(call.node.outputs, way.joined, strict=True)
+        k: _SampleRows(how.where.dim, how.where.times * cut.rows)
+        for k, how in zip(cut.call.node.outputs, cut.way.joined, strict=True)
         if k and isinstance(how, Cat) and how.where.blocks == 1
     }
+
+
+def _made_for(graph: Graph, cut: _Cut, lies: Mapping[str, _SampleRows], whole: Collection[str]) -> list[_Cut]:
+    """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
+    made of. What nobody can make so stays whole, and is cut where it is."""
+    made: dict[str, _Cut] = {}
+    for k, rows in _read(cut):
+        name = graph.variables[k].producer
+        if k in lies or name is None or name in whole:
+            continue
+        call = SplitCall(graph.nodes[name], cut.call.layouts, graph.initializers)
+        if any(_variable(call, place) in lies for place in call.tensors):
+            continue
+        ways = ways_to_cut(call, graph).items()
+        fitting = (
+            _Cut(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
+        )
+        own = next((each for each in fitting if each.rows), None)
+        if own is not None:
+            before = _made_for(graph, own, lies, whole)
+            made |= {each.call.node.name: each for each in (*before, own)}
+    return list(made.values())
+
+
+def _read(cut: _Cut) -> Iterator[tuple[str, _SampleRows]]:
+    """The variables that an operator's parts read pieces of, and where the samples lie in them."""
+    for place, where in cut.way.cut.items():
+        if k := _variable(cut.call, place):
+            yield k, _SampleRows(where.dim, where.times * cut.rows)
+
+
+def _rows_made(call: SplitCall, way: Way, k: str, wanted: _SampleRows, samples: int) -> int:
+    """Steps of the axis for a sample, where its parts make pieces of k for samples that lie so; else 0."""
+    how = way.joined[call.node.outputs.index(k)]
+    if not isinstance(how, Cat) or (how.where.dim, how.where.blocks) != (wanted.dim, 1) or way.in_one:
+        return 0
+    rows, rest = divmod(wanted.rows, how.where.times)
+    weights = any(not _variable(call, place) for place in way.cut)
+    return 0 if rest or weights or way.size != rows * samples else rows
 
 
 def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, _SampleRows]) -> dict[str, _SampleRows]:

@@ -22,7 +22,7 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.rewrite.draft import CAT, Draft
 from netsplit.rewrite.parts import parameters_in_parts
-from netsplit.rewrite.rules.table import NEVER_EMPTY, WRITERS, has_rule, ways_of
+from netsplit.rewrite.rules.table import FACTORIES, NEVER_EMPTY, WRITERS, has_rule, ways_of
 from netsplit.rewrite.ways import Arguments, Axis, Cat, OperatorPart, Place, SplitCall, Way
 
 __all__ = [
@@ -77,7 +77,8 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
 def ways_to_cut(call: SplitCall, graph: Graph) -> dict[Axis, Way]:
     """How a node can be cut along each of its axes that is longer than 1; none where it cannot be cut."""
     read = {k for tag, k in read_by(call.node) if tag == "var"}
-    if not call.node.inputs or read != set(call.node.inputs):  # of a file that has no arguments
+    given = call.node.inputs or call.node.op in FACTORIES
+    if not given or read != set(call.node.inputs):  # of a file that has no arguments
         return {}
     try:
         _refuse(call, graph)

@@ -45,6 +45,7 @@ COLUMNS = (
     Column("os_dpos (samples/s)", ",.1f"),
     Column("gain (%)", "+.1f", 100.0),
     Column("begins with", text=True),
+    Column("answers", text=True),
     Column("splits", text=True),
     Column("order's gain (%)", ".1f", 100.0),
     Column("decided in (s)", ",.1f"),
@@ -52,7 +53,8 @@ COLUMNS = (
 NOTES = (
     "Planned: seconds are predicted, an iteration is simulated.",
     "data parallel: a replica of the model on each device; os_dpos: one batch, with operators in parts.",
-    "begins with: the whole graph, or data parallelism as parts; splits: of the critical path, on top of it.",
+    "begins with, answers: the whole graph, data parallelism as DPOS places it, replicas side by side,",
+    "or splits of the critical path, on top of what it begins with.",
     "order's gain: by how much an iteration is shorter than with operators run as they become ready.",
     "-: does not fit.",
 )
@@ -153,13 +155,14 @@ def _compared(
     try:
         plan = planner_of_case(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
     except InfeasibleError:
-        return (batch / ddp_s if ddp_s else None, None, None, "", "", None, None)
+        return (batch / ddp_s if ddp_s else None, None, None, "", "", "", None, None)
     notes = plan.placement.report.notes
     return (
         batch / ddp_s if ddp_s else None,
         batch / plan.objective_s,
         ddp_s / plan.objective_s - 1 if ddp_s else None,
         str(notes["start"]),
+        str(notes["answered"]),
         in_words([rewrite_from(each) for each in plan.placement.report.notes["splits"]]),
         _order_gain(plan),
         plan.seconds,

@@ -84,6 +84,23 @@ class Elsewhere(nn.Module):
         return self.narrow(y.movedim(1, 2).swapaxes(1, 2).flatten(1)[:, :6])
 
 
+class Literals(nn.Module):
+    """Tensors of one number, of a size, and of a size with another tensor's dtype, or like one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, dtype = len(x), x.dtype
+        made = torch.zeros(n, 6, dtype=dtype) + torch.ones(n, 1, dtype=dtype) * torch.full(
+            (6,), 0.5, dtype=dtype
+        )
+        made = made + x.new_zeros(n, 6) + x.new_ones(1, 6) + self.layer.weight.new_full((n, 6), 2.0)
+        made = made * torch.ones_like(x) + torch.zeros_like(x) + torch.full_like(x, 3.0)
+        return self.layer(x * made)
+
+
 def _weighted(said: Tensor, target: Tensor) -> Tensor:
     """Losses of pairs with weights that broadcast, of each pair or of each column."""
     target = F.one_hot(target, 5).to(said.dtype)
@@ -99,6 +116,7 @@ OF_THEIR_OWN = {
     "cells": replace(MLP, build=CellByCell),
     "letters": replace(MLP, build=Letters),
     "elsewhere": replace(MLP, build=Elsewhere),
+    "literals": replace(MLP, build=Literals),
     "weighted": replace(MLP, loss=_weighted),
 }
 
@@ -110,6 +128,9 @@ KINDS = {
     "elsewhere": {
         "pixel_shuffle", "prelu", "flip", "roll", "glu", "index_select", "gather", "logcumsumexp", "sort",
         "topk", "std", "repeat_interleave",
+    },
+    "literals": {
+        "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "ones_like", "zeros_like", "full_like",
     },
     "weighted": {"binary_cross_entropy_with_logits", "kl_div", "binary_cross_entropy"},
 }  # fmt: skip

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError
 from netsplit.graph.quotient import atoms_of
-from netsplit.partition.base import Problem
+from netsplit.partition.base import Placement, Predicted, Problem
+from netsplit.partition.common.instance import Instance
 from netsplit.profile.memory import Load
 
-__all__ = ["check_capacity", "fill_in_order", "infeasible", "read_bytes"]
+__all__ = ["check_capacity", "fill_in_order", "infeasible", "missing_bytes", "read_bytes"]
 
 
 def fill_in_order(
@@ -68,6 +70,21 @@ def check_capacity(problem: Problem, method: str) -> None:
                 f"{_subject(atom)} {read_bytes(missing + largest.capacity_bytes)} on one device:"
                 f" {read_bytes(missing)} are missing on the largest, '{largest.name}'",
             )
+
+
+def missing_bytes(problem: Problem, placement: Placement, predicted: Predicted, cluster: Cluster) -> int:
+    """What the device that lacks most lacks: by the count of (5-18), or at the peaks that were predicted.
+
+    Args:
+        problem: of the graph after the placement's rewrites.
+        cluster: with the capacities that there are, where a method is told others (`Evaluate.cluster`).
+    """
+    if problem.memory == "lifetimes":
+        over = [predicted.peak_bytes.get(each.name, 0) - each.capacity_bytes for each in cluster.devices]
+    else:
+        instance = Instance.of(problem)
+        over = (instance.totals(placement.all_stages).nbytes - instance.capacity).tolist()
+    return max(0, *map(int, over))
 
 
 def infeasible(problem: Problem, method: str, reason: str | None = None) -> InfeasibleError:

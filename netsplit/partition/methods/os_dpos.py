@@ -3,6 +3,7 @@
     data-parallel graph, or the graph ──► dpos ──► the longest operator of the critical path, cut along every
            ▲                                        dimension into every number of parts ──► dpos of each
            └────────── the best, where it ends sooner; else this is the answer ◄───────────────┘
+                       (or replicas side by side, where that is foreseen to take less, or alone fits)
 
 Source: Yi et al., "Fast Training of Deep Learning Models over Multiple GPUs" (FastT), Middleware 2020,
 section 5.2, Algorithm 2.
@@ -25,11 +26,12 @@ from netsplit import rewrite
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.capacity import infeasible, missing_bytes
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.insertion import PartialSchedule, StepTasks
-from netsplit.partition.methods.dpos import Order, longest_ranked_path, order_key, sequenced
+from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_placed
+from netsplit.partition.methods.dpos import Order, longest_ranked_path, max_ranks, order_key, sequenced
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.rewrite.records import Rewrite, Split
 
@@ -61,13 +63,16 @@ class OsDpos(Partitioner):
     whole in it, so where DPOS ends the graph as it is sooner, that is the beginning. Seconds of parts are
     predicted where those of wholes were, and estimated from them where these were measured.
 
-    Where nothing fits whole, it begins with parts that do: devices may hold anything at first, and the
-    operator of most bytes is cut so that its largest part has least, then the next, until DPOS finds a
-    placement within the capacities, which all later ones keep.
+    DPOS puts parts where they end first, and so may use up the room of some devices where one replica on
+    each would fit. Where it places none of these graphs, data parallelism is replicas side by side: part j of
+    every operator on device j. Where these do not fit either, it begins with parts that do: devices may hold
+    anything at first, and the operator of most bytes is cut so that its largest part has least, then the
+    next, until DPOS finds a placement within the capacities, which all later ones keep.
 
     Its answer is what DPOS foresees, which lets no message wait for another. As FastT goes back to the
     strategy before where a step turns out to take longer, what is foreseen to take least of answer,
-    beginning and whole graph is answered, where the problem has an `evaluate` that foresees it.
+    beginnings, whole graph and replicas, and to fit, is answered, where the problem has an `evaluate` that
+    foresees it.
 
     Args:
         start: "whole" begins with the graph as it is.
@@ -96,9 +101,13 @@ class OsDpos(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
         whole, refusal = _whole(problem)
-        beginnings = [whole, *(_data_parallel(problem, deadline) if self.start == "data_parallel" else ())]
-        fitting = [each for each in beginnings if each is not None]
-        narrow = None
+        fitting = [] if whole is None else [whole]
+        replicas, narrow = None, None
+        if self.start == "data_parallel":
+            listed = list(_data_parallel(problem, deadline))
+            replicas = _replicas(problem, deadline if fitting or listed else math.inf)
+            fitting += listed or ([replicas] if replicas is not None and replicas.fits else [])
+        others = [] if replicas is None else [replicas]
         if not fitting:
             narrow = _in_parts_that_fit(problem, deadline)
             if narrow is None:
@@ -106,14 +115,15 @@ class OsDpos(Partitioner):
             fitting = [narrow]
         begun = min(fitting, key=lambda each: each.finish_s)
         best, ended_by = _split_while_it_gains(begun, deadline)
-        answer, scored = _least(problem, [best, begun, *fitting])
+        answer, scored = _least(problem, [best, begun, *fitting, *others])
         made = answer.made
-        start = _origin(begun, whole, narrow)
+        origins = {id(whole): "whole", id(narrow): "narrow", id(replicas): "replicas"}
+        start = origins.get(id(begun), "data_parallel")
         cut = answer is best and best is not begun
         notes = {
             **made.notes(),
             "start": start,
-            "answered": "splits" if cut else _origin(answer, whole, narrow),
+            "answered": "splits" if cut else origins.get(id(answer), "data_parallel"),
             "ended_by": ended_by,
             "splits": [each.to_dict() for each in answer.rewrites[len(begun.rewrites) :] if cut],
             "begun_s": begun.finish_s,
@@ -142,6 +152,15 @@ class Sequenced:
     def of(cls, given: Problem, problem: Problem) -> Sequenced:
         tasks = StepTasks.of(Instance.of(problem))
         return cls(given, problem, tasks, sequenced(problem, tasks, OsDpos.name)[0])
+
+    @classmethod
+    def side_by_side(cls, given: Problem, problem: Problem) -> Sequenced:
+        """With part j of every operator on device j, whether that fits or not."""
+        tasks = StepTasks.of(Instance.of(problem))
+        order = tasks.by_rank(max_ranks(Instance.of(problem), tasks))
+        device_of = side_by_side(problem.graph, problem.cluster)
+        made = schedule_placed(problem, OsDpos.name, tasks, order, device_of, "replicas")
+        return cls(given, problem, tasks, made)
 
     @property
     def rewrites(self) -> tuple[Rewrite, ...]:
@@ -187,13 +206,31 @@ class Sequenced:
         )
 
     @cached_property
+    def foreseen(self) -> tuple[int, float]:
+        """Bytes that are missing on the device that lacks most, and seconds, as the problem has what foresees
+        them; infinite seconds under a schedule that has no copies of weights."""
+        evaluate = self.given.evaluate
+        assert evaluate is not None
+        placement = self.placement()
+        try:
+            predicted = evaluate(placement)
+        except ConfigError:
+            return 0, math.inf
+        missing = missing_bytes(self.problem, placement, predicted, evaluate.cluster)
+        return missing, predicted.iteration_s
+
+    @property
+    def fits(self) -> bool:
+        """As it is foreseen, else by the count of bytes that methods go by."""
+        if self.given.evaluate is None:
+            return self.made.instance.fits(self.made.where[self.made.instance.atom_of])
+        missing, seconds = self.foreseen
+        return not missing and seconds < math.inf
+
+    @cached_property
     def where(self) -> list[int]:
         """[n] device of each node."""
         return self.made.where[self.made.instance.atom_of].tolist()
-
-
-def _origin(beginning: Sequenced, whole: Sequenced | None, narrow: Sequenced | None) -> str:
-    return "whole" if beginning is whole else "narrow" if beginning is narrow else "data_parallel"
 
 
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
@@ -246,6 +283,23 @@ def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
             made = Sequenced.rewritten(problem, graph, deadline)
             if made is not None:
                 yield made
+
+
+def _replicas(problem: Problem, deadline: float) -> Sequenced | None:
+    """One on each device, on copies of the weights; None where no device has room for these, there are fewer
+    samples than devices, or making the parts would take too long."""
+    graph, devices = problem.graph, (problem.evaluate or problem).cluster.devices
+    weights = sum(each.nbytes for each in graph.initializers.values())
+    if weights > max(each.capacity_bytes for each in devices):
+        return None
+    if len(devices) < 2 or time.perf_counter() + PART_S * len(graph) * len(devices) > deadline:
+        return None
+    with suppress(RewriteError):
+        rewrites = rewrite.replicate(graph, len(devices))
+        if rewrites:
+            made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
+            return Sequenced.side_by_side(problem, _rewritten(problem, made))
+    return None
 
 
 def _in_parts_that_fit(problem: Problem, deadline: float) -> Sequenced | None:
@@ -337,22 +391,16 @@ def longest_operators(now: Sequenced) -> list[int]:
 
 
 def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
-    """The one that is foreseen to take least, where the problem has what foresees; else the first.
+    """The one that is foreseen to fit and to take least, or else to lack least, where the problem has what
+    foresees; else the first.
 
     Raises:
         ConfigError: the schedule can have none of them.
     """
-    evaluate = problem.evaluate
-    if evaluate is None:
+    if problem.evaluate is None:
         return made[0], {}
-    seconds: list[float] = []
-    refused: ConfigError | None = None
-    for each in made:
-        try:
-            seconds.append(evaluate(each.placement()).iteration_s)
-        except ConfigError as error:  # a schedule that has no copies of weights
-            refused = error
-            seconds.append(math.inf)
-    if refused is not None and min(seconds) == math.inf:
-        raise refused
-    return made[seconds.index(min(seconds))], {"foreseen_s": seconds}
+    can_be = [each for each in made if each.foreseen[1] < math.inf]
+    if not can_be:
+        problem.evaluate(made[0].placement())
+    answer = min(can_be, key=lambda each: (each.foreseen[0] > 0, each.foreseen[0] or each.foreseen[1]))
+    return answer, {"foreseen_s": [each.foreseen[1] for each in made]}

@@ -15,9 +15,10 @@ _ALSO = (
     "aten.contiguous.default", "aten.detach.default", "aten.alias.default", "aten.hardswish.default",
     "aten.multiply.Tensor", "aten.subtract.Tensor", "aten.divide.Tensor", "aten.multiply.Scalar",
     "aten.subtract.Scalar", "aten.divide.Scalar", "aten.clip.default", "aten.log_sigmoid.default",
+    "aten.zeros_like.default", "aten.ones_like.default", "aten.full_like.default",
     "aten.softplus.default", "aten.lift_fresh_copy.default", "aten.selu.default", "aten.celu.default",
 )  # fmt: skip
-"""Those that torch does not tag; dropout, where it drops nothing."""
+"""Those that torch does not tag; dropout, where it drops nothing; what is made of a tensor's shape alone."""
 
 
 def is_elementwise(op: str) -> bool:

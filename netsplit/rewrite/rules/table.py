@@ -8,6 +8,7 @@ from netsplit.rewrite.rules import (
     attention,
     convolutions,
     embedding,
+    factories,
     losses,
     normalisations,
     products,
@@ -20,7 +21,7 @@ from netsplit.rewrite.rules.elementwise import elementwise, is_elementwise
 from netsplit.rewrite.rules.normalisations import WRITERS
 from netsplit.rewrite.ways import Rule, SplitCall, Ways
 
-__all__ = ["NEVER_EMPTY", "RULES", "WRITERS", "has_rule", "ways_of"]
+__all__ = ["FACTORIES", "NEVER_EMPTY", "RULES", "WRITERS", "has_rule", "ways_of"]
 
 RULES: dict[str, Rule] = {
     **products.RULES,
@@ -32,8 +33,12 @@ RULES: dict[str, Rule] = {
     **losses.RULES,
     **shapes.RULES,
     **selections.RULES,
+    **factories.RULES,
     **ALSO_ELEMENTWISE,
 }
+
+FACTORIES = frozenset(factories.RULES)
+"""Operators that need no tensor."""
 
 NEVER_EMPTY = frozenset(["aten.pixel_shuffle.default"])
 """Operators of which torch has no gradient where there is no sample."""
@@ -41,7 +46,7 @@ NEVER_EMPTY = frozenset(["aten.pixel_shuffle.default"])
 
 def ways_of(call: SplitCall) -> Ways:
     """Of an operator without a rule, or of tensors that have no dimension or no element, none."""
-    shapes = [call.shape(place) for place in call.tensors]
+    shapes = [call.output] if call.node.op in FACTORIES else [call.shape(place) for place in call.tensors]
     if not any(shape and prod(shape) for shape in shapes):
         return {}
     if not has_rule(call.node.op):

@@ -217,11 +217,36 @@ def test_data_parallelism_by_splits_is_the_same_step(name: str, parts: int) -> N
     assert_same_step(step, applied(graph, splits))
 
 
-def test_data_parallelism_leaves_independent_copies() -> None:
-    """Between the batch and the sum of the loss no part reads what another part made."""
-    graph = branches((2, 1))
+class Recurrences(nn.Module):
+    """One that begins with the same state for every sample, one and a cell that begin with zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin = nn.Parameter(torch.linspace(-1, 1, 4).view(1, 1, 4))
+        self.gated, self.long = nn.GRU(6, 4, batch_first=True), nn.LSTM(4, 6)
+        self.cell, self.head = nn.GRUCell(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        said = self.gated(x, self.begin.expand(-1, len(x), -1).contiguous())[0]
+        state = torch.zeros(len(x), 6)
+        for step in self.long(said.transpose(0, 1))[0]:
+            state = self.cell(step, state)
+        return self.head(state)
+
+
+@cache
+def recurrences() -> Graph:
+    return capture(Recurrences(), nn.CrossEntropyLoss(), (torch.randn(4, 3, 6), torch.randint(3, (4,))))
+
+
+@pytest.mark.parametrize("model", ["branches", "recurrences"])
+def test_data_parallelism_leaves_independent_copies(model: str) -> None:
+    """Between the batch and the sum of the loss no part reads what another part made; what is made of weights
+    alone is read by all."""
+    graph = branches((2, 1)) if model == "branches" else recurrences()
     splits = along_samples(graph, 2)
-    assert {each.node for each in splits} == set(graph.nodes)
+    of_weights = {node.name for node in graph if node.initializers and not node.inputs}
+    assert {each.node for each in splits} == set(graph.nodes) - of_weights
     cut = applied(graph, splits)
     for name, node in cut.nodes.items():
         number = name[-1] if name[-2:] in (":0", ":1") else ""

@@ -6,7 +6,7 @@ The model is the scheduling literature's: a device does one task at a time, a me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from netsplit.partition.engines.insertion.room import Room
 from netsplit.partition.engines.insertion.slots import slots_of
 from netsplit.partition.engines.insertion.tasks import StepTasks
 
-__all__ = ["Chooser", "PartialSchedule", "schedule_within_memory"]
+__all__ = ["Chooser", "PartialSchedule", "schedule_placed", "schedule_within_memory"]
 
 RETRIES = 4
 _AT_ONCE = 1024  # tasks between two looks at the time
@@ -128,12 +128,25 @@ def schedule_within_memory(
     filled = fill_in_order(problem, instance.capacity.tolist())
     if filled is None:
         raise infeasible(problem, method)
-    where = instance.encode(filled)
+    return schedule_placed(problem, method, tasks, order, filled, "fill in topological order")
+
+
+def schedule_placed(
+    problem: Problem,
+    method: str,
+    tasks: StepTasks,
+    order: Ints,
+    device_of: Mapping[str, str],
+    placed_by: str,
+) -> PartialSchedule:
+    """Time all tasks in `order` on devices that are decided, whether they have room or not."""
+    instance = Instance.of(problem)
+    where = instance.encode(device_of)
     made = PartialSchedule(instance, tasks)
-    made.placed_by = "fill in topological order"
+    made.placed_by = placed_by
     for atom in range(len(instance.atoms)):
         made.place(atom, int(where[instance.atoms[atom][0]]))
-    made.run(order, path, choose, clock)
+    made.run(order, (), None, PlacingClock(problem, method))
     return made
 
 

@@ -18,12 +18,13 @@ from functools import partial
 from math import inf
 
 from netsplit import rewrite
-from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines.search import SLIGHT, Search
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.balanced import Balanced
@@ -33,7 +34,7 @@ from netsplit.partition.methods.os_dpos import PART_S, OsDpos
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Costs
-from netsplit.rewrite.records import Rewrite, Split
+from netsplit.rewrite.records import Rewrite
 
 __all__ = ["InParts", "best_in_parts", "structures", "whole_or_in_parts"]
 
@@ -215,7 +216,8 @@ def best_in_parts(problem: Problem, starts: int, deadline: float, than_s: float 
 
     for origin, rewrites, placement in _asked(problem, until):
         try:
-            first = placement or _side_by_side(rewrite.applied(problem.graph, rewrites), problem.cluster)
+            graph = rewrite.applied(problem.graph, rewrites)
+            first = placement or _placement(graph, side_by_side(graph, problem.cluster))
             contenders.judge(origin, rewrites, [first], listed=placement is None)
         except RewriteError as refusal:
             log.debug("auto: no %s: %s", origin, refusal)
@@ -297,25 +299,6 @@ def _speeds(problem: Problem) -> tuple[float, ...]:
     return tuple(slowest / seconds[device.kind] for device in problem.cluster.devices)
 
 
-def _side_by_side(graph: Graph, cluster: Cluster) -> Placement:
-    """Part j of every operator, with all that must be beside it, on device j; all else on the first."""
-    devices = cluster.devices
-    device_of = dict.fromkeys(graph.nodes, devices[0].name)
-    for name, number in _numbered(graph).items():
-        device_of[name] = devices[number % len(devices)].name
-    for group in graph.colocated:
-        there = next((name for name in group if graph.nodes[name].initializers), group[0])
-        device_of.update(dict.fromkeys(group, device_of[there]))
-    return _placement(graph, device_of)
-
-
-def _numbered(graph: Graph) -> Mapping[str, int]:
-    """The parts of operators that were cut, by their numbers."""
-    splits = [each for each in graph.rewrites if isinstance(each, Split)]
-    names = ((f"{each.node}:{j}", j) for each in splits for j in range(len(each.sizes)))
-    return {name: j for name, j in names if name in graph.nodes}
-
-
 def _listed(problem: Problem) -> Iterator[Placement]:
     for method in LISTED:
         with suppress(InfeasibleError):
@@ -344,15 +327,8 @@ def _judged(origin: str, problem: Problem, placement: Placement) -> InParts | No
     except ConfigError as refusal:  # copies of weights, under some
         log.debug("auto: no %s: %s", origin, refusal)
         return None
-    if problem.memory == "lifetimes":
-        over = [
-            predicted.peak_bytes.get(device.name, 0) - device.capacity_bytes
-            for device in evaluate.cluster.devices
-        ]
-    else:
-        instance = Instance.of(problem)
-        over = (instance.totals(placement.all_stages).nbytes - instance.capacity).tolist()
-    return InParts(origin, problem, placement, predicted.iteration_s, max(0, *map(int, over)))
+    missing = missing_bytes(problem, placement, predicted, evaluate.cluster)
+    return InParts(origin, problem, placement, predicted.iteration_s, missing)
 
 
 def _annealed(start: InParts, starts: int, deadline: float) -> list[InParts]:
