@@ -41,7 +41,7 @@ from netsplit.program.recomputation import SegmentParts, in_parts, whole
 from netsplit.program.refused import check_handed_on, checked_copies, checked_replicas, checked_turns
 from netsplit.program.schedules import Compute, Phase, Pipeline, Schedule
 from netsplit.program.segment_times import task_times
-from netsplit.program.segments import cut_segments
+from netsplit.program.segments import cut_segments, pooled_in
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_orders", "compile_program"]
@@ -134,8 +134,9 @@ def compile_orders(
     names = tuple(device.name for device in cluster.devices)
     copied = checked_copies(placed, devices, names, schedule, groups) if training else ()
     once = not training or schedule.update_every is None  # else there are several versions of weights
-    lasting = _copies_of(placed, unchanging(graph)) if once else frozenset()
-    check_handed_on(exchanges, unchanging(graph) if once else frozenset(), groups)
+    same = unchanging(graph) if once else frozenset()
+    lasting = _copies_of(placed, same)
+    check_handed_on(exchanges, same, groups)
     pipeline = _pipeline(placed, segments, training)
     if costs is not None:
         pipeline = _timed(pipeline, placed, segments, cluster, costs, schedule, lasting)
@@ -145,7 +146,7 @@ def compile_orders(
             parts = in_parts(placed, segments, recomputed, order, pipeline)
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting,
-            tuple(exchanges),
+            pooled_in(placed, parts.segments, same) if training else frozenset(), tuple(exchanges),
         )  # fmt: skip
         yield walk.program(order)
 
@@ -183,6 +184,7 @@ class _Compiler:
     shared_norm: bool
     copied: Sequence[tuple[str, ...]]  # devices that hold copies of the same parameters
     lasting: frozenset[str]  # see `Program.lasting`
+    pooled: frozenset[str]  # see `Program.pooled`
     exchanges: tuple[Exchange, ...] = ()
 
     def __post_init__(self) -> None:
@@ -231,6 +233,7 @@ class _Compiler:
             replicas=dict(self.replicas),
             turns=dict(self.turns),
             lasting=self.lasting,
+            pooled=self.pooled,
             exchanges=self.exchanges,
         )
         check_progress(program)

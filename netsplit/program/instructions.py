@@ -190,6 +190,9 @@ class Program:
     lasting: frozenset[str] = frozenset()
     """Transfer nodes' outputs "k@q" that are the same for all micro-batches: q is sent them once, with its
     first micro-batch; gradients of all of its micro-batches go back with the last one's, as one sum."""
+    pooled: frozenset[str] = frozenset()
+    """Parts of parameters that a segment reads for others of its device: their gradients of all micro-batches
+    are summed until its last backward, which takes the sum."""
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -240,6 +243,16 @@ class Program:
     def gives_back(self, k: str, i: int) -> bool:
         """Whether the gradient of a copy "k@q", if it has any, is sent under micro-batch i."""
         return k not in self.lasting or (k, i) in self._last
+
+    def pools_taken(self, device: str) -> frozenset[tuple[str, int]]:
+        """(pooled variable, the micro-batch whose backward on the device takes the sum of its gradients)."""
+        last = {
+            ins.segment: ins.microbatch
+            for ins in (self.instructions[device] if self.pooled else ())
+            if isinstance(ins, Backward) and ins.part != "weight"
+        }
+        segments = (segment for segment in self.segments if segment.index in last)
+        return frozenset((k, last[s.index]) for s in segments for k in s.outputs if k in self.pooled)
 
     def handed_on(self, send: Send, device: str) -> tuple[tuple[str, int, bool], ...]:
         """(variable, micro-batch, gradient?) of what a device is sent itself before a send of its own can go:

@@ -18,7 +18,7 @@ from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.quotient import units_in_order
 from netsplit.program.instructions import Segment, origin
 
-__all__ = ["cut_segments", "segment_of"]
+__all__ = ["cut_segments", "pooled_in", "segment_of"]
 
 
 def cut_segments(
@@ -51,6 +51,20 @@ def cut_segments(
         if fine and any(graph.nodes[v].op == TRANSFER for name in unit for v in graph.successors[name]):
             runs.close(run)
     return tuple(segment_of(graph, index, run.device, run.nodes) for index, run in enumerate(runs.closed()))
+
+
+def pooled_in(graph: Graph, segments: Sequence[Segment], unchanging: Collection[str]) -> frozenset[str]:
+    """Of variables that are the same for all micro-batches those that are parts of parameters and that a
+    segment reads for others of its device (`Program.pooled`)."""
+    made = {k for segment in segments for k in segment.outputs}.intersection(unchanging)
+    return frozenset(k for segment in segments for k in segment.inputs if k in made and _is_part(graph, k))
+
+
+def _is_part(graph: Graph, k: str) -> bool:
+    producer = graph.variables[k].producer
+    initializers = () if producer is None else graph.nodes[producer].initializers
+    own = [graph.initializers[each] for each in initializers]
+    return any(each.region is not None and each.region.shape != each.shape for each in own)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, P
 from netsplit.profile.predict import Works, work_seconds, works_of
 from netsplit.profile.roofline.flops import Pass, Work, node_work
 
-__all__ = ["new_nodes", "operator_key", "rewritten_costs"]
+__all__ = ["new_nodes", "operator_key", "rewritten_costs", "unmeasured"]
 
 _MOST_PASSES = 3.0
 """Over a parameter's bytes, of adding a gradient to one that is there: two are read, one is written."""
@@ -72,6 +72,14 @@ def operator_key(graph: Graph, node: Node) -> str:
     mode = [graph.autocast, node.autocast, node.no_grad, node.default_dtype]
     back = [k in requires_backward for k in node.outputs]
     return json.dumps([node.op, said(node.args), said(dict(node.kwargs)), mode, back], default=str)
+
+
+def unmeasured(costs: DeviceCosts, before: Graph, after: Graph) -> dict[str, str]:
+    """Of a rewritten graph those new nodes whose seconds are estimated, with their `operator_key`."""
+    if costs.rates is not None:
+        return {}
+    keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}
+    return {name: key for name, key in keys.items() if key not in costs.parts}
 
 
 def _viewed(graph: Graph, variable: Variable) -> tuple[int, ...] | None:

@@ -91,6 +91,7 @@ class Executor(HandingOn):
         )  # fmt: skip
         self.readers = readers_of(program, device, self.segments)
         self.backwards = backwards_of(program, device, self.segments)
+        self.pools_taken = program.pools_taken(device)
         self.copies = places_of_copies(program, self.segments)
         sends = (ins for ins in self.instructions if isinstance(ins, Send))
         self.handed_on = {ins.tag: keys for ins in sends if (keys := program.handed_on(ins, device))}
@@ -340,6 +341,8 @@ class Executor(HandingOn):
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.program.graph.output_variables:
             return torch.full_like(output, self.state.fractions[i] * self.share.loss_factor)
+        if (k, i) in self.pools_taken and (own := self.state.sum_of(k)) is not None:
+            self.state.add_gradient(k, i, len(self.program.graph), own)
         return self.state.total_gradient(k, i)
 
     def _reduce(self, ins: Reduce) -> None:

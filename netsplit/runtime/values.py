@@ -71,9 +71,9 @@ class IterationValues:
     arriving: dict[tuple[str, int, bool], tuple[Recv, Handle]] = field(default_factory=dict)
     contexts: dict[tuple[int, int], Context] = field(default_factory=dict)
     parts: dict[Key, list[tuple[int, Tensor]]] = field(default_factory=dict)  # of gradients, with places
-    to_come: dict[Key, int] = field(default_factory=dict)  # backwards, of what lasts (`Program.lasting`)
+    to_come: dict[Key, int] = field(default_factory=dict)  # backwards, of what lasts or is pooled (`Program`)
     sums: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)
-    """Gradients of what lasts, over the micro-batches; True: in a tensor of their own."""
+    """Gradients of what lasts or is pooled, over the micro-batches; True: in a tensor of their own."""
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
     held_back: list[HeldBack] = field(default_factory=list)
@@ -90,8 +90,8 @@ class IterationValues:
         self.parts.setdefault((k, i), []).append((place, grad))
 
     def collect(self, k: str, i: int, backwards: int) -> None:
-        """After one of so many backwards of micro-batch i that read a lasting `k`: add what they gave to the
-        sum once all are over, as a parameter would have it.
+        """After one of so many backwards of micro-batch i that read such a `k`: add what they gave to the sum
+        once all are over, as a parameter would have it.
         """
         left = self.to_come[k, i] = self.to_come.get((k, i), backwards) - 1
         total = None if left else self.total_gradient(k, i)
@@ -104,7 +104,7 @@ class IterationValues:
         self.sums[k] = (before.add_(total) if own else before + total), True
 
     def sum_of(self, k: str) -> Tensor | None:
-        """Of a lasting variable's gradients, which are forgotten here."""
+        """Of a variable's gradients over the micro-batches, which are forgotten here."""
         total, _ = self.sums.pop(k, (None, False))
         return total
 
@@ -157,13 +157,14 @@ def places_of_copies(
 
 
 def backwards_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[str]:
-    """In how many backwards of a micro-batch the device makes gradients of what lasts (`Program.lasting`)."""
+    """In how many backwards of a micro-batch the device makes gradients of what lasts or is pooled."""
     trained = {
         ins.segment
         for ins in program.instructions[device]
         if isinstance(ins, Backward) and ins.part != "weight"
     }
-    return Counter(k for s in trained for k in segments[s].inputs if k in program.lasting)
+    summed = program.lasting | program.pooled
+    return Counter(k for s in trained for k in segments[s].inputs if k in summed)
 
 
 def last_read(program: Program, segment: Segment, k: str) -> int:

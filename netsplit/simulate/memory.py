@@ -204,7 +204,8 @@ class _DeviceMemory:
         self.storages = Storages()
         self.parts: dict[tuple[str, int], list[Key]] = {}  # gradients waiting to be summed
         self.backwards = self._count_backwards()
-        self.to_come: dict[tuple[str, int], int] = {}  # backwards, of what lasts (`Program.lasting`)
+        self.pools_taken = program.pools_taken(device)
+        self.to_come: dict[tuple[str, int], int] = {}  # backwards, of what lasts or is pooled (`Program`)
         self.lasting: dict[
             str, tuple[Key, bool]
         ] = {}  # sums over micro-batches; True: in a storage of their own
@@ -347,12 +348,14 @@ class _DeviceMemory:
         self._trained(ins, walk.parameters)
         for k in walk.leaves:
             self.parts.setdefault((k, i), []).append(self._new(k, i))
+        if ins.part == "input":
+            self._put_off(shape, i, frozenset(seeds), walk, again)
+        if not shape.offloaded:
+            self.storages.release(shape.kept_key(i))
         for k in shape.segment.inputs if self.backwards else ():
             if k in self.backwards:
                 self._collect_lasting(k, i)
-        if ins.part == "input":
-            self._put_off(shape, i, frozenset(seeds), walk, again)
-        for key in (*seeds.values(), *(() if shape.offloaded else (shape.kept_key(i),))):
+        for key in seeds.values():
             self.storages.release(key)
         self.host_bytes -= shape.kept_bytes if shape.offloaded else 0
         for k in shape.context:
@@ -410,7 +413,11 @@ class _DeviceMemory:
                     self.parts.setdefault((k, i), []).append(key)
 
     def _seed(self, k: str, i: int) -> Key | None:
-        return self._new(k, i) if k in self.graph.output_variables else self._total(k, i)
+        if k in self.graph.output_variables:
+            return self._new(k, i)
+        if (k, i) in self.pools_taken and (own := self.lasting.pop(k, (None,))[0]):
+            self.parts.setdefault((k, i), []).append(own)
+        return self._total(k, i)
 
     def _total(self, k: str, i: int) -> Key | None:
         """The sum of a variable's gradients: the only one, or a new one made while all are there."""
@@ -553,7 +560,8 @@ class _DeviceMemory:
                 yield ins
 
     def _count_backwards(self) -> Counter[str]:
-        """In how many backwards of a micro-batch gradients of what lasts are made here."""
+        """In how many backwards of a micro-batch gradients of what lasts or is pooled are made here."""
         trained = {ins.segment for ins in self.instructions if isinstance(ins, Backward)}
         inputs = (k for s in trained for k in self.shapes[s].segment.inputs)
-        return Counter(k for k in inputs if k in self.program.lasting)
+        summed = self.program.lasting | self.program.pooled
+        return Counter(k for k in inputs if k in summed)

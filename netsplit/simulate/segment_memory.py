@@ -346,8 +346,10 @@ class _BackwardWalk:
             if not initializers[k].requires_grad:
                 continue
             nbytes = initializers[k].nbytes
-            self.gradients += nbytes
             self.users[k] -= 1
+            if node.kind == "alias" and k not in self.apart | self.fresh and not self.users[k]:
+                continue  # what arrived is itself added to what is there
+            self.gradients += nbytes
             if k in self.apart:
                 self.passing += nbytes
             elif self.users[k]:

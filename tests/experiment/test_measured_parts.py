@@ -15,12 +15,14 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.partition import Auto, Choice, Partitioner, Problem
+from netsplit.partition.engines import exploring
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.measure.parts import graph_of_nodes, profile_parts
 from netsplit.profile.measured import ProfileCache
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied, rewritten_costs
+from netsplit.rewrite import seconds as estimates
 from netsplit.rewrite.draft import MOVES
 from netsplit.rewrite.seconds import new_nodes, operator_key
 from tests.builders import costs_of
@@ -181,7 +183,11 @@ def test_plans_are_of_measured_parts(
 
 
 def whole_planner(
-    session: Session, monkeypatch: pytest.MonkeyPatch, seconds: float, method: Partitioner | None = None
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    method: Partitioner | None = None,
+    limit_s: float = 2.0,
 ) -> Planner:
     """Decided where every operator is said to take so long, and links cost nothing."""
 
@@ -190,7 +196,7 @@ def whole_planner(
 
     monkeypatch.setattr(Session, "_costs", said)
     free = replace(session.spec, latency_s=1e-12, bandwidth=1e15)
-    order = AutoSchedule(time_limit_s=2.0, microbatches=1, splits=True)
+    order = AutoSchedule(time_limit_s=limit_s, microbatches=1, splits=True)
     return replace(session, spec=free).decided(net(), LOSS, batch(16), order, method or Auto(), SGD)
 
 
@@ -267,3 +273,28 @@ def test_a_method_that_is_named_is_judged_by_what_was_measured_too(
         assert planner.decided.placement.rewrites == BOTH
         assert counted(caplog) == [len(known_of(planner))]
         assert planner.decided.iteration_s == pytest.approx(4.0, rel=0.1), "two operators are whole"
+
+
+def test_an_estimate_that_is_too_high_is_found_out(
+    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator is said to take 0.2 ms, and half of it five times that: on workers it takes less."""
+    caplog.set_level(logging.INFO)
+    right = estimates._estimated
+    monkeypatch.setattr(
+        estimates, "_estimated", lambda *given: {v: own.scaled(0.1) for v, own in right(*given).items()}
+    )
+    monkeypatch.setattr(exploring, "CALL_S", 0.01)  # of the few seconds that the search has
+    with lent_session(pools, tmp_path / "run") as session:
+        with monkeypatch.context() as unmeasured:
+            unmeasured.setattr(Session, "_parts", lambda *_: None)
+            hidden = whole_planner(session, monkeypatch, 2e-4).decided
+        assert hidden is not None
+        assert not hidden.placement.rewrites
+        whole = whole_planner(session, monkeypatch, 2e-4, limit_s=4.0).decided
+    assert whole is not None
+    assert whole.frontier[0].kind == "parts"
+    assert whole.iteration_s < hidden.iteration_s
+    assert 0 < len(whole.explored.origins) <= exploring.MOST
+    assert 0 < whole.explored.seconds <= whole.measuring_s
+    assert "estimated not to gain" in str(whole)

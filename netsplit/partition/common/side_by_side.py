@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.rewrite.records import Split
@@ -9,15 +11,26 @@ from netsplit.rewrite.records import Split
 __all__ = ["side_by_side"]
 
 
-def side_by_side(graph: Graph, cluster: Cluster) -> dict[str, str]:
-    """Node -> device: parts with all that must be beside them by their numbers, all else on the first."""
-    devices = cluster.devices
-    device_of = dict.fromkeys(graph.nodes, devices[0].name)
+def side_by_side(graph: Graph, cluster: Cluster, whole: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Node -> device: parts with all that must be beside them by their numbers.
+
+    Args:
+        whole: where all else is, and what moves tensors for it; the first device, where it does not say.
+    """
+    devices, there = cluster.devices, whole or {}
+    device_of = {name: _home(name, there) or devices[0].name for name in graph.nodes}
     for each in graph.rewrites:
         for j in range(len(each.sizes) if isinstance(each, Split) else 0):
             if (name := f"{each.node}:{j}") in device_of:
                 device_of[name] = devices[j % len(devices)].name
     for group in graph.colocated:
-        there = next((name for name in group if graph.nodes[name].initializers), group[0])
-        device_of.update(dict.fromkeys(group, device_of[there]))
+        leading = next((name for name in group if graph.nodes[name].initializers), group[0])
+        device_of.update(dict.fromkeys(group, device_of[leading]))
     return device_of
+
+
+def _home(name: str, whole: Mapping[str, str]) -> str | None:
+    """Where a node is, or what it moves tensors for."""
+    while name and name not in whole:
+        name = name.rpartition(":")[0]
+    return whole.get(name)

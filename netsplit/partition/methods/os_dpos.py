@@ -30,6 +30,7 @@ from netsplit.partition.common.capacity import infeasible, missing_bytes
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_placed
 from netsplit.partition.methods.dpos import Order, longest_ranked_path, max_ranks, order_key, sequenced
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -39,6 +40,7 @@ __all__ = ["PART_S", "OsDpos", "longest_operators", "placed_ranks", "sums_s"]
 
 SHORTER = 1e-9  # relative: less is the rounding of sums
 PART_S = 0.001  # for each part that is made, about
+EXPLORED = 0.1  # as long as this part of the time may measuring take of what is estimated not to gain
 ROOM = 4  # operators that need more than this part of the smallest device may be in the way of a placement
 
 Start = Literal["data_parallel", "whole"]
@@ -72,7 +74,8 @@ class OsDpos(Partitioner):
     Its answer is what DPOS foresees, which lets no message wait for another. As FastT goes back to the
     strategy before where a step turns out to take longer, what is foreseen to take least of answer,
     beginnings, whole graph and replicas, and to fit, is answered, where the problem has an `evaluate` that
-    foresees it.
+    foresees it. Where it has a `meter`, too, parts of the longest operators, and data parallelism, that are
+    estimated not to gain are measured first if they might (`engines.exploring`).
 
     Args:
         start: "whole" begins with the graph as it is.
@@ -99,8 +102,13 @@ class OsDpos(Partitioner):
         return True
 
     def choose(self, problem: Problem) -> Choice:
-        deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
+        limit_s = problem.time_limit_s or self.time_limit_s
+        deadline = time.perf_counter() + limit_s
         whole, refusal = _whole(problem)
+        explored = Explored()
+        if whole is not None:
+            whole, explored = _explored(whole, self.start, EXPLORED * limit_s, deadline)
+            problem, deadline = whole.given, deadline + explored.seconds
         fitting = [] if whole is None else [whole]
         replicas, narrow = None, None
         if self.start == "data_parallel":
@@ -129,6 +137,7 @@ class OsDpos(Partitioner):
             "begun_s": begun.finish_s,
             "whole_s": None if whole is None else whole.finish_s,
             **scored,
+            **({"explored": explored.to_dict()} if explored.origins else {}),
         }
         return Choice(
             made.device_of(),
@@ -239,6 +248,25 @@ def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
         return Sequenced.of(problem, problem), None
     except InfeasibleError as refusal:
         return None, refusal
+
+
+def _explored(whole: Sequenced, start: Start, limit_s: float, deadline: float) -> tuple[Sequenced, Explored]:
+    """The same, knowing what some cuts take that may gain although they are estimated not to."""
+    problem, evaluate, parts = whole.given, whole.given.evaluate, len(whole.given.cluster.devices)
+    if problem.meter is None or evaluate is None or parts < 2:
+        return whole, Explored()
+    placement, graph = whole.placement(), problem.graph
+    explorer = Explorer(problem, evaluate(placement).iteration_s, limit_s, placement.device_of)
+    making_s = PART_S * len(graph) * parts
+    for family in (rewrite.replicate, rewrite.along_samples) if start == "data_parallel" else ():
+        if time.perf_counter() + making_s < deadline:
+            with suppress(RewriteError):
+                explorer.consider("data parallelism", (*graph.rewrites, *family(graph, parts)))
+    for origin, cut in cuts_of_longest(problem, placement.device_of, [(1.0,) * parts]):
+        if time.perf_counter() < deadline:
+            explorer.consider(origin, cut)
+    problem = explorer.measure()
+    return replace(whole, given=problem, problem=problem), explorer.explored
 
 
 def sums_s(problem: Problem, device_of: Mapping[str, str]) -> float:

@@ -27,6 +27,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
+from netsplit.partition.engines.exploring import Explored
 from netsplit.partition.methods.auto.in_parts import best_in_parts
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.fitting import fitted
@@ -95,6 +96,7 @@ class WholeSearch:
     of_line: dict[tuple[object, ...], tuple[int, LineStages]] = field(default_factory=dict)  # by `identity`
     known_lines: dict[int, NodeLine] = field(default_factory=dict)
     metered_s: float = 0.0  # that measuring parts took, on top of the search's time
+    explored: Explored = field(default_factory=Explored)  # of these parts
 
     def run(self) -> None:
         """Everything that the time allows; the judge has what came of it."""
@@ -359,7 +361,9 @@ class WholeSearch:
             until, usual = now + SEARCHING * max(0.0, last - now) / (len(counts) - i), self._usual(m)
             with self._metered(m):
                 problem = problem_under(self.problem_of(m), usual)
-                parts = best_in_parts(problem, STARTS, until, self.judge.best_s)
+                whole = {} if winner is None or winner.placement.replicas else winner.placement.device_of
+                parts, explored = best_in_parts(problem, STARTS, until, self.judge.best_s, whole)
+                self.explored += explored
                 if parts is not None:
                     self.orders.plain(f"auto, {parts.origin}", usual, parts.placement, however_late=True)
 

@@ -4,7 +4,8 @@ products by columns and rows  ─┐                          the best measured 
 data parallelism of the batch ─┼─► parts side by side, or listed ─► simulated ─┘
 os_dpos, what is known        ─┘
 
-Where devices measure parts (`Problem.meter`), those of what leads are measured until what leads is so.
+Where devices measure parts (`Problem.meter`), some are that may gain although they are estimated not to
+(`engines.exploring`); then those of what leads, until what leads is so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from math import inf
+from types import MappingProxyType
 
 from netsplit import rewrite
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError, RewriteError
@@ -25,6 +28,7 @@ from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.search import SLIGHT, Search
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.balanced import Balanced
@@ -50,7 +54,9 @@ METHODS: tuple[Partitioner, ...] = (
 )
 WHOLE = 0.6  # of the time, for whole operators
 FASTT, JUDGED = 0.7, 0.5  # of the rest, when os_dpos and structures have ended; then it is annealed
+EXPLORED = 0.5  # as long as this part of the time may measuring take of what is estimated not to gain
 ANNEALED = 2  # of what was judged
+NOWHERE: Mapping[str, str] = MappingProxyType({})
 WIDE = 0.5  # times the bytes of the widest chain, from which others are cut with it
 
 
@@ -95,10 +101,13 @@ class _Contenders:
     Args:
         problem: of whole operators, with what is known of parts.
         than_s: what is not faster is of no use.
+        whole: where whole operators are; without it all are on the first device.
     """
 
     problem: Problem
     than_s: float
+    whole: Mapping[str, str]
+    explored: Explored = field(default_factory=Explored)
     judged: dict[tuple[Rewrite, ...], list[InParts]] = field(default_factory=dict)
     measured: set[tuple[Rewrite, ...]] = field(default_factory=set)
     known: dict[tuple[Rewrite, ...], Costs] = field(default_factory=dict)  # when they were judged
@@ -123,6 +132,36 @@ class _Contenders:
         if not self.judged[rewrites]:
             del self.judged[rewrites]
 
+    def explore(self, until: float, limit_s: float) -> None:
+        """Measure some of what may gain although it is estimated not to, and judge again.
+
+        Args:
+            until: no more is looked at, on ``time.perf_counter``.
+            limit_s: for measuring.
+        """
+        if self.problem.meter is None:
+            return
+        explorer = Explorer(self.problem, self.than_s, limit_s, self.whole)
+        judged = ((each.origin, each.rewrites) for each in self.leaders)
+        longest = cuts_of_longest(self.problem, self.whole, _proportions(self.problem))
+        for origin, rewrites in chain(judged, longest):
+            if time.perf_counter() > until:
+                break
+            explorer.consider(origin, rewrites)
+        self.problem = explorer.measure()
+        self.explored = explorer.explored
+        for each in self.leaders if explorer.measured else ():
+            if self._knows_more(each):
+                self._again(each)
+        for cut in explorer.measured:
+            if cut.rewrites not in self.judged:
+                self.judge(cut.origin, cut.rewrites, [cut.placement], listed=True)
+
+    def _knows_more(self, leader: InParts) -> bool:
+        """Whether any of its seconds are others than when it was judged."""
+        now, then = self.problem.rewritten(leader.rewrites).costs, leader.problem.costs
+        return any(own.nodes != then.devices[kind].nodes for kind, own in now.devices.items())
+
     def measure(self, count: int) -> None:
         """Until none of the first so many is estimated that may be of use."""
         while (first := self._estimated(count)) is not None:
@@ -135,15 +174,19 @@ class _Contenders:
                 continue
             if self.problem.costs is self.known[first.rewrites]:
                 continue
-            before = self.judged.pop(first.rewrites)
-            self.judge(first.origin, first.rewrites, [each.placement for each in before], listed=True)
-            now = min(self.judged[first.rewrites], key=_rank)
+            now = self._again(first)
             log.info(
                 "%s: %.4g ms with the operators in parts measured, %.4g ms estimated",
                 first.origin,
                 1e3 * now.iteration_s,
                 1e3 * first.iteration_s,
             )
+
+    def _again(self, leader: InParts) -> InParts:
+        """The best of its rewrites by what is known now."""
+        before = self.judged.pop(leader.rewrites)
+        self.judge(leader.origin, leader.rewrites, [each.placement for each in before], listed=True)
+        return min(self.judged[leader.rewrites], key=_rank)
 
     def _estimated(self, count: int) -> InParts | None:
         if self.problem.meter is None:
@@ -179,13 +222,15 @@ def whole_or_in_parts(
     except InfeasibleError as error:
         refusal = error
     than_s = inf if told is None or told.missing_bytes else told.iteration_s
-    parts = best_in_parts(problem, starts, deadline, than_s)
+    there = {} if told is None else told.placement.device_of
+    parts, explored = best_in_parts(problem, starts, deadline, than_s, there)
+    tried = {"explored": explored.to_dict()} if explored.origins else {}
     if parts is None and whole is None:
         assert refusal is not None
         raise refusal
     if parts is None or (whole is not None and told is not None and not parts.gains(told)):
         assert whole is not None
-        return whole
+        return replace(whole, notes={**whole.notes, **tried})
     if problem.improved is not None:
         problem.improved(parts.iteration_s, parts.origin)
     priority = parts.placement.priority
@@ -194,27 +239,36 @@ def whole_or_in_parts(
         {name: float(rank) for name, rank in priority.items()},
         status="feasible",
         objective_s=parts.iteration_s,
-        notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s},
+        notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s, **tried},
         rewrites=parts.rewrites,
     )
 
 
-def best_in_parts(problem: Problem, starts: int, deadline: float, than_s: float = inf) -> InParts | None:
-    """The best found that fits; until `deadline` on ``time.perf_counter``, later by what measuring takes.
+def best_in_parts(
+    problem: Problem,
+    starts: int,
+    deadline: float,
+    than_s: float = inf,
+    whole: Mapping[str, str] = NOWHERE,
+) -> tuple[InParts | None, Explored]:
+    """The best found that fits, and what was explored; until `deadline` on ``time.perf_counter``, later by
+    what measuring takes.
 
     Args:
         problem: of whole operators, with an `evaluate`; what is known may be of operators in parts.
-        than_s: what takes longer is of no use: its parts are not measured.
+        than_s: what takes longer is of no use: its parts are not measured, save a few that are explored.
+        whole: where whole operators are that take so long; by default on the first device.
     """
     began, metered_s = time.perf_counter(), problem.metered_s()
-    contenders = _Contenders(replace(problem, improved=None), than_s)
+    contenders = _Contenders(replace(problem, improved=None), than_s, whole)
 
     def until(part: float) -> float:
         """When that part of the time has passed; all, as long as nothing fits."""
         part = part if any(not each.missing_bytes for each in contenders.leaders) else 1.0
-        return began + part * (deadline - began)
+        late_s = problem.metered_s() - metered_s
+        return began + part * (deadline - began) + late_s
 
-    for origin, rewrites, placement in _asked(problem, until):
+    for origin, rewrites, placement in _asked(contenders, until, EXPLORED * (deadline - began)):
         try:
             graph = rewrite.applied(problem.graph, rewrites)
             first = placement or _placement(graph, side_by_side(graph, problem.cluster))
@@ -231,7 +285,8 @@ def best_in_parts(problem: Problem, starts: int, deadline: float, than_s: float 
                 each, starts, now + (deadline - now) / (len(few) - i)
             )
     contenders.measure(1)
-    return next((each for each in contenders.leaders if not each.missing_bytes), None)
+    best = next((each for each in contenders.leaders if not each.missing_bytes), None)
+    return best, contenders.explored
 
 
 def structures(problem: Problem) -> Iterator[StructureInParts]:
@@ -248,7 +303,7 @@ def structures(problem: Problem) -> Iterator[StructureInParts]:
         "data parallelism on copies": partial(rewrite.replicate, graph),
         "data parallelism on one set of weights": partial(rewrite.along_samples, graph),
     }
-    for parts in dict.fromkeys([(1.0,) * count, _speeds(problem)]):
+    for parts in _proportions(problem):
         for origin, some in chosen.items():
             cut = sum(len(each.cuts) for each in some)
             yield StructureInParts(origin, count * cut, partial(rewrite.splits_of, graph, some, parts))
@@ -257,10 +312,11 @@ def structures(problem: Problem) -> Iterator[StructureInParts]:
 
 
 def _asked(
-    problem: Problem, until: Callable[[float], float]
+    contenders: _Contenders, until: Callable[[float], float], exploring_s: float
 ) -> Iterator[tuple[str, tuple[Rewrite, ...], Placement | None]]:
     """Origin, rewrites, and the placement where there is one already; what would take too long is left out,
-    by what the ones before took."""
+    by what the ones before took. Once structures are judged, parts of some are explored."""
+    problem = contenders.problem
     known = problem.known
     if known is not None and known.rewrites != problem.graph.rewrites:
         yield "what is known", known.rewrites, known
@@ -277,13 +333,19 @@ def _asked(
             seen.add(rewrites)
             yield each.origin, rewrites, None
         part_s = max(part_s, (time.perf_counter() - began) / max(each.parts, 1))
+    contenders.explore(until(JUDGED), exploring_s)
     left_s = until(FASTT) - time.perf_counter()
     if left_s > 0:
         with suppress(NetSplitError):
-            own = replace(problem, known=None, improved=None, time_limit_s=left_s)
+            own = replace(contenders.problem, known=None, improved=None, time_limit_s=left_s, meter=None)
             placement = OsDpos(start="whole" if left_out else "data_parallel").partition(own)
             if placement.rewrites != problem.graph.rewrites:
                 yield OsDpos.name, placement.rewrites, placement
+
+
+def _proportions(problem: Problem) -> list[tuple[float, ...]]:
+    """Of parts: equal, and as large as devices are fast."""
+    return list(dict.fromkeys([(1.0,) * len(problem.cluster.devices), _speeds(problem)]))
 
 
 def _speeds(problem: Problem) -> tuple[float, ...]:

@@ -1,0 +1,145 @@
+"""Cuts that an estimate hides are measured where they may gain; others are not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import cache
+from operator import itemgetter
+from unittest.mock import ANY
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.graph.ir import Graph, Node
+from netsplit.partition import Auto, OsDpos, Partitioner, Problem
+from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.engines import exploring
+from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
+from netsplit.partition.methods.auto.in_parts import best_in_parts, structures
+from netsplit.planning.decide import decide
+from netsplit.profile.costs import DeviceCosts, NodeSeconds
+from netsplit.program import GPipe, Schedule
+from netsplit.rewrite import Rewrite, Split, seconds
+from netsplit.rewrite.seconds import unmeasured
+from tests.partition.meters import SlowParts
+from tests.partition.methods.auto.test_in_parts import problem_of
+
+pytestmark = pytest.mark.usefixtures("few_moves")
+LAYER_S = 2e-3  # long enough to be worth cutting, short enough to be measured within the limit
+WRONG = 5.0  # times what parts take is what is estimated of them
+WHOLE = Auto(time_limit_s=8.0, starts=2)
+IN_PARTS = replace(WHOLE, splits=True)
+
+
+@pytest.fixture
+def too_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates of what a rewrite makes."""
+    right = seconds._estimated
+
+    def wrong(
+        costs: DeviceCosts, before: Graph, after: Graph, new: dict[str, Node | None], *works: object
+    ) -> dict[str, NodeSeconds]:
+        made = right(costs, before, after, new, *works)  # type: ignore[arg-type]
+        return {name: own.scaled(1 / WRONG) for name, own in made.items()}
+
+    monkeypatch.setattr(seconds, "_estimated", wrong)
+
+
+def right_by(problem: Problem) -> tuple[SlowParts, Problem]:
+    """On devices where parts take what they should."""
+    return SlowParts.on(problem, lambda rewrites: 1 / WRONG)
+
+
+@pytest.mark.parametrize("method", [IN_PARTS, OsDpos(time_limit_s=20.0)], ids=["auto", "os_dpos"])
+@pytest.mark.parametrize("schedule", [None, GPipe(1)])
+def test_an_estimate_that_is_too_high_hides_nothing(
+    too_high: None, method: Partitioner, schedule: Schedule | None
+) -> None:
+    """Without devices that measure it does; with them the plan takes what truly gains."""
+    problem = problem_of(LAYER_S, schedule=schedule)
+    hidden = decide(problem, method)
+    assert hidden.placement.rewrites == ()
+    meter, problem = right_by(problem)
+    plan = decide(problem, method)
+    assert any(isinstance(each, Split) for each in plan.placement.rewrites)
+    assert plan.objective_s < 0.7 * hidden.objective_s
+    notes = plan.placement.report.notes["explored"]
+    assert 0 < len(notes["cuts"]) <= exploring.MOST
+    assert plan.placement.rewrites in meter.asked, "what is taken was measured"
+
+
+def test_what_takes_as_long_as_is_estimated_is_measured_and_not_taken(too_high: None) -> None:
+    """The plan is that of whole operators, and says what was measured in vain."""
+    meter, problem = SlowParts.on(problem_of(LAYER_S), lambda rewrites: 1.0)
+    plan = decide(problem, IN_PARTS)
+    assert plan.placement.rewrites == ()
+    assert plan.objective_s == pytest.approx(decide(problem_of(LAYER_S), WHOLE).objective_s)
+    assert len(plan.placement.report.notes["explored"]["cuts"]) == len(meter.asked) <= exploring.MOST
+
+
+def test_what_is_estimated_to_gain_needs_no_exploring() -> None:
+    _, problem = SlowParts.on(problem_of(LAYER_S), lambda rewrites: 1.0)
+    plan = decide(problem, IN_PARTS)
+    assert plan.placement.rewrites
+    assert "explored" not in plan.placement.report.notes
+
+
+def test_where_nobody_measures_nothing_is_explored(too_high: None) -> None:
+    """As on clusters that are described: seconds are predicted there, and devices are none."""
+    problem = problem_of(LAYER_S)
+    assert problem.meter is None
+    until = time.perf_counter() + 3.0
+    assert best_in_parts(problem, 1, until, 4 * LAYER_S) == (ANY, Explored())
+    _, explored = best_in_parts(right_by(problem)[1], 1, time.perf_counter() + 3.0, 4 * LAYER_S)
+    assert explored.origins
+
+
+@cache
+def cuts_to_try() -> tuple[Problem, tuple[tuple[str, tuple[Rewrite, ...]], ...]]:
+    problem = problem_of(LAYER_S)
+    cuts = [(each.origin, each.rewrites()) for each in structures(problem)]
+    return problem, (*filter(itemgetter(1), cuts), *cuts_of_longest(problem, {}, [(1.0, 1.0)]))
+
+
+def explorer_of(than_s: float, limit_s: float) -> tuple[SlowParts, Explorer]:
+    problem, cuts = cuts_to_try()
+    meter, problem = SlowParts.on(problem, lambda rewrites: 1.0)
+    explorer = Explorer(problem, than_s, limit_s, {})
+    for origin, cut in cuts:
+        explorer.consider(origin, cut)
+    return meter, explorer
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@given(than_s=st.floats(1e-6, 4 * LAYER_S), limit_s=st.floats(0.0, 8.0))
+def test_measuring_is_bounded_and_of_what_may_gain(than_s: float, limit_s: float) -> None:
+    """By the number of cuts and by the seconds to be expected; the most promising is the first."""
+    meter, explorer = explorer_of(than_s, limit_s)
+    first = explorer.waiting[0] if explorer.waiting else None
+    problem = explorer.measure()
+    measured = explorer.measured
+    assert len(measured) <= exploring.MOST
+    assert sum(each.measuring_s for each in measured) <= limit_s
+    assert all(each.least_s < than_s for each in measured)
+    assert [each.rewrites for each in measured] == meter.asked
+    if first is not None and first.measuring_s <= limit_s:
+        assert measured[0].rewrites == first.rewrites
+    for each in measured:
+        own = problem.rewritten(each.rewrites)
+        assert all(not unmeasured(costs, problem.graph, own.graph) for costs in own.costs.devices.values())
+
+
+def test_parts_are_beside_their_operators_place() -> None:
+    """Parts by their numbers, all else where whole operators are."""
+    problem = problem_of(LAYER_S)
+    whole = dict.fromkeys(problem.graph.nodes, "cpu:1")
+    (origin, cut), *_ = cuts_of_longest(problem, whole, [(1.0, 1.0)])
+    graph = problem.rewritten(cut).graph
+    device_of = side_by_side(graph, problem.cluster, whole)
+    (split,) = cut
+    assert isinstance(split, Split)
+    assert origin.startswith(split.node)
+    assert [device_of[f"{split.node}:{j}"] for j in range(2)] == ["cpu:0", "cpu:1"]
+    assert {device_of[v] for v in problem.graph.nodes if v in graph.nodes} == {"cpu:1"}
