@@ -165,7 +165,8 @@ def running_statistics(node: Node) -> tuple[list[Reference], list[Reference]]:
 
 def over_the_batch(node: Node) -> bool:
     """Whether it is a batch normalisation by statistics of the very samples that it is given."""
-    return "batch_norm" in node.op and _learns(_arguments(node.op, node.args, node.kwargs))
+    named = "batch_norm" in node.op and not node.op.startswith(CALL)
+    return named and _learns(_arguments(node.op, node.args, node.kwargs))
 
 
 def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,15 +1,19 @@
 """Bytes that single nodes allocate for themselves while they run, found without values.
 
-    graph's shapes ──► tensors without data ──► measure.transients, node by node ──► as metered on a CPU
+    graph's shapes ──► tensors without data ──► forward, node by node ──► how each value lies in memory
+       bytes, as metered on a CPU ◄── forward and backward, from the last node on ◄──┘
+                     how each gradient lies ◄──┘
 
-Nodes that call the same on tensors of the same kinds are run once; none where three other sizes of the graph
-say its bytes (`with_line`).
+Nodes that call the same on tensors of the same kinds, for gradients that lie alike, are run once; none where
+three other sizes of the graph say its bytes (`with_line`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
+from copy import copy
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -24,16 +28,18 @@ from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.bench import NodeBench
 from netsplit.profile.measure.clock import Clock
 from netsplit.profile.measure.live_values import LiveValues
-from netsplit.profile.measure.transients import node_transient
+from netsplit.profile.measure.memory_meter import MemoryMeter
+from netsplit.profile.measure.node_transient import Strides, node_transient
 
-__all__ = ["predicted_transients", "with_line"]
+__all__ = ["gradient_strides", "predicted_transients", "with_line"]
 
 log = logging.getLogger(__name__)
 
 _LINE = "line of predicted transients"  # key of `Graph.derived`
+_NONE = NodeBytes()
 
 _Kind: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
-_Ran: TypeAlias = tuple[NodeBytes, dict[int, _Kind]]  # and what each output is like that is read
+_Metered: TypeAlias = tuple[NodeBytes, dict[int, Tensor]]  # and the gradients, by what is read
 
 
 @once_of
@@ -45,18 +51,25 @@ def predicted_transients(graph: Graph) -> dict[str, NodeBytes]:
     line = graph.derived.get(_LINE)
     if line is not None and (known := _on_line(graph.batch_size, *line)) is not None:
         return known
-    transients, unknown = {}, set()
+    return _walked(graph)[0]
+
+
+def gradient_strides(graph: Graph) -> Strides:
+    """How gradients of variables lie in memory where the whole step is on one device, as far as it is known
+    what makes them."""
+    return _walked(graph)[1]
+
+
+@once_of
+def _walked(graph: Graph) -> tuple[dict[str, NodeBytes], Strides]:
     with StandInMode():
         walk = _WithoutValues(graph)
-        for node in graph:
-            each = walk.run(node)
-            if each is None:
-                unknown.add(node.op)
-            elif each != NodeBytes():
-                transients[node.name] = each
+        unknown = {node.op for node in graph if not walk.forward(node)}
+        unknown |= {node.op for node in reversed(graph.nodes.values()) if not walk.run(node)}
     if unknown:
         log.info("not predicted: what %s allocate for themselves while they run", ", ".join(sorted(unknown)))
-    return transients
+    taken = {node.name: walk.transients.get(node.name, _NONE) for node in graph}
+    return {name: each for name, each in taken.items() if each != _NONE}, walk.strides
 
 
 def with_line(graph: Graph, few: Graph, third: Graph, many: Graph) -> Graph:
@@ -85,6 +98,14 @@ def _on_line(samples: int, few: Graph, third: Graph, many: Graph) -> dict[str, N
     return made
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A node's forward: what its bytes depend on but for the gradients that come, and what it reads."""
+
+    key: Hashable
+    read: dict[Reference, _Kind]
+
+
 class _WithoutValues:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -94,38 +115,70 @@ class _WithoutValues:
         values = {k: _empty(init) for k, init in graph.initializers.items()}
         self.live = LiveValues(graph, batch, values, self.device)
         self.clock = Clock(self.device, 1)
-        self.known: dict[Hashable, _Ran] = {}
+        self.calls: dict[str, _Call] = {}
+        self.known: dict[Hashable, dict[int, _Kind]] = {}  # call -> what each output is like that is read
+        self.metered: dict[Hashable, _Metered] = {}
+        self.transients: dict[str, NodeBytes] = {}
+        self.strides: dict[str, tuple[int, ...]] = {}
 
-    def run(self, node: Node) -> NodeBytes | None:
-        """None: it cannot be run so."""
+    def forward(self, node: Node) -> bool:
+        """Go on past a node; whether it can be run so."""
         if node.op.startswith(CALL) or node.op.count(".") != 2:
-            self._pass_over(node)
-            return None
-        key = self._key(node)
-        if key in self.known:
-            transient, kinds = self.known[key]
-            outputs = {
-                node.outputs[i]: torch.empty_strided(*sizes, dtype=dtype)
-                for i, (*sizes, dtype) in kinds.items()
-            }
-            self.live.adopt(node, outputs)
-            return transient
+            return self._pass_over(node)
+        call = self._call(node)
+        if call.key in self.known:
+            kinds = self.known[call.key].items()
+            self.live.adopt(node, {node.outputs[i]: _like(kind) for i, kind in kinds})
+        else:
+            try:
+                self._bench(node).run_forward(self.live, MemoryMeter(self.device))
+            except Exception as error:  # torch's own of any kind, where sizes depend on values
+                log.debug("%s cannot be run without values: %s", node.name, error)
+                return self._pass_over(node)
+            made = {i: self.live.tensors.get(("var", k)) for i, k in enumerate(node.outputs)}
+            self.known[call.key] = {i: _kind(tensor) for i, tensor in made.items() if tensor is not None}
+        self.calls[node.name] = call
+        return True
+
+    def run(self, node: Node) -> bool:
+        """Meter a node, and go on before it; whether it can be run so."""
+        call = self.calls.get(node.name)
+        if call is None:
+            return True
+        come = {k: self.strides[k] for k in node.outputs if k in self.strides}
+        key = (call.key, tuple(come.get(k) for k in node.outputs))
+        if key not in self.metered:
+            live = copy(self.live)
+            live.tensors = {reference: _like(kind) for reference, kind in call.read.items()}
+            try:
+                transient, gradients = node_transient(self._bench(node), live, self.own, come)
+            except Exception as error:
+                log.debug("%s cannot be run without values: %s", node.name, error)
+                return False
+            self.metered[key] = (
+                transient,
+                {i: gradients[r] for i, r in enumerate(call.read) if r in gradients},
+            )
+        self.transients[node.name], handed_on = self.metered[key]
+        for i, (tag, k) in enumerate(call.read):
+            if tag == "var" and i in handed_on and k not in node.blocked:
+                self._add(k, handed_on[i])
+        return True
+
+    def _add(self, k: str, gradient: Tensor) -> None:
+        """A sum lies as its first term does."""
+        if gradient.layout is torch.strided:
+            self.strides.setdefault(k, gradient.stride())
+
+    def _bench(self, node: Node) -> NodeBench:
         needs_backward = any(k in self.graph.requires_backward for k in node.outputs)
-        try:
-            bench = NodeBench(self.graph, node, self.clock, needs_backward, nn.Module())
-            transient = node_transient(bench, self.live, self.own)
-        except Exception as error:  # torch's own of any kind, where sizes depend on values
-            log.debug("%s cannot be run without values: %s", node.name, error)
-            self._pass_over(node)
-            return None
-        made = {i: self.live.tensors.get(("var", k)) for i, k in enumerate(node.outputs)}
-        self.known[key] = transient, {i: _kind(tensor) for i, tensor in made.items() if tensor is not None}
-        return transient
+        return NodeBench(self.graph, node, self.clock, needs_backward, nn.Module())
 
-    def _pass_over(self, node: Node) -> None:
+    def _pass_over(self, node: Node) -> bool:
         self.live.adopt(node, {k: _empty(self.graph.variables[k]) for k in node.outputs if k})
+        return False
 
-    def _key(self, node: Node) -> Hashable:
+    def _call(self, node: Node) -> _Call:
         """What its bytes depend on: the call with its tensors numbered, and what each is like."""
         read = list(dict.fromkeys(read_by(node)))
         numbers: dict[Reference, Reference] = {each: ("var", str(i)) for i, each in enumerate(read)}
@@ -135,11 +188,17 @@ class _WithoutValues:
             (k in self.graph.requires_backward, ("var", k) in self.live.last_reader) for k in node.outputs
         )
         modes = (node.no_grad, node.autocast, node.default_dtype, node.blocked)
-        return (node.op, repr(renamed(node, numbers)), kinds, carrying, modes)
+        key = (node.op, repr(renamed(node, numbers)), kinds, carrying, modes)
+        return _Call(key, dict(zip(read, map(_kind, leaves), strict=True)))
 
 
 def _kind(tensor: Tensor) -> _Kind:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _like(kind: _Kind) -> Tensor:
+    sizes, strides, dtype = kind
+    return torch.empty_strided(sizes, strides, dtype=dtype)
 
 
 def _empty(like: Variable | Initializer) -> Tensor:

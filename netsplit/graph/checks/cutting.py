@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,9 +25,11 @@ from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.plain import has_values, stance, tensors_kept, threads_for
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.code_places import SWITCH
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Node
+from netsplit.graph.operators import over_the_batch
 from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["CutApart", "CuttingError", "check_cutting", "loss_apart"]
@@ -94,7 +96,7 @@ def check_cutting(
             if alike or apart.kind != "other":
                 raise CuttingError(apart)
             log.warning("%s", apart)
-        _tell_of_norms(model, size)
+        _tell_of_norms(graph, size)
     return history
 
 
@@ -253,11 +255,23 @@ def _times(at_once: float, mean: float) -> str:
     return f" ({at_once / mean:.3g} times as large)" if mean and at_once / mean > 0 else ""
 
 
-def _tell_of_norms(model: nn.Module, size: int) -> None:
-    names = [name for name, module in model.named_modules() if isinstance(module, _NORMS) and module.training]
+def _tell_of_norms(graph: Graph, size: int) -> None:
+    """Of the first that takes statistics of what it is given; one that is never called takes none."""
+    names = [name for node in graph for name in _norms_at(graph, node)]
     if names:
         log.warning(
             "'%s' takes its statistics of micro-batches of %d samples, as plain PyTorch does where it adds "
             "up gradients of micro-batches; the schedule 'single_batch' takes those of whole batches",
             names[0], size,
         )  # fmt: skip
+
+
+def _norms_at(graph: Graph, node: Node) -> Iterator[str]:
+    """What takes statistics there: a norm's operator, or norms of a module that is kept whole."""
+    call = graph.calls.get(node.op)
+    if isinstance(call, ModuleCall):
+        for name, module in call.module.named_modules():
+            if isinstance(module, _NORMS) and module.training:
+                yield f"{node.module}.{name}".strip(".")
+    elif over_the_batch(node):
+        yield node.module or node.name

@@ -125,6 +125,28 @@ def test_statistics_of_micro_batches_are_said_with_the_name(caplog: pytest.LogCa
     assert "no mean" not in caplog.text
 
 
+class Spare(nn.Module):
+    """With a normalisation that is called where it is asked for, and one that never is."""
+
+    def __init__(self, called: bool) -> None:
+        super().__init__()
+        self.called = called
+        self.spare, self.norm = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.last(self.norm(y) if self.called else y)
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_a_norm_that_is_never_called_is_not_spoken_of(called: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        told(nn.CrossEntropyLoss(), model=Spare(called))
+    assert ("statistics" in caplog.text) == called
+    assert "'spare'" not in caplog.text
+
+
 @pytest.mark.parametrize("model", [None, Dropping()])
 def test_an_ordinary_mean_and_dropout_are_not_mentioned(
     model: nn.Module | None, caplog: pytest.LogCaptureFixture
