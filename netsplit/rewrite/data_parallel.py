@@ -21,11 +21,18 @@ from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Cat, Place, SplitCall, Way
 
-__all__ = ["along_samples", "copies_after", "replicate"]
+__all__ = [
+    "SampleRows",
+    "along_samples",
+    "copies_after",
+    "replicate",
+    "rows_of_samples",
+    "samples_in_outputs",
+]
 
 
 @dataclass(frozen=True)
-class _SampleRows:
+class SampleRows:
     """Where the samples lie in a tensor: its dimension `dim` is [samples, rows], flattened."""
 
     dim: int
@@ -90,12 +97,12 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
     """Of all nodes but these; and the first that could not be cut after all, "" for none."""
     samples = graph.batch_size
     plain, draft = Draft(graph), Draft(graph)
-    lies = {k: _SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
+    lies = {k: SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
     splits: list[Split] = []
     for node in graph:
         call = SplitCall(node, plain.layouts, graph.initializers)
         ways = {} if node.name in whole else ways_to_cut(call, graph)
-        fitting = ((axis, _rows(call, way, lies, samples)) for axis, way in ways.items())
+        fitting = ((axis, rows_of_samples(call, way, lies, samples)) for axis, way in ways.items())
         axis, rows = next(((axis, rows) for axis, rows in fitting if rows), (0, 0))
         if not rows:
             lies |= _kept(graph, call, lies)
@@ -105,7 +112,7 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
             split_in(draft, node.name, axis, splits[-1].sizes, 1)
         except RewriteError:
             return (), node.name
-        lies |= _joined(call, ways[axis], rows)
+        lies |= samples_in_outputs(call, ways[axis], rows)
     return tuple(splits), ""
 
 
@@ -114,7 +121,7 @@ def _begins(graph: Graph, k: str, samples: int) -> bool:
     return bool(shape) and shape[0] == samples
 
 
-def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: int) -> int:
+def rows_of_samples(call: SplitCall, way: Way, lies: Mapping[str, SampleRows], samples: int) -> int:
     """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0."""
     rows, rest = divmod(way.size, samples)
     if rest or not rows or way.in_one:
@@ -134,18 +141,18 @@ def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: i
     return rows if seen else 0
 
 
-def _joined(call: SplitCall, way: Way, rows: int) -> dict[str, _SampleRows]:
+def samples_in_outputs(call: SplitCall, way: Way, rows: int) -> dict[str, SampleRows]:
     """Where the samples lie in what the parts make."""
     return {
-        k: _SampleRows(how.where.dim, how.where.times * rows)
+        k: SampleRows(how.where.dim, how.where.times * rows)
         for k, how in zip(call.node.outputs, way.joined, strict=True)
         if k and isinstance(how, Cat) and how.where.blocks == 1
     }
 
 
-def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, _SampleRows]) -> dict[str, _SampleRows]:
+def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> dict[str, SampleRows]:
     """Of an operator that stays whole: where they lay before, in what has as much there."""
-    made: dict[str, _SampleRows] = {}
+    made: dict[str, SampleRows] = {}
     for k in filter(None, call.node.outputs):
         shape = graph.variables[k].shape
         for name in call.node.inputs:
