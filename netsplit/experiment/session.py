@@ -294,7 +294,7 @@ class Session:
             planner_at,
             self.profile == "predicted",
             in_turn,
-            cutting.right if check else lambda graph, counts: counts,
+            cutting.right if check else lambda graphs, counts: counts,
             in_flight=in_flight,
         )
         self.stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")

@@ -19,7 +19,6 @@ from netsplit.errors import RewriteError
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import Initializer, Node
 from netsplit.graph.operators import resolve
-from netsplit.rewrite.layouts import MemoryLayout
 
 __all__ = [
     "Arguments",
@@ -30,6 +29,7 @@ __all__ = [
     "PartialSum",
     "Place",
     "Rule",
+    "Shaped",
     "SplitCall",
     "Way",
     "Ways",
@@ -82,6 +82,13 @@ class OperatorPart:
     def whole_size(self) -> int:
         """In all blocks together."""
         return self.size * self.blocks
+
+
+class Shaped(Protocol):
+    """What has the shape of a tensor: its `MemoryLayout`, or a `Variable`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 class Emit(Protocol):
@@ -156,7 +163,7 @@ class SplitCall:
     """A node with its arguments by the names of the schema, and the shapes of its tensors."""
 
     node: Node
-    layouts: Mapping[str, MemoryLayout]
+    layouts: Mapping[str, Shaped]
     initializers: Mapping[str, Initializer]
 
     @cached_property
