@@ -151,7 +151,7 @@ class ParallelModel:
     @property
     def made_s(self) -> float:
         """Seconds so far in which no batch was trained: programs for further kinds of batches were made."""
-        return self.programs.made_s + self.runtime.sent_s
+        return self.programs.made_s + self.runtime.loaded.sent_s
 
     @property
     def metrics(self) -> Any:

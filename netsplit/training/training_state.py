@@ -92,7 +92,7 @@ class TrainingState:
             here = self._here()
             with holding():
                 load_own(place, here)
-            late = {k: f"model.{k}" for k in runtime.late}
+            late = {k: f"model.{k}" for k in runtime.loaded.late}
             runtime.put({k: here[name] for k, name in late.items() if name in here})
             torch.set_rng_state(here["rng.controller"])
         return extra
