@@ -21,6 +21,7 @@ from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.config import ProfileMode
+from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph.ir import Graph
@@ -162,10 +163,10 @@ class Ours:
         """Measured once more, as `Session.planner` does."""
         planner = self.planner
         size = planner.graph.batch_size
-        values = {k: tensor.detach() for k, tensor in planner.values.items()}
         batch: tuple[Tensor, ...] = tuple(part[:size].clone() for part in self.batch)
         in_flight = planner.schedule.in_flight(len(planner.cluster.devices))
-        return self.session._costs(planner.graph, batch, values, OPTIMIZER, in_flight)
+        task = Calibration.of(planner.graph, batch, planner.values, OPTIMIZER, in_flight)
+        return self.session.costs.of(task)
 
     def close(self) -> None:
         self.session.close()

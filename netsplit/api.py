@@ -21,6 +21,7 @@ from netsplit.config import (
     check_switches,
 )
 from netsplit.errors import ConfigError, told_plainly
+from netsplit.experiment.here.step import TrainingOptions
 from netsplit.experiment.session import Session
 from netsplit.experiment.stages import shown_stages
 from netsplit.experiment.whole.devices import Devices, cluster_here
@@ -30,7 +31,7 @@ from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
-from netsplit.optim.optimizers import MOMENTUM, ForModel, for_model
+from netsplit.optim.optimizers import MOMENTUM, for_model
 from netsplit.partition import METHODS, Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
@@ -143,37 +144,32 @@ def parallelize(
         NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
             or workers that do not come up; the message is one sentence.
     """
-    spec = cpu_cluster(cluster) if type(cluster) is int else cluster
-    if not isinstance(spec, ClusterSpec):
-        raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
+    spec = _workers(cluster)
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order = _order(schedule)
-    _check_kinds(model, loss, batch, weights)
-    _check_choice("autocast", autocast, get_args(LowPrecision), optional=True)
+    options: TrainingOptions = {
+        "clip_norm": clip_norm, "autocast": autocast, "learning_rate": learning_rate(scheduler),
+        "ema_decay": ema_decay, "max_programs": max_programs, "check": check, "on_nonfinite": on_nonfinite,
+        "weights": weights, "offload": offload,
+    }  # fmt: skip
+    _check_training(model, loss, batch, optimizer, options)
     _check_choice("profile", profile, get_args(ProfileMode))
-    _check_choice("on_nonfinite", on_nonfinite, get_args(OnNonFinite))
-    _check_choice("offload", offload, get_args(OffloadName))
     check_offload(offload, spec.devices, compile_backend)
-    check_switches(check=check, progress=progress)
+    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
+    check_switches(progress=progress)
+    check_numbers(seed=seed)
     if not isinstance(adapt, bool | Adapt):
         raise ConfigError(f"adapt is {adapt!r}: give True, False, or netsplit.Adapt(...).")
-    check_numbers(seed=seed, max_programs=max_programs, clip_norm=clip_norm, ema_decay=ema_decay)
-    _check_updates(for_model(optimizer, model, loss), rate := learning_rate(scheduler))
-    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
     place = _folder(folder)
     with shown_stages(progress) as stages:
         session = Session(
             spec, place, temporary=folder is None, profile=profile, stages=stages, show=stages.part
         )
         try:
-            given = (
-                optimizer, clip_norm, autocast, rate, ema_decay, max_programs, check, on_nonfinite, weights,
-                offload,
-            )  # fmt: skip
             if isinstance(order, AutoSchedule):
-                planner = session.decided(model, loss, batch, order, method, *given, seed=seed)
+                planner = session.decided(model, loss, batch, order, method, optimizer, seed=seed, **options)
             else:
-                planner = session.planner(model, loss, batch, order, *given)
+                planner = session.planner(model, loss, batch, order, optimizer, **options)
             plan = planner.plan(method, seed, stages)
             looking = Adapt() if adapt is True else adapt or None
             return session.deploy(planner, plan, True, seed, compile_backend, looking)
@@ -253,6 +249,13 @@ def plan(
         )
 
 
+def _workers(cluster: Any) -> ClusterSpec:
+    spec = cpu_cluster(cluster) if type(cluster) is int else cluster
+    if not isinstance(spec, ClusterSpec):
+        raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
+    return spec
+
+
 def _where(cluster: Any) -> ClusterSpec | ClusterDescription:
     """Devices, however they are given."""
     if isinstance(cluster, str):
@@ -304,11 +307,22 @@ def _chosen(
     return known[given]()
 
 
-def _check_updates(optimizer: ForModel, rate: LearningRate | None) -> None:
-    """Optimiser and scheduler, before any worker starts."""
-    check_optimizer(optimizer)
+def _check_training(
+    model: Any, loss: Any, batch: Any, optimizer: OptimizerFactory, options: TrainingOptions
+) -> None:
+    """What is to be trained, and how, before any worker starts."""
+    _check_kinds(model, loss, batch, options["weights"])
+    _check_choice("autocast", options["autocast"], get_args(LowPrecision), optional=True)
+    _check_choice("on_nonfinite", options["on_nonfinite"], get_args(OnNonFinite))
+    _check_choice("offload", options["offload"], get_args(OffloadName))
+    check_switches(check=options["check"])
+    check_numbers(
+        max_programs=options["max_programs"], clip_norm=options["clip_norm"], ema_decay=options["ema_decay"]
+    )
+    made, rate = for_model(optimizer, model, loss), options["learning_rate"]
+    check_optimizer(made)
     if rate is not None:
-        rate.check(optimizer)
+        rate.check(made)
 
 
 def _folder(given: str | Path | None) -> Path:

@@ -14,15 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from netsplit.experiment.session import Session
-from netsplit.graph import Graph
-from netsplit.profile.costs import Costs
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import costs_of
 from tests.commands import Command, run_command
 from tests.examples import ask_for_all
-from tests.workers import Pools, cpu_workers
+from tests.workers import Pools, cpu_workers, set_costs
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,11 +95,7 @@ def pools() -> Iterator[Pools]:
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions take every operator to cost the same, since measuring takes longer than most tests."""
-
-    def equal(session: Session, graph: Graph, *_: object) -> Costs:
-        return costs_of(graph, 1e-3, 1e-3)
-
-    monkeypatch.setattr(Session, "_costs", equal)
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3, 1e-3))
 
 
 @pytest.fixture

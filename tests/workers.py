@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
+from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.session import Session
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import Costs
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["LentPool", "Pools", "by_gloo", "cpu_workers", "lent_session", "lent_to_sessions"]
+__all__ = ["LentPool", "Pools", "by_gloo", "cpu_workers", "lent_session", "lent_to_sessions", "set_costs"]
 
 Pools = Callable[[int], WorkerPool]
 
@@ -45,6 +48,11 @@ class LentPool:
 def lent_session(pools: Pools, folder: Path) -> Session:
     """A session on two lent workers; if they fail it starts its own."""
     return Session(cpu_workers(2), folder, _pool=LentPool(pools(2)))  # type: ignore[arg-type]
+
+
+def set_costs(patch: pytest.MonkeyPatch, costs: Callable[[Graph], Costs]) -> None:
+    """Sessions take these for what a graph costs, and measure nothing."""
+    patch.setattr(CostsHere, "of", lambda here, task, alone=False: costs(task.graph))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import platform
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,6 +78,19 @@ class Calibration:
     values: dict[str, Tensor]
     optimizer: OptimizerFactory
     in_flight: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        batch: tuple[Tensor, ...],
+        values: Mapping[str, Tensor],
+        optimizer: OptimizerFactory,
+        in_flight: int = 1,
+    ) -> Calibration:
+        """With what may be sent to workers: no gradients, and no classes of the user's own."""
+        own = {k: values[k].detach() for k in graph.initializers}
+        return cls(replace(graph, output_spec=None), batch, own, optimizer, in_flight)
 
 
 def calibrate(

@@ -26,6 +26,7 @@ from netsplit.config import Settings
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.experiment.here.step import TrainingOptions
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import (
     Comparison,
@@ -228,28 +229,25 @@ def each_method(
 def _planner(experiment: Experiment, session: Session) -> Planner:
     settings = experiment.settings
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
-    given = (
-        experiment.optimizer,
-        settings.clip_norm,
-        settings.autocast,
-        experiment.learning_rate,
-        settings.ema_decay,
-    )
-    more: dict[str, Any] = {
-        "check": settings.check, "on_nonfinite": settings.on_nonfinite, "offload": settings.offload,
+    options: TrainingOptions = {
+        "clip_norm": settings.clip_norm, "autocast": settings.autocast,
+        "learning_rate": experiment.learning_rate, "ema_decay": settings.ema_decay, "check": settings.check,
+        "on_nonfinite": settings.on_nonfinite, "offload": settings.offload,
     }  # fmt: skip
-    model, loss, schedule = experiment.model, experiment.loss, experiment.schedule
+    subject, schedule = (experiment.model, experiment.loss, first), experiment.schedule
     if isinstance(schedule, AutoSchedule):
         ((name, method),) = experiment.partitioners.items()
         folder = _stable(experiment) / name if settings.resume == "auto" else None
         open_ = schedule if folder is None else as_decided(schedule, folder)
         if settings.resume not in ("never", "auto"):
             open_ = as_saved(schedule, origin_checkpoint(settings.resume))
-        planner = session.decided(model, loss, first, open_, method, *given, **more, seed=settings.seed)
+        planner = session.decided(
+            *subject, open_, method, experiment.optimizer, seed=settings.seed, **options
+        )
         if folder is not None:
             keep(folder, planner.schedule.microbatches)
     else:
-        planner = session.planner(model, loss, first, schedule, *given, **more)
+        planner = session.planner(*subject, schedule, experiment.optimizer, **options)
     costs = replace(planner.costs, variable_copies=settings.variable_copies)
     return replace(planner, costs=costs, memory=settings.memory)
 

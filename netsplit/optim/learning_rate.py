@@ -6,14 +6,14 @@ import inspect
 import math
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.optim.factories import called, check_settings
 from netsplit.optim.factory_lines import where_of
 from netsplit.optim.guarded import ReadsValues, guard
@@ -184,6 +184,32 @@ def step(scheduler: LRScheduler, loss: float | None) -> None:
         except ValueError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"scheduler {type(scheduler).__name__} cannot go on: {reason}") from error
+
+
+def every_epoch(rate: LearningRate | None) -> LearningRate:
+    """One that whoever trains steps after each epoch.
+
+    Raises:
+        NetSplitError: there is none, or it is stepped with every optimiser step.
+    """
+    if rate is None or rate.every != "epoch":
+        why = "none was given" if rate is None else "its scheduler is stepped with every optimiser step"
+        raise NetSplitError(
+            f"this model has no scheduler to step ({why}): give netsplit.LearningRate(…, every='epoch')."
+        )
+    return rate
+
+
+def rates_of(given: float | Sequence[float], groups: int) -> list[float]:
+    """A learning rate for each of so many groups, from one for all or one for each.
+
+    Raises:
+        NetSplitError: numbers below 0, or not as many as groups.
+    """
+    rates = [float(given)] * groups if isinstance(given, int | float) else [float(rate) for rate in given]
+    if len(rates) != groups or not all(0 <= rate < math.inf for rate in rates):
+        raise NetSplitError(f"learning_rate is {given}: give a number of at least 0, or {groups} of them.")
+    return rates
 
 
 def settings_of(scheduler: LRScheduler) -> dict[str, Any]:

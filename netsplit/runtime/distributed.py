@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from netsplit.data.reading.reader import BatchPlace
-from netsplit.errors import BatchError, NetSplitError, NonFiniteError
+from netsplit.errors import BatchError, NetSplitError
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.ir import Graph, Region
 from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
-from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
-from netsplit.runtime.checkpoint.shares import Copies
+from netsplit.runtime.checkpoint.files import State
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.checkpoint.wholes import to_send, whole_tensors
 from netsplit.runtime.compiled import COMPILING_S
-from netsplit.runtime.faults.counted_targets import none_counts, uneven
+from netsplit.runtime.controller.held_state import HeldState
+from netsplit.runtime.controller.loaded import LoadedPrograms, graphs_of, light
+from netsplit.runtime.controller.losses import LossWords
+from netsplit.runtime.faults.counted_targets import none_counts
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (
@@ -45,14 +43,12 @@ from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Key
-from netsplit.runtime.worker_calls import INFERENCE, TRAINING, CheckpointRules, DeviceIteration
+from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]
-
-log = logging.getLogger(__name__)
 
 Resize = Callable[[Batch], Program]
 """Training program for a batch of other shapes, or of another number of samples."""
@@ -87,8 +83,7 @@ class DistributedRuntime:
         offload: Offload | None = None,
     ) -> None:
         self.program = program
-        self.pool, self.backend = pool, backend
-        self.values = values
+        self.pool = pool
         self.resized = resized
         self.draws = DrawCounter(seed)
         self.optimizer = optimizer
@@ -97,37 +92,14 @@ class DistributedRuntime:
         self.metrics: Any = None
         self.loss = math.nan  # of the last batch
         self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
-        self.uncompiled = backend is not None  # in part: a program's first iteration compiles its segments
-        self.uneven_said = False  # that micro-batches have different numbers of targets that count
-        self.said = False  # that losses are not finite, since the last that was
-        self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
-        self.loaded: list[Program] = [program]  # what the workers have, by number
-        self.sent_s = 0.0  # that it took to send them further ones
+        self.loaded = LoadedPrograms(program, pool, values, backend)
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
+        self._words = LossWords(self.rule.on_nonfinite)
         pool.runs({TRAINING: program})
-        tell(pool, _graphs(program), optimizer, rule, weights)
-        initializers = program.graph.initializers
+        tell(pool, graphs_of(program), optimizer, rule, weights)
         check_element_wise(optimizer, program.graph)
-        pool.call_each(
-            worker_calls.deploy,
-            [
-                (
-                    _light(program),
-                    {
-                        k: own
-                        for k in program.held[name]
-                        if not (own := to_send(initializers[k], values)).is_meta
-                    },
-                    optimizer,
-                    rule,
-                    weights,
-                    backend,
-                    offload,
-                )
-                for name in program.devices
-            ],
-        )
+        self.loaded.deploy(optimizer, rule, weights, offload)
 
     def train_batch(
         self, inputs: Any, targets: Any = None, *, fraction: float = 1.0, step: bool = True
@@ -166,7 +138,7 @@ class DistributedRuntime:
 
         The program may need initializers that training does not: those of `values` are sent once.
         """
-        number = self._number(program)
+        number = self.loaded.number(program)
         self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
         outputs: dict[tuple[str, int], Tensor] = {}
@@ -189,28 +161,11 @@ class DistributedRuntime:
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every parameter and buffer by the model's own name, on the CPU; if asked for, their averages."""
-        held = self.pool.call(worker_calls.state, averaged)
-        tensors = {k: t for own in held for k, t in own.items()}
-        return whole_tensors(tensors, self._regions())
-
-    def _regions(self) -> dict[str, Region]:
-        """Of the initializers that are parts."""
-        return {k: region for each in self.loaded for k, region in each.graph.regions.items()}
+        return self._held.tensors(averaged)
 
     def put(self, values: Mapping[str, Tensor]) -> None:
         """Give parameters and buffers these values, on every device that holds them, or later will."""
-        self.values = {**self.values, **values}
-        held = [
-            {k: program.graph.initializers[k] for program in self.loaded for k in program.held[name]}
-            for name in self.program.devices
-        ]
-        self.pool.call_each(
-            worker_calls.put,
-            [
-                ({k: to_send(init, values) for k, init in own.items() if init.whole.name in values},)
-                for own in held
-            ],
-        )
+        self._held.put(values)
 
     @property
     def learning_rates(self) -> list[float]:
@@ -228,16 +183,7 @@ class DistributedRuntime:
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
         """Write what all devices hold, and what the controller adds (see `write_checkpoint`)."""
-        rules = self._checkpoint_rules()
-        write_checkpoint(
-            folder,
-            extra,
-            own,
-            plan=lambda place: self.pool.call(worker_calls.plan_part, rules, place),
-            write_parts=lambda parts: self.pool.call_each(
-                worker_calls.write_part, [(part,) for part in parts]
-            ),
-        )
+        self._held.save(folder, extra, own)
 
     def load_checkpoint(self, folder: Path) -> list[str]:
         """Take from a checkpoint what each device holds; hyperparameters that changed by it, in words.
@@ -245,9 +191,7 @@ class DistributedRuntime:
         Raises:
             NetSplitError: a device cannot read it, or has another kind of optimiser.
         """
-        answers = self.pool.call(worker_calls.load_part, self._checkpoint_rules(), folder)
-        refuse([answer for answer in answers if isinstance(answer, Refusal)])
-        return list(dict.fromkeys(change for answer in answers for change in answer))
+        return self._held.load(folder)
 
     def switch(self, program: Program, resized: Resize | None) -> int:
         """Train by another program of the same graph from the next iteration on; the bytes that moved.
@@ -259,38 +203,27 @@ class DistributedRuntime:
             NetSplitError: gradients wait for a step; nothing is changed then.
             WorkerError: a worker died or hung.
         """
-        devices, before = program.devices, self._copies()
+        devices, before = program.devices, self._held.copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))
         if any(each.waiting for each in every.values()):
             raise NetSplitError("gradients wait for a step: change the plan after it, or drop_gradients().")
         late, moving = self.late_state(), moves.moves_of(program, every)
         single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
-        given = _light(program), before, moving, single, self.optimizer, self.rule
+        given = light(program), before, moving, single, self.optimizer, self.rule
         with interrupts_held(firmly=True):
             self.pool.runs({TRAINING: program})
             self.pool.call_each(moves.move, [given for _ in devices])
-            self.program, self.loaded, self.programs = program, [program], {}
-            self.resized, self.late, self.values = resized, {}, {**self.values, **late}
-            self.uncompiled = self.backend is not None
+            self.program, self.programs, self.resized = program, {}, resized
+            self.loaded.switched(program, late)
         return sum(each.layout.nbytes for each in moving)
 
     def late_state(self) -> dict[str, Tensor]:
         """Of the initializers that later programs brought and that are no constants: what workers hold."""
-        return {k: t for k, t in self.state().items() if k in self.late} if self.late else {}
+        return self._held.late()
 
-    def _checkpoint_rules(self) -> CheckpointRules:
-        """Of the training alone: what later programs brought is the controller's to keep."""
-        graphs = [program.graph for program in self.loaded]
-        return CheckpointRules(
-            {k: init.aliases for k, init in self.program.graph.initializers.items()},
-            frozenset(k for graph in graphs for k in graph.constants) | frozenset(self.late),
-            self._copies(),
-        )
-
-    def _copies(self) -> Copies:
-        return Copies(
-            {name: self.program.copies_on(name) for name in self.program.devices}, bool(self.program.replicas)
-        )
+    @property
+    def _held(self) -> HeldState:
+        return HeldState(self.program, self.pool, self.loaded)
 
     def _iterate(
         self, inputs: Any, targets: Any, mode: str, fraction: float, step: bool
@@ -305,7 +238,7 @@ class DistributedRuntime:
                 "batch: set accumulate to 1, or choose another schedule."
             )
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
-        number = self._number(program)
+        number = self.loaded.number(program)
         self.pool.programs[TRAINING] = program
         if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
             read = self.pool.call(read_ahead, number, feeds)
@@ -315,7 +248,7 @@ class DistributedRuntime:
         arguments = program, feeds, number, fractions
         outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
         loss = mean_loss(program, outputs)
-        if not math.isfinite(loss) and self._to_be_said:
+        if not math.isfinite(loss) and self._words.of_nonfinite:
             here = split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
             arguments = program, here, number, fractions
             if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, here, number, fractions, key):
@@ -323,24 +256,11 @@ class DistributedRuntime:
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
                 outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
-        self.said = self.said and not math.isfinite(loss)
-        self._say_if_uneven(program, outputs)
+        self._words.trained(program, loss, outputs, self.draws.batches + 1)
         with interrupts_held(firmly=True):
             results = self._commit()
             self.loss, self.metrics = loss, mean_metrics(program, outputs)
         return results
-
-    def _say_if_uneven(self, program: Program, outputs: dict[Key, float]) -> None:
-        numbers = None if self.uneven_said else uneven(program, outputs)
-        if numbers is not None:
-            self.uneven_said = True
-            log.warning(
-                "the loss is a mean over the targets that count, and of these the micro-batches of iteration "
-                "%d have %s: what is trained is what plain PyTorch trains where it adds up gradients of such "
-                "micro-batches, and not the mean over the batch, which the schedule 'single_batch' trains "
-                "(said once)",
-                self.draws.batches + 1, ", ".join(f"{number:g}" for number in numbers),
-            )  # fmt: skip
 
     def _commit(self) -> list[DeviceIteration]:
         with interrupts_held(firmly=True):
@@ -353,11 +273,6 @@ class DistributedRuntime:
     def _abandon(self) -> None:
         self.pool.call(worker_calls.abandon)
         self.begun = None
-
-    @property
-    def _to_be_said(self) -> bool:
-        rule = self.rule.on_nonfinite
-        return rule is not None and not (rule == "warn" and self.said)
 
     def _outputs(self, parts: list[dict[Key, float]]) -> dict[Key, float]:
         return {name: value for part in parts for name, value in part.items()}
@@ -376,15 +291,9 @@ class DistributedRuntime:
         Raises:
             NonFiniteError: the rule says so.
         """
-        rule = self.rule.on_nonfinite
         said = f"the loss of iteration {self.draws.batches + 1} is {value}"
         if not program.steps_last:
-            said += ", and under this schedule devices have stepped on it already"
-            if rule == "stop":
-                raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
-            log.warning("%s", said)
-            self.said = True
-            return True
+            return self._words.stepped_on(said)
         self._abandon()
         own = self._parts_of(program, feeds)
         self.begun = program
@@ -392,14 +301,7 @@ class DistributedRuntime:
             worker_calls.inspect, [(mine, number, fractions, key) for mine in own]
         )
         self._abandon()
-        said = f"{said}: {origin_of(program, inspections, feeds)}"
-        if rule == "stop":
-            raise NonFiniteError(
-                f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip leaves it out)."
-            )
-        log.warning("%s; %s", said, "it is left out" if rule == "skip" else "trained on all the same")
-        self.said = True
-        return rule == "warn"
+        return self._words.taken_back(f"{said}: {origin_of(program, inspections, feeds)}")
 
     def _program_for(self, batch: Batch | UnreadBatch) -> Program:
         if self.resized is None:
@@ -408,32 +310,6 @@ class DistributedRuntime:
         if key not in self.programs:
             self.programs[key] = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
         return self.programs[key]
-
-    def _number(self, program: Program) -> int:
-        """Of a program among those that the workers have; one that is new is sent to them."""
-        for number, known in enumerate(self.loaded):
-            if known is program:
-                return number
-        began = time.perf_counter()
-        here = {k: home for each in self.loaded for k, home in each.initializer_device.items()}
-        missing = {k: home for k, home in program.initializer_device.items() if k not in here}
-        values = {**self.values, **program.graph.constants}
-        new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
-        for k in missing:
-            value = to_send(program.graph.initializers[k], values)
-            for device in program.holders[k] if not value.is_meta else ():
-                new[device][k] = value
-        number, light = len(self.loaded), _light(program)
-        tell(self.pool, _graphs(program))
-        with interrupts_held(firmly=True):
-            self.pool.call_each(
-                worker_calls.add, [(number, light, new[device]) for device in program.devices]
-            )
-            self.loaded.append(program)
-            self.uncompiled = self.backend is not None
-            self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
-            self.sent_s += time.perf_counter() - began
-        return number
 
     def drop_gradients(self) -> None:
         """Forget gradients that wait for a later iteration to step on."""
@@ -461,9 +337,9 @@ class DistributedRuntime:
         """
         own = self._parts_of(program, feeds)
         self.begun = program
-        limit_s = COMPILING_S if self.uncompiled else 0.0
+        limit_s = COMPILING_S if self.loaded.uncompiled else 0.0
         parts = self.pool.call_each(function, [(mine, *args) for mine in own], limit_s)
-        self.uncompiled = False
+        self.loaded.uncompiled = False
         failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
         if not failures:
             return parts
@@ -472,20 +348,6 @@ class DistributedRuntime:
         self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
         first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
         raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
-
-
-def _graphs(program: Program) -> list[Graph]:
-    return [graph for graph in (program.graph, program.tail) if graph is not None]
-
-
-def _light(program: Program) -> Program:
-    """The program without the constants' values, which go to the one device that uses them.
-
-    And without the outputs' structure: workers know flat tensors, and not the user's own classes.
-    """
-    plain: dict[str, Any] = {"constants": {}, "output_spec": None}
-    tail = None if program.tail is None else replace(program.tail, **plain)
-    return replace(program, graph=replace(program.graph, **plain), tail=tail)
 
 
 def _merged(results: list[DeviceIteration], seconds: float) -> Timeline:

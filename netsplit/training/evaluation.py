@@ -5,10 +5,14 @@ batches ──inputs──► predict ──outputs, targets──► metric, of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from torch import nn
+
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.graph.batches.calls import lacking
 from netsplit.training.metrics import (
     AUTO,
     PARAMETER,
@@ -19,7 +23,7 @@ from netsplit.training.metrics import (
     value_of,
 )
 
-__all__ = ["evaluated"]
+__all__ = ["evaluated", "lack_told"]
 
 
 def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any, loss: Any) -> float:
@@ -48,6 +52,25 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
     if begun is None:
         raise NetSplitError("there is nothing to evaluate: the data has no batch.")
     return value_of(begun, PARAMETER)
+
+
+@contextmanager
+def lack_told(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
+    """Within a prediction: of a model with its loss inside, what fails for want of targets says so.
+
+    Raises:
+        ConfigError: the inputs lack an argument that targets give in training.
+    """
+    try:
+        yield
+    except NetSplitError as error:
+        if loss is None and (name := lacking(model, inputs)):
+            raise ConfigError(
+                f"{type(model).__name__}.forward needs '{name}' too, which it has of the targets in "
+                "training, as its loss is inside: give inputs as there, in predict((inputs, targets)) "
+                "and evaluate([((inputs, targets), targets)])."
+            ) from error
+        raise
 
 
 def _is_auto(metric: Any) -> bool:

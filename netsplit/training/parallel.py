@@ -2,78 +2,43 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from netsplit.config import OnNonFinite
 from netsplit.errors import ConfigError, NetSplitError, WorkerError, told_plainly
-from netsplit.files import write_atomically
-from netsplit.graph.autocast import refuse_surrounding
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import lacking
-from netsplit.graph.checks.holding import by_name, first_names
-from netsplit.graph.checks.notice import Notice
-from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
-from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.interrupts import interrupts_held
+from netsplit.optim.learning_rate import every_epoch, rates_of
 from netsplit.optim.optimizers import ForModel
 from netsplit.pictures.shown import ShownFigure
 from netsplit.planning.plan import Plan
 from netsplit.planning.summary import PlanSummary
 from netsplit.planning.whole.whole_plan import WholePlan
-from netsplit.runtime.checkpoint.cut import Cut, change_of_cut, cut_state
-from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
-from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
+from netsplit.runtime.checkpoint.cut import Cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
-from netsplit.runtime.reading.told import UnreadBatch
 from netsplit.runtime.worker_calls import TRAINING
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_switchable
-from netsplit.training.evaluation import evaluated
+from netsplit.training.evaluation import evaluated, lack_told
 from netsplit.training.metrics import AUTO, correct
-from netsplit.training.plain_state import loaded, plain_state
+from netsplit.training.plain_state import plain_state, save_state
 from netsplit.training.programs import Programs
-from netsplit.training.reuse import Reuse
+from netsplit.training.training_state import TrainingState
+from netsplit.training.watch import ModelWatch
 
 __all__ = ["ParallelModel", "Switched", "correct", "save_state"]
 
-log = logging.getLogger(__name__)
-
 Pair = tuple[Any, Any]  # inputs and targets
-
-
-def save_state(state: Mapping[str, Any], path: str | Path) -> None:
-    """Write a state to a file that `torch.load` reads, whole or not at all.
-
-    Raises:
-        NetSplitError: it cannot be written there.
-    """
-    try:
-        write_atomically(path, lambda file: torch.save(state, file))
-    except OSError as error:
-        raise NetSplitError(
-            f"'{path}' cannot be written ({error.strerror or error}): choose another place, or make room."
-        ) from error
-    except RuntimeError as error:  # torch's way to say that the disk is full
-        reason = str(error).splitlines()[0]
-        raise NetSplitError(
-            f"checkpoint '{path}' could not be written whole, most likely as no room is left ({reason}): "
-            "make room, or choose another place."
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -114,13 +79,8 @@ class ParallelModel:
         self._measured: Timeline | None = None
         # Also when it is dropped, and when the interpreter ends.
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
-        captures = programs.captures
         placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
-        self._values = lambda: placed._open().state()
-        captures.trained = self._values
-        kept = runtime.optimizer.made if isinstance(runtime.optimizer, ForModel) else ()
-        self._notice = Notice(model, captures.loss, kept) if captures.check else None
-        self._reuse = Reuse() if captures.check else None
+        self._watch = ModelWatch(model, programs, runtime.optimizer, lambda: placed._open())
 
     @property
     def batch_size(self) -> int:
@@ -149,7 +109,7 @@ class ParallelModel:
             WorkerError: a worker died or hung.
         """
         timeline = None
-        with self._training(inputs, targets) as batch:
+        with self._watch.training(self.programs, inputs, targets) as batch:
             if self.adaptation is not None and step and self.adaptation.measuring:
                 loss, timeline = self._open().measure(batch, None, fraction=fraction)
             else:
@@ -191,7 +151,7 @@ class ParallelModel:
     @property
     def made_s(self) -> float:
         """Seconds so far in which no batch was trained: programs for further kinds of batches were made."""
-        return self.programs.made_s + self.runtime.sent_s
+        return self.programs.made_s + self.runtime.loaded.sent_s
 
     @property
     def metrics(self) -> Any:
@@ -206,7 +166,7 @@ class ParallelModel:
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
         """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
-        with self._training(inputs, targets) as batch:
+        with self._watch.training(self.programs, inputs, targets) as batch:
             loss, timeline = self._open().measure(batch, None, bytes_too, fraction=fraction, step=step)
         seconds_of = self._measured if bytes_too and self._measured is not None else timeline
         bytes_of = timeline if bytes_too or self._measured is None else self._measured
@@ -227,19 +187,13 @@ class ParallelModel:
         """
         batch = self.programs.batch(inputs)
         runtime = self._open()
-        try:
-            with self._own():
-                parts = self.programs.parts(batch)
-                done = [(part, runtime.predict(part.program, part.batch)) for part in parts]
-                return self.programs.joined(done)
-        except NetSplitError as error:
-            if self.programs.captures.loss is None and (name := lacking(self.model, inputs)):
-                raise ConfigError(
-                    f"{type(self.model).__name__}.forward needs '{name}' too, which it has of the targets in "
-                    "training, as its loss is inside: give inputs as there, in predict((inputs, targets)) "
-                    "and evaluate([((inputs, targets), targets)])."
-                ) from error
-            raise
+        with (
+            lack_told(self.model, self.programs.captures.loss, inputs),
+            self._watch.own(self.programs),
+        ):
+            parts = self.programs.parts(batch)
+            done = [(part, runtime.predict(part.program, part.batch)) for part in parts]
+            return self.programs.joined(done)
 
     @told_plainly
     def evaluate(self, batches: Iterable[Pair], metric: Any = AUTO) -> float:
@@ -292,19 +246,7 @@ class ParallelModel:
         Raises:
             NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
         """
-        if not has_values(self.model, None):
-            raise NetSplitError(
-                "this model has no memory of its own to load a state into (it is on the meta device): load a "
-                "checkpoint, which every device reads its own part of."
-            )
-        values, missing, unknown = loaded(self.model, self._open().state(), state, strict)
-        placed = self._placed()
-        with interrupts_held(firmly=True):
-            self._open().put(values)
-            for k, tensor in named_tensors(self.model).items():
-                if k in values and k not in placed:
-                    tensor.data.copy_(values[k])
-        return missing, unknown
+        return self._state.put(state, strict)
 
     @property
     def learning_rate(self) -> list[float]:
@@ -319,11 +261,8 @@ class ParallelModel:
 
     @learning_rate.setter
     def learning_rate(self, rates: float | Sequence[float]) -> None:
-        count = len(self._open().learning_rates)
-        every = [float(rates)] * count if isinstance(rates, int | float) else [float(rate) for rate in rates]
-        if len(every) != count or not all(0 <= rate < math.inf for rate in every):
-            raise NetSplitError(f"learning_rate is {rates}: give a number of at least 0, or {count} of them.")
-        self._open().learning_rates = every
+        runtime = self._open()
+        runtime.learning_rates = rates_of(rates, len(runtime.learning_rates))
 
     @property
     def on_nonfinite(self) -> OnNonFinite | None:
@@ -364,13 +303,7 @@ class ParallelModel:
         Raises:
             NetSplitError: there is no such scheduler, or `loss` is missing.
         """
-        rate = self.runtime.rule.learning_rate
-        if rate is None or rate.every != "epoch":
-            why = "none was given" if rate is None else "its scheduler is stepped with every optimiser step"
-            raise NetSplitError(
-                f"this model has no scheduler to step ({why}): give netsplit.LearningRate(…, every='epoch')."
-            )
-        rate.check_loss(loss)
+        every_epoch(self.runtime.rule.learning_rate).check_loss(loss)
         self._open().step_scheduler(loss)
 
     def save(self, path: str | Path) -> None:
@@ -395,8 +328,7 @@ class ParallelModel:
             NetSplitError: it cannot be written.
             WorkerError: a worker died.
         """
-        with interrupts_held():
-            self._open().save_checkpoint(Path(folder).absolute(), extra or {}, self._own_state())
+        self._state.save(Path(folder).absolute(), extra or {})
 
     def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
         """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
@@ -411,27 +343,7 @@ class ParallelModel:
         Raises:
             NetSplitError: there is no whole checkpoint, it is of another model or another optimiser.
         """
-        place = Path(folder).absolute()
-        extra = read_extra(place)
-        check_fits(place, self._needed())
-        runtime = self._open()
-        if (change := change_of_cut(place, self.graph, self._cut)) is not None:
-            log.warning("checkpoint '%s': %s", folder, change)
-        with interrupts_held(firmly=True):
-            changed = runtime.load_checkpoint(place)
-            draws = load_draws(place, runtime.draws.seed)
-            if draws.seed != runtime.draws.seed:
-                changed.append(f"seed {runtime.draws.seed} of what is drawn becomes {draws.seed}")
-            runtime.draws = draws
-            if changed:
-                log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
-            own = self._own_state()
-            with self._own():
-                load_own(place, own)
-            late = {k: f"model.{k}" for k in runtime.late}
-            runtime.put({k: own[name] for k, name in late.items() if name in own})
-            torch.set_rng_state(own["rng.controller"])
-        return extra
+        return self._state.load(folder, lambda: self._watch.own(self.programs))
 
     def summary(self) -> PlanSummary:
         """What was decided and predicted, by device: text where it is printed, a table in a notebook."""
@@ -472,48 +384,6 @@ class ParallelModel:
         adaptation.iteration(timeline if timeline is not None and timeline.events else None, runtime, change)
         self.programs.made_s += adaptation.searched_s - searched_s
 
-    @contextmanager
-    def _own(self, training: bool = False) -> Iterator[None]:
-        """Tell what is done here to the user's model from what the user does to it.
-
-        Args:
-            training: what the user did is looked for first; only programs that are made then run the model.
-        """
-        captures = self.programs.captures
-        refuse_surrounding(captures.autocast)
-        captures.trained = self._values  # others have the captures, too, as one that only started new workers
-        if self._notice is None:
-            yield
-            return
-        if not training:
-            with self._notice.own():
-                yield
-            return
-        self._notice.look(self._states)
-        made_s = self.programs.made_s
-        with self._notice.own(looked=True, ran=lambda: self.programs.made_s != made_s):
-            yield
-
-    def _states(self) -> Iterator[dict[str, Tensor]]:
-        yield by_name(self.model, self._open().state())
-        if self.runtime.rule.ema_decay is not None:
-            yield by_name(self.model, self._open().state(averaged=True))
-
-    @contextmanager
-    def _training(self, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
-        """While a batch is trained."""
-        with self._own(training=True):
-            if isinstance(inputs, UnreadBatch):  # its tensors are new ones, on the workers
-                yield inputs
-                return
-            batch = self.programs.batch(inputs, targets)
-            with (
-                self._reuse.noted(self.programs.training(batch).graph, batch)
-                if self._reuse
-                else nullcontext()
-            ):
-                yield batch
-
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""
         if not self.runtime.pool.connections:
@@ -521,34 +391,7 @@ class ParallelModel:
         self.runtime.settle()
         return self.runtime
 
-    def _needed(self) -> dict[str, Kind]:
-        """Every name that a checkpoint of this model has."""
-        kinds = {name: kind_of(tensor) for name, tensor in persistent_tensors(self.model).items()}
-        for k, init in self.graph.initializers.items():
-            if k not in self.graph.constants:
-                kinds |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
-        return kinds
-
-    def _own_state(self) -> State:
-        """What training needs on no device: tensors it does not use, and where random numbers stand."""
-        placed, names = self._placed(), first_names(self.model)
-        late = self._open().late_state()
-        state = {
-            f"model.{k}": late.get(names[k], t.data)
-            for k, t in persistent_tensors(self.model).items()
-            if k not in placed
-        }
-        return {
-            **state,
-            "rng.controller": torch.get_rng_state(),
-            **draws_state(self.runtime.draws),
-            **cut_state(self._cut),
-        }
-
     @property
-    def _cut(self) -> Cut:
-        return Cut(self.plan.compiler.schedule.microbatches, self.graph.batch_size)
-
-    def _placed(self) -> set[str]:
-        """Names of the tensors that training has on devices."""
-        return {name for k, init in self.graph.initializers.items() for name in (k, *init.aliases)}
+    def _state(self) -> TrainingState:
+        cut = Cut(self.plan.compiler.schedule.microbatches, self.graph.batch_size)
+        return TrainingState(self.model, self.graph, self._open, cut)

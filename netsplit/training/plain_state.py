@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from netsplit.errors import NetSplitError
+from netsplit.files import write_atomically
 from netsplit.graph.checks.holding import first_names, holding, unseen
 from netsplit.graph.checks.python_state.state import changed_names, state_of
 from netsplit.graph.code_places import where_of
 from netsplit.graph.recording.stand_ins import named_tensors
 
-__all__ = ["loaded", "plain_state"]
+__all__ = ["loaded", "plain_state", "save_state"]
 
 
 def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[str, Any]:
@@ -74,6 +76,26 @@ def loaded(
     if isinstance(answer, tuple) and len(answer) == 2:
         return fresh, list(answer[0]), list(answer[1])
     return fresh, [], []
+
+
+def save_state(state: Mapping[str, Any], path: str | Path) -> None:
+    """Write a state to a file that `torch.load` reads, whole or not at all.
+
+    Raises:
+        NetSplitError: it cannot be written there.
+    """
+    try:
+        write_atomically(path, lambda file: torch.save(state, file))
+    except OSError as error:
+        raise NetSplitError(
+            f"'{path}' cannot be written ({error.strerror or error}): choose another place, or make room."
+        ) from error
+    except RuntimeError as error:  # torch's way to say that the disk is full
+        reason = str(error).splitlines()[0]
+        raise NetSplitError(
+            f"checkpoint '{path}' could not be written whole, most likely as no room is left ({reason}): "
+            "make room, or choose another place."
+        ) from error
 
 
 def _refusal(model: nn.Module, state: Mapping[str, Any], strict: bool, error: Exception) -> NetSplitError:

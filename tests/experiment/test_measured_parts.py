@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.partition import Auto, Choice, Partitioner, Problem
 from netsplit.partition.engines import exploring
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.costs import Costs, NodeBytes, NodeSeconds, PartCosts
+from netsplit.profile.costs import NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.measure.parts import graph_of_nodes, profile_parts
 from netsplit.profile.measured import ProfileCache
 from netsplit.program import OneFOneB
@@ -27,7 +28,7 @@ from netsplit.rewrite.draft import MOVES
 from netsplit.rewrite.seconds import new_nodes, operator_key
 from tests.builders import costs_of
 from tests.nets import SGD
-from tests.workers import Pools, lent_session
+from tests.workers import Pools, lent_session, set_costs
 
 LOSS = nn.CrossEntropyLoss()
 ONE: tuple[Rewrite, ...] = (Split("linear", 1, (20, 20)), Split("gelu", 1, (20, 20)))
@@ -190,11 +191,7 @@ def whole_planner(
     limit_s: float = 2.0,
 ) -> Planner:
     """Decided where every operator is said to take so long, and links cost nothing."""
-
-    def said(session: Session, graph: Graph, *_: object) -> Costs:
-        return costs_of(graph, seconds, seconds)
-
-    monkeypatch.setattr(Session, "_costs", said)
+    set_costs(monkeypatch, lambda graph: costs_of(graph, seconds, seconds))
     free = replace(session.spec, latency_s=1e-12, bandwidth=1e15)
     order = AutoSchedule(time_limit_s=limit_s, microbatches=1, splits=True)
     return replace(session, spec=free).decided(net(), LOSS, batch(16), order, method or Auto(), SGD)
@@ -242,7 +239,7 @@ def test_parts_that_take_longer_than_estimated_do_not_win(
         return replace(lent_session(pools, tmp_path / "run"), **kept)  # type: ignore[arg-type]
 
     with monkeypatch.context() as unmeasured, session() as first:
-        unmeasured.setattr(Session, "_parts", lambda *_: None)
+        unmeasured.setattr(CostsHere, "parts", lambda *_: None)
         whole = whole_planner(first, monkeypatch, 1e-9).decided
         assert whole is not None
         assert whole.frontier[0].kind == "parts", "by the estimate"

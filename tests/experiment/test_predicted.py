@@ -71,7 +71,7 @@ def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object) -> None:
         raise AssertionError("a cost was measured")
 
-    monkeypatch.setattr("netsplit.experiment.session.calibrate", measured)
+    monkeypatch.setattr("netsplit.experiment.here.costs.calibrate", measured)
     for name in ("_measure_part", "_measure_copying", "fit_trial"):
         monkeypatch.setattr(calibration, name, measured)
 
@@ -180,8 +180,8 @@ def test_what_has_no_rates_is_refused_before_anything_is_captured_or_started(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    for work in ("WorkerPool", "checked_capture"):
-        monkeypatch.setattr(f"netsplit.experiment.session.{work}", lambda *_: pytest.fail("work began"))
+    for work in ("session.WorkerPool", "here.step.checked_capture"):
+        monkeypatch.setattr(f"netsplit.experiment.{work}", lambda *_: pytest.fail("work began"))
     session = Session(ClusterSpec("few", tuple(devices), 60.0, 0), tmp_path, profile="predicted")
     with pytest.raises(ConfigError) as told:
         session.planner(fresh(), nn.CrossEntropyLoss(), samples(16), GPipe(2), ADAM, autocast=autocast)

@@ -24,12 +24,12 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
-from netsplit.profile.costs import Costs
 from netsplit.program import GPipe
 from netsplit.program.inference import inference_placement
 from netsplit.tracking import Tracker
 from tests.builders import costs_of
 from tests.experiment.test_forecast import two
+from tests.workers import set_costs
 
 
 class Wrong(Partitioner):
@@ -80,16 +80,16 @@ RULES: list[tuple[Partitioner, str]] = [(Wrong(), "of one colocated set"), (Back
 def spec(monkeypatch: pytest.MonkeyPatch) -> ClusterSpec:
     """Two devices with costs that nobody measures; a deployment fails the test."""
 
-    def costs(session: Session, graph: Graph, *_: Any) -> Costs:
-        return costs_of(graph, 1e-4, 2e-4, kinds=tuple({device.kind for device in session.spec.devices}))
+    both = local_cluster("two", [LocalDevice("a"), LocalDevice("b")], latency_s=1e-5, bandwidth=1e9)
+    kinds = tuple({device.kind for device in both.devices})
 
     def deploy(*_: Any, **__: Any) -> None:
         pytest.fail("a plan that was refused is deployed")
 
-    monkeypatch.setattr(Session, "_costs", costs)
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-4, 2e-4, kinds=kinds))
     monkeypatch.setattr(Session, "deploy", deploy)
     monkeypatch.setattr(Session, "pool", property(lambda _: None))
-    return local_cluster("two", [LocalDevice("a"), LocalDevice("b")], latency_s=1e-5, bandwidth=1e9)
+    return both
 
 
 @pytest.fixture

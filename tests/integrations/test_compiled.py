@@ -122,7 +122,9 @@ def test_a_first_iteration_may_outlast_the_timeout_as_it_compiles() -> None:
         pool = parallel.runtime.pool
         for inputs, targets in ((X, Y), (X[:6], Y[:6])):
             parallel.programs.training(parallel.programs.batch(inputs, targets))
-            parallel.runtime._number(parallel.runtime._program_for(parallel.programs.batch(inputs, targets)))
+            parallel.runtime.loaded.number(
+                parallel.runtime._program_for(parallel.programs.batch(inputs, targets))
+            )
             pool.call(_sleep_at_the_next)
             assert math.isfinite(parallel.train_batch(inputs, targets))
         pool.call(_sleep_at_the_next)

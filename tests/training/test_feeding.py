@@ -429,7 +429,7 @@ def test_a_restarted_training_gives_its_new_workers_the_dataset(pools: Pools, sp
 
         def again() -> DistributedRuntime:
             return DistributedRuntime(
-                runtime.program, runtime.pool, runtime.values, runtime.optimizer, runtime.rule,
+                runtime.program, runtime.pool, runtime.loaded.values, runtime.optimizer, runtime.rule,
                 runtime.resized, runtime.draws.seed,
             )  # fmt: skip
 

@@ -15,20 +15,17 @@ from torch.nn import functional as F
 import netsplit
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
-from netsplit.experiment import session
-from netsplit.experiment.session import Session
+from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.whole import cutting as cutting_of_plans
 from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.cutting import CutApart, CuttingError, loss_apart
-from netsplit.graph.ir import Graph
 from netsplit.planning.whole.whole_plan import WholePlan
-from netsplit.profile.costs import Costs
 from netsplit.program.schedules import GPipe
 from tests.builders import costs_of
 from tests.nets import SGD
-from tests.workers import Pools, lent_to_sessions
+from tests.workers import Pools, lent_to_sessions, set_costs
 
 SAMPLES = 16
 X = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -59,12 +56,8 @@ def fast() -> ClusterSpec:
 @pytest.fixture
 def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators take as long as they have samples, so that cutting pays."""
-
-    def linear(session: Session, graph: Graph, *_: object) -> Costs:
-        return costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
-
-    monkeypatch.setattr(Session, "_costs", linear)
-    monkeypatch.setattr(session, "measured_in_turn", lambda *_: {})
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size))
+    monkeypatch.setattr(CostsHere, "in_turn", lambda *_: {})
 
 
 def trained(

@@ -11,17 +11,14 @@ import torch
 from torch import nn
 
 import netsplit
-from netsplit.experiment.session import Session
 from netsplit.experiment.whole.kept import as_decided, as_saved, keep
-from netsplit.graph.ir import Graph
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.costs import Costs
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.checkpoint.cut import Cut, saved_cut
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
 from tests.nets import SGD
-from tests.workers import Pools, lent_to_sessions
+from tests.workers import Pools, lent_to_sessions, set_costs
 
 
 def test_what_was_decided_is_kept_and_all_else_left_open(tmp_path: Path) -> None:
@@ -48,9 +45,6 @@ X, Y = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)), torch.ara
 def split(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A layer, what comes behind it, and a schedule to a model on two devices."""
 
-    def costs(session: Session, graph: Graph, *_: object) -> Costs:
-        return costs_of(graph, 1e-3, 2e-3)
-
     def made(schedule: Schedule | AutoSchedule, *behind: nn.Module) -> ParallelModel:
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(6, 8), *behind, nn.Linear(8, 3))
@@ -60,7 +54,7 @@ def split(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> Any:
                 optimizer=SGD, progress=False,
             )  # fmt: skip
 
-    monkeypatch.setattr(Session, "_costs", costs)
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3, 2e-3))
     return made
 
 

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from torch import nn
 
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
-from netsplit.experiment import session as experiment_session
+from netsplit.experiment.calibration import Calibration
+from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.session import Session
 from netsplit.experiment.whole import foreseen
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.experiment.whole.sizes import beside, between
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.single import Single
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
 from netsplit.program.schedules import GPipe
 from tests.builders import costs_of
-from tests.workers import cpu_workers
+from tests.workers import cpu_workers, set_costs
 
 seconds = st.floats(0, 1, allow_nan=False)
 
@@ -201,12 +201,8 @@ def test_the_whole_batch_takes_as_long_as_it_does_where_the_usual_size_is_the_sm
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Costs at 16 samples are not those at 4, though 4 are measured first."""
-
-    def linear(session: Session, graph: Graph, *_: object) -> Costs:
-        return costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
-
-    monkeypatch.setattr(Session, "_costs", linear)
-    monkeypatch.setattr(experiment_session, "measured_in_turn", lambda *_: {})
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size))
+    monkeypatch.setattr(CostsHere, "in_turn", lambda *_: {})
     spec = replace(cpu_workers(1), latency_s=0.0, bandwidth=1e12)
     batch = torch.randn(16, 6), torch.randint(3, (16,))
     taken: list[Costs] = []
@@ -226,16 +222,14 @@ def test_how_devices_slow_one_another_is_known_at_every_size(
 ) -> None:
     """Measured at the usual size alone, which may be the smallest of all or the largest."""
 
-    def measured(
-        session: Session, graph: Graph, batch: object, values: object, optimizer: object, in_flight: int,
-        alone: bool,
-    ) -> Costs:  # fmt: skip
-        own = costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
+    def measured(here: CostsHere, task: Calibration, alone: bool) -> Costs:
+        samples = task.graph.batch_size
+        own = costs_of(task.graph, 1e-3 * samples, 2e-3 * samples)
         together = {"contention": 1.5, "message_s": 3e-5, "copy_s_per_byte": 1e-9, "unsure": True}
         return own if alone else own.with_device("cpu", **together)
 
-    monkeypatch.setattr(Session, "_costs", measured)
-    monkeypatch.setattr(experiment_session, "measured_in_turn", lambda *_: {})
+    monkeypatch.setattr(CostsHere, "of", measured)
+    monkeypatch.setattr(CostsHere, "in_turn", lambda *_: {})
     spec = replace(cpu_workers(1), latency_s=0.0, bandwidth=1e12)
     batch = torch.randn(16, 6), torch.randint(3, (16,))
     with Session(spec, tmp_path) as session:

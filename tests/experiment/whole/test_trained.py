@@ -9,12 +9,9 @@ import pytest
 import torch
 
 import netsplit
-from netsplit.experiment.session import Session
-from netsplit.graph.ir import Graph
-from netsplit.profile.costs import Costs
 from tests.builders import costs_of
 from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case, plain_training
-from tests.workers import Pools, lent_to_sessions
+from tests.workers import Pools, lent_to_sessions, set_costs
 
 SLOW, FAST = (1e-2, 1e4), (0.0, 1e12)  # latency in seconds, bytes per second
 
@@ -22,11 +19,7 @@ SLOW, FAST = (1e-2, 1e4), (0.0, 1e12)  # latency in seconds, bytes per second
 @pytest.fixture
 def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators take as long as they have samples."""
-
-    def linear(session: Session, graph: Graph, *_: object) -> Costs:
-        return costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size)
-
-    monkeypatch.setattr(Session, "_costs", linear)
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size))
 
 
 @pytest.mark.usefixtures("by_size")

@@ -19,10 +19,8 @@ from netsplit.data.reading.loader import batches
 from netsplit.errors import NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.graph import Graph
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
-from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, OneFOneB, Program, Schedule
 from netsplit.program.compile import compile_orders
 from netsplit.runtime.local import LocalRuntime
@@ -31,7 +29,7 @@ from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus
 from tests.runtime.equivalence.running import assert_close
 from tests.runtime.kinds import KINDS, Kind, plain_steps
-from tests.workers import Pools
+from tests.workers import Pools, set_costs
 
 OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 TOLERANCE = 1e-9
@@ -50,11 +48,7 @@ def planned(
     **options: Any,
 ) -> tuple[Planner, Plan]:
     """With costs that nobody measured, and so without workers."""
-
-    def costs(self: Session, graph: Graph, *_: Any) -> Costs:
-        return costs_of(graph, 1e-4, 2e-4, alpha=3)
-
-    monkeypatch.setattr(Session, "_costs", costs)
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-4, 2e-4, alpha=3))
     cluster = cpus(devices)
     session = Session(_Spec(cluster.devices), folder, _cluster=cluster)  # type: ignore[arg-type]
     batch = kind.give(0, *first)

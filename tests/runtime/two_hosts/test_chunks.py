@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
 import pytest
 
-from benchmarks.two_hosts.agents import PORT, Agents
 from benchmarks.two_hosts.hosts import FourHosts
 from netsplit.cluster.cluster import Cluster, Link, nics_of
-from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.graph import capture, initial_values
 from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.base import SolverReport
@@ -25,15 +22,13 @@ from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import SingleBatch
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.workers.handshake import KEY_VARIABLE
-from netsplit.runtime.workers.launch import external_command
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import linked
 from tests.nets import SGD
 from tests.runtime.equivalence.running import assert_same
 from tests.runtime.references import Trained, plain_loop
-from tests.runtime.two_hosts.conftest import RATE_MBIT, lacking
-from tests.runtime.two_hosts.test_exchanges import LOSS, NAMES, SAMPLES, batch, fresh
+from tests.runtime.two_hosts.conftest import NAMES, RATE_MBIT, lacking, workers_on
+from tests.runtime.two_hosts.test_exchanges import LOSS, SAMPLES, batch, fresh
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,16 +43,8 @@ def switched() -> Iterator[FourHosts]:
 
 @pytest.fixture(scope="module")
 def pool(switched: FourHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    folder = tmp_path_factory.mktemp("chunks")
-    devices = [LocalDevice(name) for name in NAMES]
-    spec = local_cluster("four", devices, timeout_s=30.0, port=PORT, host=switched.a.address, external=True)
-    agents = Agents(switched, (1, 1, 1, 1), folder)
-    with switched.a.entered(), pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
-        patch.setenv(KEY_VARIABLE, agents.key)
-        opening = beside.submit(WorkerPool, spec, folder / "controller")
-        agents.start(external_command(spec, spec.host, spec.port + 1))
-        with opening.result(120) as opened:
-            yield opened
+    with workers_on(switched, (1, 1, 1, 1), tmp_path_factory.mktemp("chunks")) as opened:
+        yield opened
 
 
 def cluster_at(bytes_per_s: float) -> Cluster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import median
 
@@ -12,10 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.two_hosts.agents import PORT, Agents
 from benchmarks.two_hosts.hosts import TwoHosts
 from netsplit.cluster.cluster import Cluster, Link, nics_of
-from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.graph import capture, initial_values
 from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.base import SolverReport
@@ -25,17 +22,15 @@ from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.workers.handshake import KEY_VARIABLE
-from netsplit.runtime.workers.launch import external_command
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import linked
 from tests.nets import SGD
 from tests.runtime.equivalence.running import assert_same
 from tests.runtime.references import Batch, Trained, plain_loop
+from tests.runtime.two_hosts.conftest import NAMES, workers_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-NAMES = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
 SAMPLES, WIDTH, MICROBATCHES = 64, 2048, 4
 LOSS = nn.CrossEntropyLoss()
 
@@ -67,16 +62,8 @@ def batch(seed: int, samples: int = MICROBATCHES * SAMPLES) -> Batch:
 
 @pytest.fixture(scope="module")
 def pool(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    folder = tmp_path_factory.mktemp("exchanges")
-    devices = [LocalDevice(name) for name in NAMES]
-    spec = local_cluster("two", devices, timeout_s=30.0, port=PORT, host=hosts.a.address, external=True)
-    agents = Agents(hosts, (2, 2), folder)
-    with hosts.a.entered(), pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
-        patch.setenv(KEY_VARIABLE, agents.key)
-        opening = beside.submit(WorkerPool, spec, folder / "controller")
-        agents.start(external_command(spec, spec.host, spec.port + 1))
-        with opening.result(120) as opened:
-            yield opened
+    with workers_on(hosts, (2, 2), tmp_path_factory.mktemp("exchanges")) as opened:
+        yield opened
 
 
 def cluster_at(bytes_per_s: float) -> Cluster:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.two_hosts.agents import PORT, Agents
 from benchmarks.two_hosts.hosts import TwoHosts
-from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.cluster.probe import Samples, fit_link, probe_links
 from netsplit.experiment.calibration import located
 from netsplit.graph import capture, initial_values
@@ -25,34 +22,21 @@ from netsplit.program import GPipe, compile_program
 from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.resharding.reshard_piece import reshard_piece
-from netsplit.runtime.workers.handshake import KEY_VARIABLE
-from netsplit.runtime.workers.launch import external_command
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from tests.builders import cpus
 from tests.nets import CASES, SGD, TOLERANCE, plain_training
+from tests.runtime.two_hosts.conftest import NAMES, TIMEOUT_S, workers_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-NAMES = ["cpu:0", "cpu:1", "cpu:2", "cpu:3"]
-TIMEOUT_S = 30.0
 NBYTES = 2_000_000  # a sixth of a second at 100 Mbit/s
 
 
 @pytest.fixture(scope="module")
 def pool(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    folder = tmp_path_factory.mktemp("two_hosts")
-    devices = [LocalDevice(name) for name in NAMES]
-    spec = local_cluster("two", devices, timeout_s=TIMEOUT_S, port=PORT, host=hosts.a.address, external=True)
-    agents = Agents(hosts, (2, 2), folder)
-    with hosts.a.entered(), pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
-        patch.setenv(KEY_VARIABLE, agents.key)
-        opening = beside.submit(WorkerPool, spec, folder / "controller")
-        agents.start(external_command(spec, spec.host, spec.port + 1))
-        with opening.result(120) as opened:
-            yield opened
-    assert agents.ended() == [0, 0]
-    assert hosts.a.processes() == hosts.b.processes() == []
+    with workers_on(hosts, (2, 2), tmp_path_factory.mktemp("two_hosts")) as opened:
+        yield opened
 
 
 def _neighbours(worker: Worker) -> set[str]:

@@ -26,7 +26,7 @@ from tests.runtime.references import Batch, plain_loop
 from tests.workers import Pools, lent_to_sessions
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-RUNTIME_LOG = "netsplit.runtime.distributed"
+RUNTIME_LOG = "netsplit.runtime.controller.losses"
 
 
 class Logs(nn.Module):

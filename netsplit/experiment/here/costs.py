@@ -1,0 +1,83 @@
+"""What a training step costs on workers that are here: predicted, kept where nothing changed, or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.cluster.local import ClusterSpec
+from netsplit.config import ProfileMode
+from netsplit.experiment.calibration import Calibration, calibrate, predicted_here
+from netsplit.experiment.parts.measured_parts import KnownParts, MeasuredParts
+from netsplit.experiment.stages import Stages
+from netsplit.experiment.trial_run import Show
+from netsplit.experiment.whole.in_turn import SizeSeconds, measured_in_turn
+from netsplit.profile.costs import Costs
+from netsplit.profile.measure.stretches.in_turn import SizedStep
+from netsplit.profile.measured import Measured, ProfileCache, default_folder
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.tell import tell
+
+__all__ = ["CostsHere"]
+
+_UNSURE: dict[str, Measured] = {}  # of all sessions of this process, as those of a sweep's jobs
+
+
+@dataclass(frozen=True)
+class CostsHere:
+    """Costs on a cluster of workers.
+
+    Args:
+        profile, kept: as `profile` and `profile_cache` of a session.
+        stages, show: told how far measuring is.
+        pool: the workers, which may be others after a failure.
+        cluster: of them, with its links.
+    """
+
+    spec: ClusterSpec
+    profile: ProfileMode
+    kept: Path | None
+    stages: Stages
+    show: Show
+    pool: Callable[[], WorkerPool]
+    cluster: Callable[[], Cluster]
+
+    @property
+    def predicted(self) -> bool:
+        return self.profile == "predicted"
+
+    def of(self, task: Calibration, alone: bool = False) -> Costs:
+        """Of a step on every kind of device.
+
+        Args:
+            alone: of single devices, without how they slow one another.
+        """
+        if self.predicted:
+            return predicted_here(task.graph, task.optimizer, self.pool(), self.cluster())
+        tell(self.pool(), [task.graph], task.optimizer)
+        return calibrate(task, self.pool(), self.cluster(), self._cache, self.show, alone)
+
+    def in_turn(self, steps: Sequence[SizedStep], values: dict[str, Tensor]) -> SizeSeconds:
+        """What whole micro-batches of several sizes take beside one another."""
+        return measured_in_turn(steps, values, self.pool(), self.cluster(), self._cache)
+
+    def parts(self, task: Calibration, whole: Costs, known: KnownParts | None = None) -> MeasuredParts | None:
+        """What will measure operators in parts; None where seconds are predicted.
+
+        Args:
+            whole: costs of the step's operators.
+            known: of parts of the same step at other sizes; added to.
+        """
+        if self.predicted:
+            return None
+        known = {} if known is None else known
+        return MeasuredParts(task, whole, self.pool, self.cluster(), self._cache, self.stages.note, known)
+
+    @property
+    def _cache(self) -> ProfileCache:
+        folder = None if self.profile == "off" else self.kept or default_folder()
+        return ProfileCache(folder, self.profile == "refresh", _UNSURE)

@@ -1,0 +1,303 @@
+"""A training step on workers that are here; `Foreseen` is one on devices that need not be.
+
+model, loss, batch ──capture, check_cutting──► Graph ──CostsHere──► Planner ──► of one schedule, or of all
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.cluster.catalogue import rates_by_kind
+from netsplit.config import OffloadName, OnNonFinite, check_numbers
+from netsplit.errors import ConfigError
+from netsplit.experiment.calibration import Calibration
+from netsplit.experiment.here.costs import CostsHere
+from netsplit.experiment.parts.measured_parts import KnownParts
+from netsplit.experiment.planner import Planner
+from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.experiment.whole.in_turn import SizeSeconds
+from netsplit.experiment.whole.sizes import Sizes
+from netsplit.graph.autocast import refuse_surrounding
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.cutting import check_cutting
+from netsplit.graph.ir import Graph
+from netsplit.graph.module import initial_values
+from netsplit.interrupts import interrupts_held
+from netsplit.optim.learning_rate import LearningRate
+from netsplit.optim.optimizers import ForModel, for_model
+from netsplit.partition import Auto
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.profile.costs import Costs, Offload
+from netsplit.profile.measure.optimizer import check_idle
+from netsplit.profile.measure.stretches.in_turn import SizedStep
+from netsplit.profile.offload import offloaded
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule
+from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
+from netsplit.runtime.offload.moments import check_buckets
+from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.training.captures import MAX_PROGRAMS, checked_capture
+
+__all__ = ["StepHere", "TrainingOptions"]
+
+log = logging.getLogger(__name__)
+
+
+class TrainingOptions(TypedDict, total=False):
+    """What `StepHere` may be asked for by name; what is left out is as there."""
+
+    clip_norm: float | None
+    autocast: str | None
+    learning_rate: LearningRate | None
+    ema_decay: float | None
+    max_programs: int
+    check: bool
+    on_nonfinite: OnNonFinite | None
+    weights: WeightSource | None
+    offload: OffloadName
+
+
+@dataclass(frozen=True)
+class StepHere:
+    """One model and one batch on workers that are here.
+
+    Args:
+        costs: of its operators there.
+        batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
+        clip_norm: the gradients' norm over all devices is cut to this before a step.
+        autocast: "bfloat16" or "float16" for ``torch.autocast``; float16 brings a loss scale.
+        learning_rate: how it changes while training goes on.
+        ema_decay: of moving averages of the parameters; None: there are none.
+        max_programs: kinds of batches that training may see, and that prediction may.
+        check: run what is captured beside plain PyTorch, and refuse what differs (see `graph.check`).
+        on_nonfinite: see `UpdateRule`.
+        weights: where workers have the values from of a model on the meta device.
+        offload: what lies in the host's memory while no device computes with it.
+
+    Raises:
+        ConfigError: a batch without samples, no room for any program, or a device whose costs are to be
+            predicted and cannot be.
+    """
+
+    costs: CostsHere
+    model: nn.Module
+    loss: Loss | None
+    batch: tuple[Any, Any]
+    optimizer: OptimizerFactory
+    clip_norm: float | None = None
+    autocast: str | None = None
+    learning_rate: LearningRate | None = None
+    ema_decay: float | None = None
+    max_programs: int = MAX_PROGRAMS
+    check: bool = True
+    on_nonfinite: OnNonFinite | None = "stop"
+    weights: WeightSource | None = None
+    offload: OffloadName = "none"
+    known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)  # see `Batch.of`
+
+    def __post_init__(self) -> None:
+        refuse_surrounding(self.autocast)
+        if self.costs.predicted:
+            rates_by_kind(self.costs.spec.devices, self.autocast)
+        check_numbers(max_programs=self.max_programs)
+        if self.whole.samples == 0:
+            raise ConfigError("the batch has no samples: give one of the size to train with.")
+
+    @cached_property
+    def whole(self) -> Batch:
+        return Batch.of(*self.batch, known=self.known)
+
+    def planner(self, schedule: Schedule, costs: Costs | None = None, alike: bool = False) -> Planner:
+        """Capture it, measure its operators on a worker of each device kind, or predict them.
+
+        Args:
+            costs: at the size of a micro-batch, complete; None: found here.
+            alike: refuse micro-batches that do not add up to their batch (see `check_cutting`).
+
+        Raises:
+            CaptureError: the model cannot be captured, or would train something else.
+            ConfigError: a batch that cannot be cut, or it would step on what is to be skipped.
+            NetSplitError: the model has other operators on a smaller last micro-batch.
+        """
+        self._refuse_skipping(schedule)
+        samples = self.whole.samples
+        size, schedule = schedule.microbatch_size(samples), schedule.for_batch(samples)
+        example = self.whole.rows(0, size).own()
+        graph = self._first_captured(example)
+        rest = self.whole.rows(samples - samples % size, samples)
+        tail = self._captured(rest.own()) if rest.samples else None
+        with interrupts_held():
+            history = (
+                check_cutting(self.model, self.loss, self.whole, graph, tail, alike) if self.check else None
+            )
+        values = self._values(graph)
+        source = self._source(graph, values)
+        check_idle(self._made, graph)
+        if Offload.of(self.offload).optimizer:
+            check_buckets(self._made)
+        in_flight = schedule.in_flight(len(self.costs.spec.devices))
+        task = Calibration.of(graph, example.tensors, values, self._made, in_flight)
+        rule = UpdateRule(
+            self.clip_norm, self.autocast == "float16", self.learning_rate, self.ema_decay, self.on_nonfinite
+        )
+        if costs is None:
+            costs = self._complete(self.costs.of(task), graph)
+        return Planner(
+            self.model, graph, values, costs, self.costs.cluster(), schedule, self._made, self.loss, rule,
+            tail, self.whole.key, self.known, self.max_programs, self.check, history, weights=source,
+            parts=self.costs.parts(task, costs),
+        )  # fmt: skip
+
+    def decided(self, open_: AutoSchedule, method: Partitioner, seed: int = 0) -> Planner:
+        """The planner of the whole plan: schedule, micro-batches and all else are decided here.
+
+        Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `Sizes`).
+
+        Args:
+            method: whose placements are wanted; `auto` is the best of all.
+
+        Raises:
+            InfeasibleError: nothing fits.
+            CaptureError, ConfigError, NetSplitError: as for `planner`.
+        """
+        stages, samples = self.costs.stages, self.whole.samples
+        cutting = RightCuts(self.model, self.loss, self.whole, open_.microbatches is not None)
+        sizes = self._sizes(open_, cutting)
+        stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")
+        sizes.take(seed)
+        more = sizes.derivable(open_.counts(samples, len(self.costs.spec.devices) + 1))
+
+        def decide(counts: Sequence[int]) -> WholePlan:
+            stages.stage("plan of everything", open_.time_limit_s, "s")
+            return decide_whole(
+                sizes.problem,
+                counts,
+                samples,
+                open_,
+                method=None if isinstance(method, Auto) else method,
+                improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
+                others=more if counts is sizes.counts else (),
+                told=cutting.told if self.check else lambda microbatches: (),
+            )
+
+        def planner(plan: WholePlan, alike: bool) -> Planner:
+            at_size = sizes.planners[plan.schedule.microbatches]
+            made = self.planner(plan.schedule, at_size.costs, alike)
+            return replace(made, decided=plan, parts=at_size.parts)
+
+        return cutting.decided(decide, planner, sizes.counts)
+
+    def _sizes(self, open_: AutoSchedule, cutting: RightCuts) -> Sizes:
+        """The model at the sizes of micro-batches that are open."""
+        in_flight = OneFOneB().in_flight(len(self.costs.spec.devices))
+        known: KnownParts = {}  # of all sizes
+        rule = UpdateRule(self.clip_norm, self.autocast == "float16")
+
+        def task_of(graph: Graph, example: Batch) -> Calibration:
+            return Calibration.of(graph, example.tensors, self._values(graph), self._made, in_flight)
+
+        def measure(graph: Graph, example: Batch, alone: bool) -> Costs:
+            task = task_of(graph, example)
+            self._source(graph, task.values)
+            return self.costs.of(task, alone)
+
+        def in_turn(steps: Sequence[SizedStep]) -> SizeSeconds:
+            names = dict.fromkeys(k for step in steps for k in step.graph.initializers)
+            values = self._values(steps[0].graph)
+            return self.costs.in_turn(steps, {k: values[k].detach() for k in names})
+
+        def planner(graph: Graph, costs: Costs, m: int) -> Planner:
+            task = task_of(graph, self.whole.rows(0, graph.batch_size))
+            return Planner(
+                self.model, graph, {}, costs, self.costs.cluster(), GPipe(m), self._made, self.loss, rule,
+                max_programs=self.max_programs, parts=self.costs.parts(task, costs, known),
+            )  # fmt: skip
+
+        return Sizes(
+            self.whole,
+            open_.counts(self.whole.samples, len(self.costs.spec.devices)),
+            lambda example: self._captured(example, check=False),
+            measure,
+            self._complete,
+            planner,
+            self.costs.predicted,
+            in_turn,
+            cutting.right if self.check else lambda _, counts: counts,
+            in_flight=in_flight,
+        )
+
+    def _first_captured(self, example: Batch) -> Graph:
+        self.costs.stages.stage("capture")
+        kind = type(self.model).__name__
+        log.info("capturing %s at micro-batches of %d", kind, example.samples)
+        if any(p.grad is not None for p in self.model.parameters()):
+            log.warning("parameters of %s hold gradients already: the split model begins without them", kind)
+        graph = self._captured(example)
+        log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+        self.costs.stages.note(f"{len(graph):,} operators")
+        return graph
+
+    def _captured(self, example: Batch, check: bool | None = None) -> Graph:
+        """Of one micro-batch; `check` is the step's own where it is not given."""
+        return checked_capture(
+            self.model,
+            self.loss,
+            example,
+            self.check if check is None else check,
+            autocast=self.autocast,
+            device_type=self._device_type,
+        )
+
+    def _values(self, graph: Graph) -> dict[str, Tensor]:
+        return initial_values(self.model, graph, self.loss)
+
+    def _source(self, graph: Graph, values: dict[str, Tensor]) -> WeightSource | None:
+        """Of those values that are on the meta device.
+
+        Raises:
+            ConfigError: they have none, or operators are to be measured with them.
+        """
+        source = weight_source_of(self.weights, self.model, graph, values)
+        if source is not None and not self.costs.predicted:
+            raise ConfigError(
+                "the model is on the meta device, so that its operators have nothing to be measured "
+                "with: give profile='predicted'."
+            )
+        return source
+
+    @cached_property
+    def _made(self) -> ForModel:
+        return for_model(self.optimizer, self.model, self.loss)
+
+    @cached_property
+    def _device_type(self) -> str:
+        """The kind of all devices; under autocast they must be of one, as what is cast differs."""
+        spec = self.costs.spec
+        kinds = sorted({torch.device(device.torch_device).type for device in spec.devices})
+        if self.autocast is not None and len(kinds) > 1:
+            raise ConfigError(
+                f"autocast is {self.autocast}, and cluster '{spec.name}' mixes {' and '.join(kinds)}, which "
+                "cast other operators: leave it out, or take devices of one kind."
+            )
+        return kinds[0]
+
+    def _complete(self, costs: Costs, graph: Graph) -> Costs:
+        """With the bytes of averages, and of what is offloaded."""
+        own = replace(costs, alpha=costs.alpha + (self.ema_decay is not None))
+        return offloaded(own, graph, self.offload)
+
+    def _refuse_skipping(self, schedule: Schedule) -> None:
+        if self.on_nonfinite == "skip" and schedule.update_every is not None:
+            raise ConfigError(
+                f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
+                "loss is known: give stop or warn, or choose another schedule."
+            )

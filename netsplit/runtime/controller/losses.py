@@ -1,0 +1,77 @@
+"""What is said of a batch's loss: that it is no finite number, or a mean over unequal numbers of targets."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+from netsplit.config import OnNonFinite
+from netsplit.errors import NonFiniteError
+from netsplit.program.instructions import Program
+from netsplit.runtime.faults.counted_targets import uneven
+from netsplit.runtime.faults.failure import AS_BEFORE
+from netsplit.runtime.values import Key
+
+__all__ = ["LossWords"]
+
+log = logging.getLogger(__name__)
+
+
+class LossWords:
+    """Each is said once, of losses that are not finite once again after one that was.
+
+    Args:
+        rule: what happens on a loss that is not finite (see `UpdateRule`).
+    """
+
+    def __init__(self, rule: OnNonFinite | None) -> None:
+        self.rule = rule
+        self._said = False  # that losses are not finite, since the last that was
+        self._uneven_said = False  # that micro-batches have different numbers of targets that count
+
+    @property
+    def of_nonfinite(self) -> bool:
+        """Whether there is something to be said of one that is not finite."""
+        return self.rule is not None and not (self.rule == "warn" and self._said)
+
+    def stepped_on(self, said: str) -> bool:
+        """Of one that devices have stepped on already: it is trained.
+
+        Raises:
+            NonFiniteError: the rule says so.
+        """
+        said += ", and under this schedule devices have stepped on it already"
+        if self.rule == "stop":
+            raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
+        log.warning("%s", said)
+        self._said = True
+        return True
+
+    def taken_back(self, said: str) -> bool:
+        """Of one whose batch was taken back; whether to train it yet.
+
+        Raises:
+            NonFiniteError: the rule says so.
+        """
+        if self.rule == "stop":
+            raise NonFiniteError(
+                f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip leaves it out)."
+            )
+        log.warning("%s; %s", said, "it is left out" if self.rule == "skip" else "trained on all the same")
+        self._said = True
+        return self.rule == "warn"
+
+    def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
+        """Of one that is about to be stepped on."""
+        self._said = self._said and not math.isfinite(loss)
+        numbers = None if self._uneven_said else uneven(program, outputs)
+        if numbers is not None:
+            self._uneven_said = True
+            log.warning(
+                "the loss is a mean over the targets that count, and of these the micro-batches of iteration "
+                "%d have %s: what is trained is what plain PyTorch trains where it adds up gradients of such "
+                "micro-batches, and not the mean over the batch, which the schedule 'single_batch' trains "
+                "(said once)",
+                iteration, ", ".join(f"{number:g}" for number in numbers),
+            )  # fmt: skip
