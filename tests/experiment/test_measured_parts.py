@@ -284,7 +284,7 @@ def test_an_estimate_that_is_too_high_is_found_out(
     monkeypatch.setattr(exploring, "CALL_S", 0.01)  # of the few seconds that the search has
     with lent_session(pools, tmp_path / "run") as session:
         with monkeypatch.context() as unmeasured:
-            unmeasured.setattr(Session, "_parts", lambda *_: None)
+            unmeasured.setattr(CostsHere, "parts", lambda *_: None)
             hidden = whole_planner(session, monkeypatch, 2e-4).decided
         assert hidden is not None
         assert not hidden.placement.rewrites
