@@ -59,6 +59,7 @@ WORTH, WORTH_S = 0.1, 2.0  # of the time, and seconds: less is not worth anneali
 AGAIN_S = 1.0  # at least, where all that was tried was refused
 LITTLE_S = 0.1  # at least, for methods that ask for some
 PROVING, ANNEALING = 0.1, 0.8  # of that time; the rest is for what simulates the answer
+OTHERS = 0.5  # of it, for a first look at numbers of micro-batches other than the best
 SEARCHING = 0.85  # of the time for operators in parts; the rest as well
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
 PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
@@ -95,6 +96,7 @@ class WholeSearch:
     absent: dict[Kind, str] = field(default_factory=dict)  # kinds of which no plan was tried, and why
     of_line: dict[tuple[object, ...], tuple[int, LineStages]] = field(default_factory=dict)  # by `identity`
     known_lines: dict[int, NodeLine] = field(default_factory=dict)
+    annealed: set[Schedule] = field(default_factory=set)  # from the best plan under them
     metered_s: float = 0.0  # that measuring parts took, on top of the search's time
     explored: Explored = field(default_factory=Explored)  # of these parts
 
@@ -318,14 +320,15 @@ class WholeSearch:
                         break
 
     def _go_on(self) -> None:
-        """With the time that is left: every schedule for all that may be better by it, and borders moved, as
-        long as that gains."""
+        """With the time that is left: every schedule for all that may be better by it, borders moved, and
+        other numbers of micro-batches annealed, as long as that gains."""
         best_s = float("inf")
         while self.judge.best_s < best_s and not self._over(self.deadline) and not self._proven:
             best_s = self.judge.best_s
             self.orders.every(self.deadline)
             if self.method is None:
                 self._moves(self.deadline)
+                self._anneal_others()
 
     @property
     def _proven(self) -> bool:
@@ -335,20 +338,36 @@ class WholeSearch:
         return bound_s >= self.judge.best_s * (1 - CLOSE)
 
     def _anneal(self) -> None:
-        """`auto` from the best plan under its schedule, as long as there is time; then under others."""
-        winner, left_s = self.judge.winner, self.deadline - time.perf_counter()
+        """`auto` from the best plan under its schedule; as long as there is time, and it is worth it."""
+        if self.judge.winner is not None:
+            self._anneal_from(self.judge.winner, ANNEALING)
+
+    def _anneal_others(self) -> None:
+        """From the best plan of every number of micro-batches, if that was not yet under its schedule: in equal
+        parts of some of the time, the best first. What is better under another schedule then begins there."""
+        best: dict[int, Tried] = {}
+        for tried in sorted(self.judge.tried, key=lambda tried: tried.rank):
+            best.setdefault(tried.schedule.microbatches, tried)
+        several = [tried for tried in best.values() if tried.schedule not in self.annealed]
+        for i, tried in enumerate(several):
+            self._anneal_from(tried, ANNEALING * OTHERS / (len(several) - i * OTHERS))
+
+    def _anneal_from(self, start: Tried, part: float) -> None:
+        """For that part of the time, unless it is proven that no plan without replicas is better so."""
+        left_s = self.deadline - time.perf_counter()
         worth_s = max(WORTH_S, WORTH * (self.deadline - self.started))
-        if winner is None or left_s < worth_s or len(self.problem_of(self.counts[0]).cluster.devices) < 2:
+        m = start.schedule.microbatches
+        problem = problem_under(self.problem_of(m), start.schedule)
+        if part / ANNEALING * left_s < worth_s or len(problem.cluster.devices) < 2:
             return
-        m = winner.schedule.microbatches
-        problem = problem_under(self.problem_of(m), winner.schedule)
-        if without_replicas_s(problem, PROVING * left_s) >= winner.iteration_s * (1 - CLOSE):
+        self.annealed.add(start.schedule)
+        if without_replicas_s(problem, PROVING * left_s) >= self.judge.best_s * (1 - CLOSE):
             return
         left_s = max(self.deadline - time.perf_counter(), LITTLE_S)
-        asked = replace(problem, time_limit_s=ANNEALING * left_s, known=winner.placement)
-        placement = self._answer(asked, winner.schedule, METHODS["auto"]())
+        asked = replace(problem, time_limit_s=part * left_s, known=start.placement)
+        placement = self._answer(asked, start.schedule, METHODS["auto"]())
         if placement is not None and self._allowed(problem, placement):
-            self.orders.plain("auto", winner.schedule, placement)
+            self.orders.plain("auto", start.schedule, placement)
 
     def _in_parts(self) -> None:
         """Operators in parts, with the fewest micro-batches and with as many as the best plan has."""
