@@ -141,12 +141,11 @@ class _Contenders:
             return
         explorer = Explorer(self.problem, self.than_s, limit_s, self.whole)
         judged = ((each.origin, each.rewrites) for each in self.leaders)
-        for origin, cut in chain(
-            judged, cuts_of_longest(self.problem, self.whole, _proportions(self.problem))
-        ):
+        longest = cuts_of_longest(self.problem, self.whole, _proportions(self.problem))
+        for origin, rewrites in chain(judged, longest):
             if time.perf_counter() > until:
                 break
-            explorer.consider(origin, cut)
+            explorer.consider(origin, rewrites)
         self.problem = explorer.measure()
         self.explored = explorer.explored
         for each in self.leaders if explorer.measured else ():
