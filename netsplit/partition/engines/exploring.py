@@ -35,6 +35,7 @@ __all__ = ["Explored", "Explorer", "PromisingCut", "cuts_of_longest"]
 log = logging.getLogger(__name__)
 
 MOST = 6  # cuts that are measured
+WORTH = 0.05  # of the time, at least, is what they may gain
 OPERATORS = 3  # kinds of them, of the busiest device, that are cut along all of their dimensions
 WALKS = 20  # over what is measured, about, alone and among its neighbours (`profile.measure.parts`)
 CALL_S = 0.5  # that a measurement takes beside them, about
@@ -132,15 +133,16 @@ class Explorer:
             order = topological_priority(own.graph, own.graph.position)
             report = SolverReport("feasible", 0.0)
             placement = Placement("auto", device_of, order, report, rewrites=own.graph.rewrites)
-            less_s = (1 - SLIGHT) * self.than_s
             free, measuring_s = _free(given.graph, own)
-            if evaluate(placement).iteration_s < less_s:
+            if evaluate(placement).iteration_s < (1 - SLIGHT) * self.than_s:
                 return None
             least_s = evaluate.moved_to(evaluate.cluster, free)(placement).iteration_s
         except (ConfigError, RewriteError) as refusal:
             log.debug("no %s: %s", origin, refusal)
             return None
-        return PromisingCut(origin, rewrites, placement, least_s, measuring_s) if least_s < less_s else None
+        if least_s >= (1 - WORTH) * self.than_s:
+            return None
+        return PromisingCut(origin, rewrites, placement, least_s, measuring_s)
 
 
 def _least_s(cut: PromisingCut) -> float:
