@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
-from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import OneFOneB
 from netsplit.simulate.memory import predicted_peak_bytes
