@@ -21,7 +21,7 @@ from netsplit.cluster.rates import Rates, crowding
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.profile.roofline.classes import unknown_operators
 from netsplit.profile.roofline.fit import fitted_rates
 from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes

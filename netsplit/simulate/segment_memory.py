@@ -22,12 +22,23 @@ Key = tuple[str, int, int]  # variable, micro-batch, number (0 for its value, ot
 
 _NONE = NodeBytes()
 _SAME_GRADIENT = frozenset(
-    {"add", "add_", "alias", "clone", "contiguous", "detach", "flatten", "permute", "reshape", "squeeze"}
-    | {"t", "transpose", "unflatten", "unsqueeze", "view"}
+    {"add", "add_", "alias", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "movedim"}
+    | {"permute", "reshape", "reshape_as", "squeeze", "swapaxes", "t", "transpose", "unflatten", "unsqueeze"}
+    | {"view", "view_as"}
 )
 """Operators whose backward hands on the output's gradient itself, where the sizes are equal."""
-_PART_OF_GRADIENT = frozenset({"cat", "concat", "concatenate"})
+_SAME_FOR_FIRST = frozenset({"addcdiv", "addcmul", "index_add", "scatter_add", "sub", "sub_"})
+"""Those that do so to their first operand alone."""
+_SAME_FOR_OTHERS = frozenset({"copy_"})
+"""Those that do so to all but their first operand."""
+_PART_OF_GRADIENT = frozenset({"cat", "concat", "concatenate", "stack"})
 """Operators whose backward hands on views of the output's gradient."""
+_SHAPED_AS = frozenset({"expand_as", "reshape_as", "view_as"})
+"""Operators that read of all but their first operand what it is like."""
+_IN_PLAIN_ORDER = frozenset({"group_norm", "linear", "native_group_norm"})
+"""Operators whose backward copies a gradient of more than two dimensions that does not lie in their order."""
+_NO_GRADIENT = frozenset({"empty_like", "full_like", "new_zeros", "new_ones", "ones_like", "zeros_like"})
+"""Operators that read of a tensor what it is like."""
 _PUTS_TOGETHER = frozenset({"chunk", "select", "split", "unbind"})
 """Operators whose backward puts the gradients of parts into a new one, in the plain order."""
 _COUNTED_LOSSES = frozenset({"cross_entropy_loss", "nll_loss", "nll_loss2d", "nll_loss_nd"})
@@ -97,23 +108,42 @@ class SegmentMemory:
             for node in self.nodes
             if node.name in deferred and (parameters := _put_off(graph, node, segment.nodes))
         }
+        self.carrying = {k for node in self.nodes for k in node.inputs if graph.variables[k].requires_grad}
+        self.carrying |= {base for node in self.nodes if (base := self.written_base(node)) is not None}
+        self.made_in_checkpoints = self._made_in_checkpoints()
         self._walks: dict[tuple[frozenset[str], frozenset[str], bool], Walk] = {}
         self._queues: dict[frozenset[str], list[_PutOff]] = {}
 
     def transient(self, node: str) -> NodeBytes:
         return self.transients.get(node, _NONE)
 
-    def copied_slices(self, node: Node) -> int:
-        """Bytes of the two copies of a gradient that the backward of a write into a view makes (autograd's
-        CopySlices). `linear` answers a view, too, where it has a bias and more than two dimensions."""
+    def written_base(self, node: Node) -> str | None:
+        """The variable whose memory a write into a view of it changes: its gradient is copied where a part is
+        changed (autograd's CopySlices). `linear` answers a view, too, where it has a bias and more than two
+        dimensions."""
+        read = self.overwritten(node)
+        return storage_of(self.graph, read) if read is not None and self._is_view(read) else None
+
+    def overwritten(self, node: Node) -> str | None:
+        """The variable that a node writes into and returns, where a gradient comes to it."""
         variables = self.graph.variables
         made, read = (next(filter(None, ks), None) for ks in (node.outputs, node.inputs))
         if made is None or read is None or not node.kind.endswith("_") or not variables[made].requires_grad:
-            return 0
+            return None
         root = storage_of(self.graph, read)
-        if storage_of(self.graph, made) != root:
-            return 0
-        return 2 * variables[root].nbytes if self._is_view(read) else 0
+        return read if root in variables and storage_of(self.graph, made) == root else None
+
+    def _made_in_checkpoints(self) -> dict[str, dict[str, str]]:
+        """Of the model's own checkpoints: what is made again for their backward, and its first reader, after
+        whose backward it goes."""
+        made: dict[str, dict[str, str]] = {}
+        for node in filter(lambda each: each.checkpoint, self.nodes):
+            known = made.setdefault(node.checkpoint, {})
+            for k in node.inputs:
+                producer = self.graph.variables[k].producer
+                if producer is not None and self.graph.nodes[producer].checkpoint == node.checkpoint:
+                    known.setdefault(storage_of(self.graph, k), node.name)
+        return made
 
     def _is_view(self, k: str) -> bool:
         producer = self.graph.variables[k].producer
@@ -261,6 +291,9 @@ class _BackwardWalk:
     leaves: list[str] = field(default_factory=list)
     put_off: list[_PutOff] = field(default_factory=list)
     back: set[str] = field(default_factory=set)  # storages that came from the host
+    again: set[str] = field(
+        default_factory=set
+    )  # checkpoints of the model's own whose forward was made again
     order: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of gradients whose layout is known: dimensions by their strides, the largest first."""
 
@@ -268,13 +301,23 @@ class _BackwardWalk:
         shape = self.shape
         for k in self.seeds:
             self.held[k] = (_Gradient(shape.graph.variables[k].nbytes, holders=2), True)
+            self.order[k] = tuple(range(len(shape.graph.variables[k].shape)))
         nodes = self._reached()
         self.savers = Counter(root for roots in shape.saving.values() for root in roots & shape.kept)
         self.first_reader = {k: node.name for node in nodes for k in self._wanted(node)}
         self.users = Counter(k for node in nodes for k in self._own(node))
         ready = self.fresh & self.users.keys()
         for node in nodes:
-            self._node(node, [self.held.pop(k) for k in node.outputs if k in self.held])
+            arrived = [self.held.pop(k) for k in node.outputs if k in self.held]
+            base = shape.written_base(node)
+            if base is not None:
+                self._written(node, base, arrived)
+                continue
+            if (
+                read := shape.overwritten(node)
+            ) is not None and read in self.held:  # by those who read it later
+                arrived.append(self.held.pop(read))
+            self._node(node, arrived)
         roots = {root for each in self.put_off for root in each.roots}
         gradients = {id(each.gradient): each.gradient.nbytes for each in self.put_off}
         return Walk(
@@ -290,14 +333,20 @@ class _BackwardWalk:
         requires_backward = set(self.seeds)
         nodes = []
         for node in reversed(self.shape.nodes):
-            if not requires_backward.isdisjoint(node.outputs):
+            written = self.shape.written_base(node) or self.shape.overwritten(node)
+            if not requires_backward.isdisjoint((*node.outputs, *filter(None, [written]))):
                 nodes.append(node)
                 requires_backward.update(self._wanted(node))
         return nodes
 
     def _wanted(self, node: Node) -> list[str]:
         """What the node makes a gradient of; not of the view of a weight whose gradient it puts off."""
-        wanted = [k for k in node.inputs if self.shape.graph.variables[k].requires_grad]
+        base = self.shape.written_base(node)
+        written = node.inputs[0] if base is not None else None
+        if node.kind in _NO_GRADIENT:
+            return []
+        read = node.inputs[:1] if node.kind in _SHAPED_AS else node.inputs
+        wanted = [base if base is not None and k == written else k for k in read if k in self.shape.carrying]
         if node.name in self.deferred:
             weight = _operand(self.shape.graph, node, self.shape.segment.nodes)
             wanted = [k for k in wanted if weight != {"var": k}]
@@ -310,6 +359,7 @@ class _BackwardWalk:
 
     def _node(self, node: Node, arrived: list[tuple[_Gradient, bool]]) -> None:
         wanted = self._wanted(node)
+        self._make_again(node.checkpoint)
         self._fetch(node)
         made = {k: self._made(node, k, arrived) for k in wanted}
         self._train(node)
@@ -325,7 +375,38 @@ class _BackwardWalk:
         self._drop_saved(node)
         for k in wanted:
             self._add(k, *made[k])
-        for k in wanted:  # after all sums: what no other shares any more need not be copied
+        self._leave(node, wanted)
+
+    def _written(self, node: Node, base: str, arrived: list[tuple[_Gradient, bool]]) -> None:
+        """A write into a view (CopySlices): the gradient of all the memory is copied, and that of the part
+        that was written once more, for the operator's backward to be written over.
+
+        What is read later through the view comes to the whole memory first, in zeros.
+        """
+        nbytes = self.shape.graph.variables[base].nbytes
+        if arrived:
+            spread = self._new(nbytes)
+            self._see()
+            for gradient, _ in arrived:
+                self._drop(gradient)
+            self._add(base, spread, True)
+        come, _ = self.held.pop(base)
+        self._fetch(node)
+        whole, part = self._new(nbytes), self._new(self.shape.graph.variables[node.inputs[0]].nbytes)
+        others = {k: self._made(node, k, [(part, True)]) for k in self._wanted(node) if k != base}
+        own, _ = self._made(node, node.inputs[0], [(part, True)])
+        self._train(node)
+        for gradient in (come, part, own):
+            self._drop(gradient)
+        self._drop_saved(node)
+        self._add(base, whole, True)
+        for k, made in others.items():
+            self._add(k, *made)
+        self._leave(node, [base, *others])
+
+    def _leave(self, node: Node, wanted: Sequence[str]) -> None:
+        """After all sums: what no other shares any more need not be copied."""
+        for k in wanted:
             if k in self.shape.segment.inputs and self.first_reader[k] == node.name:
                 self._keep(k, *self.held.pop(k))
         self.gradients -= self.passing
@@ -356,17 +437,25 @@ class _BackwardWalk:
                 self.apart.add(k)
             if not self.users[k] and k not in self.fresh:
                 self.passing += nbytes
-        self._see(self.shape.transient(node.name).backward + self.shape.copied_slices(node))
+        self._see(max(self.shape.transient(node.name).backward, self._in_order(node)))
+
+    def _in_order(self, node: Node) -> int:
+        """Bytes of the copy of a gradient that lies in another order than an operator can go on with."""
+        shape = self.shape.graph.variables[node.outputs[0]].shape
+        order = self.order.get(node.outputs[0], tuple(range(len(shape))))
+        turned = node.kind in _IN_PLAIN_ORDER and len(shape) > 2 and order != tuple(range(len(shape)))
+        return self.shape.graph.variables[node.outputs[0]].nbytes if turned else 0
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         variables = self.shape.graph.variables
         same_size = variables[k].nbytes == variables[node.outputs[0]].nbytes
         gradient, whole = arrived[0]
-        if node.kind in _PART_OF_GRADIENT or (node.kind in _SAME_GRADIENT and same_size):
+        part = node.kind in _PART_OF_GRADIENT
+        if part or (_hands_on(node, k) and same_size):
             if self._cannot_be_viewed(node, k):
                 return self._new(variables[k].nbytes), True
             gradient.holders += 1
-            return gradient, whole and node.kind in _SAME_GRADIENT
+            return gradient, whole and not part
         if node.kind in _PUTS_TOGETHER:
             self.order[k] = tuple(range(len(variables[k].shape)))
         return self._new(variables[k].nbytes), True
@@ -403,8 +492,16 @@ class _BackwardWalk:
             self._drop(gradient)
         self.leaves.append(k)
 
+    def _make_again(self, checkpoint: str) -> None:
+        """What lies within a checkpoint of the model's own, once its backward begins."""
+        if checkpoint in self.shape.made_in_checkpoints and checkpoint not in self.again:
+            self.again.add(checkpoint)
+            self.now += sum(self.shape.own[root] for root in self.shape.made_in_checkpoints[checkpoint])
+
     def _drop_saved(self, node: Node) -> None:
         self.now -= self.shape.extra[node.name]
+        made = self.shape.made_in_checkpoints.get(node.checkpoint, {})
+        self.now -= sum(self.shape.own[root] for root, first in made.items() if first == node.name)
         if node.name in self.deferred:
             return
         for root in self.shape.saving[node.name] & self.shape.kept:
@@ -423,6 +520,16 @@ class _BackwardWalk:
 
     def _see(self, transient: int = 0) -> None:
         self.peak = max(self.peak, (self.now + transient, self.gradients), key=sum)
+
+
+def _hands_on(node: Node, k: str) -> bool:
+    """Whether the gradient of k is that of the node's output itself, where they have one size."""
+    first = [i for i, each in enumerate(node.args) if each == {"var": k}] == [0]
+    return (
+        node.kind in _SAME_GRADIENT
+        or (node.kind in _SAME_FOR_FIRST and first)
+        or (node.kind in _SAME_FOR_OTHERS and not first)
+    )
 
 
 def _turned(node: Node, count: int) -> Sequence[int]:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from netsplit.cluster.catalogue import RATES
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.batches.other_sizes import graph_at
-from netsplit.profile import predicted_bytes
 from netsplit.profile.costs import NodeBytes
+from netsplit.profile.measure import predicted_bytes
+from netsplit.profile.measure.predicted_bytes import predicted_transients, with_line
 from netsplit.profile.measure.transients import transient_bytes
 from netsplit.profile.predict import predicted_costs
-from netsplit.profile.predicted_bytes import predicted_transients, with_line
 from tests.nets import CASES
 
 

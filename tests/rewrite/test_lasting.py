@@ -19,7 +19,7 @@ from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, OneFOneB, Program, Schedule, Send
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB

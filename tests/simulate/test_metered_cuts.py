@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from netsplit.graph import Graph, initial_values
 from netsplit.graph.recording.step import capture
-from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, OneFOneB

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
-from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.local import LocalRuntime

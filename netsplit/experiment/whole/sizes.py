@@ -21,8 +21,8 @@ from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
+from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretches.in_turn import SizedStep
-from netsplit.profile.predicted_bytes import with_line
 
 __all__ = ["Sizes", "between"]
 

@@ -23,7 +23,7 @@ from netsplit.profile.measure.bench import NodeBench
 from netsplit.profile.measure.clock import Clock, worker_conditions
 from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.node_transient import node_transient
-from netsplit.profile.predicted_bytes import gradient_strides
+from netsplit.profile.measure.predicted_bytes import gradient_strides
 
 __all__ = ["transient_bytes"]
 

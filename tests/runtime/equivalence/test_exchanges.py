@@ -21,7 +21,7 @@ from netsplit.partition.exchange import Exchange, chain
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import Program, Recv, Schedule, Send
 from netsplit.program.compile import _Compiler
 from netsplit.program.resize import with_tail

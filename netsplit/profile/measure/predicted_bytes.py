@@ -99,7 +99,7 @@ def _on_line(samples: int, few: Graph, third: Graph, many: Graph) -> dict[str, N
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ForwardCall:
     """A node's forward: what its bytes depend on but for the gradients that come, and what it reads."""
 
     key: Hashable
@@ -115,7 +115,7 @@ class _WithoutValues:
         values = {k: _empty(init) for k, init in graph.initializers.items()}
         self.live = LiveValues(graph, batch, values, self.device)
         self.clock = Clock(self.device, 1)
-        self.calls: dict[str, _Call] = {}
+        self.calls: dict[str, _ForwardCall] = {}
         self.known: dict[Hashable, dict[int, _Kind]] = {}  # call -> what each output is like that is read
         self.metered: dict[Hashable, _Metered] = {}
         self.transients: dict[str, NodeBytes] = {}
@@ -178,7 +178,7 @@ class _WithoutValues:
         self.live.adopt(node, {k: _empty(self.graph.variables[k]) for k in node.outputs if k})
         return False
 
-    def _call(self, node: Node) -> _Call:
+    def _call(self, node: Node) -> _ForwardCall:
         """What its bytes depend on: the call with its tensors numbered, and what each is like."""
         read = list(dict.fromkeys(read_by(node)))
         numbers: dict[Reference, Reference] = {each: ("var", str(i)) for i, each in enumerate(read)}
@@ -189,7 +189,7 @@ class _WithoutValues:
         )
         modes = (node.no_grad, node.autocast, node.default_dtype, node.blocked)
         key = (node.op, repr(renamed(node, numbers)), kinds, carrying, modes)
-        return _Call(key, dict(zip(read, map(_kind, leaves), strict=True)))
+        return _ForwardCall(key, dict(zip(read, map(_kind, leaves), strict=True)))
 
 
 def _kind(tensor: Tensor) -> _Kind:

@@ -1,0 +1,88 @@
+"""Bytes of gradients that are handed on, turned, copied or made again: predicted as a meter sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from netsplit.graph.module import initial_values
+from netsplit.graph.recording.step import capture
+from netsplit.profile.measure.predicted_bytes import predicted_transients
+from netsplit.program.compile import compile_program
+from netsplit.program.schedules import OneFOneB
+from netsplit.simulate.memory import predicted_peak_bytes
+from tests.builders import cpus
+from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
+
+WIDTH, PLACES = 32, 24
+
+
+class Around(nn.Module):
+    """A function of one layer and its input, between two projections."""
+
+    def __init__(self, layer: nn.Module, function: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.layer, self.last = nn.Linear(WIDTH, WIDTH), layer, nn.Linear(WIDTH, 5)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(self.function(self.layer, self.first(x)).mean(1))
+        return scores
+
+
+def part_written(layer: nn.Module, x: Tensor) -> Tensor:
+    y: Tensor = layer(x)
+    y[..., ::2].mul_(2.0)
+    return y
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "turned norm": lambda: Around(nn.GroupNorm(4, WIDTH), lambda f, x: f(x.transpose(1, 2)).transpose(1, 2)),
+    "less its mean": lambda: Around(nn.Identity(), lambda f, x: x - f(x).mean(1, keepdim=True)),
+    "flat branch": lambda: Around(nn.Linear(WIDTH, WIDTH), lambda f, x: x + f(x.flatten(0, 1)).view_as(x)),
+    "part written": lambda: Around(nn.Linear(WIDTH, WIDTH), part_written),
+    "checkpoint": lambda: Around(wide(), lambda f, x: checkpoint(f, x, use_reentrant=False)),
+}
+
+
+def off(model: nn.Module, cut: str = "") -> dict[str, float]:
+    """Device -> predicted over metered bytes, less one; from the operator `cut` on on a second device."""
+    torch.manual_seed(0)
+    x, targets = torch.randn(16, PLACES, WIDTH), torch.randint(5, (16,))
+    loss, schedule = nn.CrossEntropyLoss(), OneFOneB(2)
+    graph = capture(model, loss, ((x[:8],), targets[:8]))
+    where = dict.fromkeys(graph.nodes, "cpu:0")
+    if cut:
+        later = graph.position[next(node.name for node in graph if node.kind == cut)]
+        where = {name: f"cpu:{int(at >= later)}" for name, at in graph.position.items()}
+        for group in graph.colocated:
+            where.update(dict.fromkeys(group, where[group[0]]))
+    program = compile_program(graph, where, graph.position, cpus(2 if cut else 1), schedule)
+    transients = dict.fromkeys(program.devices, predicted_transients(graph))
+    predicted = predicted_peak_bytes(program, MOMENTUM, transients)
+    measured = measured_peak_bytes(program, initial_values(model, graph), (x,), targets)
+    return {device: predicted[device] / nbytes - 1 for device, nbytes in measured.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_take_what_is_predicted(name: str) -> None:
+    assert off(MODELS[name]()) == pytest.approx({"cpu:0": 0}, abs=1e-3)
+
+
+def test_a_written_view_that_leaves_its_device_is_spread_and_copied() -> None:
+    """What another device has of its gradient stays while it is put into zeros (AsStridedBackward)."""
+    model = Around(nn.ReLU(inplace=True), lambda f, x: f(x))
+    assert off(model, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=1e-3)
+
+
+def test_a_gradient_that_comes_in_plain_order_is_copied_where_it_is_turned() -> None:
+    model = Around(nn.Identity(), lambda f, x: f(x.transpose(1, 2)).tanh().transpose(1, 2))
+    assert off(model, cut="tanh")["cpu:0"] == pytest.approx(0, abs=1e-3)
