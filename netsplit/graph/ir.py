@@ -289,7 +289,7 @@ class Graph:
         requiring = {k for k in self.output_variables if self.variables[k].requires_grad}
         before = -1
         while len(requiring) > before:
-            before = len(requiring)
+            before = len(requiring) if self.units else len(self.variables)  # without any, once is enough
             for node in reversed(list(self)):
                 unit = unit_of.get(node.name, (node.name,))
                 if any(k in requiring for name in unit for k in self.nodes[name].outputs):

@@ -52,14 +52,14 @@ def mean_over_samples(graph: Graph, other: Graph, norms: Collection[str]) -> dic
     fewest = min(graph.batch_size, other.batch_size)
     if fewest < 2 or graph.batch_size == other.batch_size or list(graph.nodes) != list(other.nodes):
         return None
-    made, again = _Samples.of(graph, other, norms), _Samples.of(other, graph, norms)
+    made, again = _SampleWalk.of(graph, other, norms), _SampleWalk.of(other, graph, norms)
     if not (made.follow() and again.follow()) or made.ignored != again.ignored:
         return None
     return {graph.input_variables.index(k): classes for k, classes in made.ignored.items()}
 
 
 @dataclass
-class _Samples:
+class _SampleWalk:
     """Where the samples lie in every variable; those in neither `lies` nor `means` are the same for all."""
 
     graph: Graph
@@ -70,7 +70,7 @@ class _Samples:
     ignored: dict[str, set[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, other: Graph, norms: Collection[str]) -> _Samples:
+    def of(cls, graph: Graph, other: Graph, norms: Collection[str]) -> _SampleWalk:
         names = graph.input_variables
         dims = graph.input_dims or (0,) * len(names)
         lies = {k: SampleRows(d, 1) for k, d in zip(names, dims, strict=True) if d is not None}

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 LARGE = 4000  # nodes
 GROUPS = 1200
-AFTER_S = 6e-5  # an instruction, for compiling, simulating and verifying the plan
+AFTER_S = 9e-5  # an instruction, for compiling, simulating and verifying the plan
 MOST_AFTER = 0.4  # of the time, at most, for that
 FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the rest: when methods, the search of groups, and all have ended
 GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
