@@ -102,7 +102,7 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
     samples = graph.batch_size
     plain, draft = Draft(graph), Draft(graph)
     lies = {k: _SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
-    splits: list[Split] = []
+    splits: dict[str, Split] = {}
     for node in graph:
         call = SplitCall(node, plain.layouts, graph.initializers)
         ways = {} if node.name in whole else ways_to_cut(call, graph)
@@ -114,13 +114,15 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
         cut = _Cut(call, axis, ways[axis], rows)
         for each in (*_made_for(graph, cut, lies, whole), cut):
             name = each.call.node.name
-            splits.append(Split(name, each.axis, tuple(each.rows * size for size in sizes)))
+            if name in splits:  # made in parts for others, along another axis
+                continue
+            own = splits[name] = Split(name, each.axis, tuple(each.rows * size for size in sizes))
             try:
-                split_in(draft, name, each.axis, splits[-1].sizes, 1)
+                split_in(draft, name, own.axis, own.sizes, own.blocks)
             except RewriteError:
                 return (), name
             lies |= _joined(each)
-    return tuple(splits), ""
+    return tuple(splits.values()), ""
 
 
 def _begins(graph: Graph, k: str, samples: int) -> bool:
