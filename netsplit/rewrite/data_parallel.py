@@ -34,7 +34,7 @@ class _SampleRows:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _CutAlong:
     """An operator along one of its axes, which has so many rows for each sample."""
 
     call: SplitCall
@@ -111,7 +111,7 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
         if not rows:
             lies |= _kept(graph, call, lies)
             continue
-        cut = _Cut(call, axis, ways[axis], rows)
+        cut = _CutAlong(call, axis, ways[axis], rows)
         for each in (*_made_for(graph, cut, lies, whole), cut):
             name = each.call.node.name
             if name in splits:  # made in parts for others, along another axis
@@ -153,7 +153,7 @@ def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: i
     return rows if seen else 0
 
 
-def _joined(cut: _Cut) -> dict[str, _SampleRows]:
+def _joined(cut: _CutAlong) -> dict[str, _SampleRows]:
     """Where the samples lie in what the parts make."""
     return {
         k: _SampleRows(how.where.dim, how.where.times * cut.rows)
@@ -162,10 +162,12 @@ def _joined(cut: _Cut) -> dict[str, _SampleRows]:
     }
 
 
-def _made_for(graph: Graph, cut: _Cut, lies: Mapping[str, _SampleRows], whole: Collection[str]) -> list[_Cut]:
+def _made_for(
+    graph: Graph, cut: _CutAlong, lies: Mapping[str, _SampleRows], whole: Collection[str]
+) -> list[_CutAlong]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
     made of. What nobody can make so stays whole, and is cut where it is."""
-    made: dict[str, _Cut] = {}
+    made: dict[str, _CutAlong] = {}
     for k, rows in _read(cut):
         name = graph.variables[k].producer
         if k in lies or name is None or name in whole:
@@ -175,7 +177,7 @@ def _made_for(graph: Graph, cut: _Cut, lies: Mapping[str, _SampleRows], whole: C
             continue
         ways = ways_to_cut(call, graph).items()
         fitting = (
-            _Cut(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
+            _CutAlong(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
         )
         own = next((each for each in fitting if each.rows), None)
         if own is not None:
@@ -184,7 +186,7 @@ def _made_for(graph: Graph, cut: _Cut, lies: Mapping[str, _SampleRows], whole: C
     return list(made.values())
 
 
-def _read(cut: _Cut) -> Iterator[tuple[str, _SampleRows]]:
+def _read(cut: _CutAlong) -> Iterator[tuple[str, _SampleRows]]:
     """The variables that an operator's parts read pieces of, and where the samples lie in them."""
     for place, where in cut.way.cut.items():
         if k := _variable(cut.call, place):
