@@ -41,7 +41,7 @@ class SampleRows:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _CutAlong:
     """An operator along one of its axes, which has so many rows for each sample."""
 
     call: SplitCall
@@ -109,7 +109,7 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
     samples = graph.batch_size
     plain, draft = Draft(graph), Draft(graph)
     lies = {k: SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
-    splits: list[Split] = []
+    splits: dict[str, Split] = {}
     for node in graph:
         call = SplitCall(node, plain.layouts, graph.initializers)
         ways = {} if node.name in whole else ways_to_cut(call, graph)
@@ -118,16 +118,18 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
         if not rows:
             lies |= _kept(graph, call, lies)
             continue
-        cut = _Cut(call, axis, ways[axis], rows)
+        cut = _CutAlong(call, axis, ways[axis], rows)
         for each in (*_made_for(graph, cut, lies, whole), cut):
             name = each.call.node.name
-            splits.append(Split(name, each.axis, tuple(each.rows * size for size in sizes)))
+            if name in splits:  # made in parts for others, along another axis
+                continue
+            own = splits[name] = Split(name, each.axis, tuple(each.rows * size for size in sizes))
             try:
-                split_in(draft, name, each.axis, splits[-1].sizes, 1)
+                split_in(draft, name, own.axis, own.sizes, own.blocks)
             except RewriteError:
                 return (), name
             lies |= samples_in_outputs(each.call, each.way, each.rows)
-    return tuple(splits), ""
+    return tuple(splits.values()), ""
 
 
 def _begins(graph: Graph, k: str, samples: int) -> bool:
@@ -167,10 +169,12 @@ def samples_in_outputs(call: SplitCall, way: Way, rows: int) -> dict[str, Sample
     }
 
 
-def _made_for(graph: Graph, cut: _Cut, lies: Mapping[str, SampleRows], whole: Collection[str]) -> list[_Cut]:
+def _made_for(
+    graph: Graph, cut: _CutAlong, lies: Mapping[str, SampleRows], whole: Collection[str]
+) -> list[_CutAlong]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
     made of. What nobody can make so stays whole, and is cut where it is."""
-    made: dict[str, _Cut] = {}
+    made: dict[str, _CutAlong] = {}
     for k, rows in _read(cut):
         name = graph.variables[k].producer
         if k in lies or name is None or name in whole:
@@ -180,7 +184,7 @@ def _made_for(graph: Graph, cut: _Cut, lies: Mapping[str, SampleRows], whole: Co
             continue
         ways = ways_to_cut(call, graph).items()
         fitting = (
-            _Cut(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
+            _CutAlong(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
         )
         own = next((each for each in fitting if each.rows), None)
         if own is not None:
@@ -189,7 +193,7 @@ def _made_for(graph: Graph, cut: _Cut, lies: Mapping[str, SampleRows], whole: Co
     return list(made.values())
 
 
-def _read(cut: _Cut) -> Iterator[tuple[str, SampleRows]]:
+def _read(cut: _CutAlong) -> Iterator[tuple[str, SampleRows]]:
     """The variables that an operator's parts read pieces of, and where the samples lie in them."""
     for place, where in cut.way.cut.items():
         if k := _variable(cut.call, place):

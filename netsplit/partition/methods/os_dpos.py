@@ -112,8 +112,8 @@ class OsDpos(Partitioner):
         fitting = [] if whole is None else [whole]
         replicas, narrow = None, None
         if self.start == "data_parallel":
+            replicas = _replicas(problem, deadline if fitting else math.inf)
             listed = list(_data_parallel(problem, deadline))
-            replicas = _replicas(problem, deadline if fitting or listed else math.inf)
             fitting += listed or ([replicas] if replicas is not None and replicas.fits else [])
         others = [] if replicas is None else [replicas]
         if not fitting:
