@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.profile.predicted_bytes import predicted_transients
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, Interleaved
 from netsplit.rewrite import Split, applied

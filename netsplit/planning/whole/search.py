@@ -343,7 +343,7 @@ class WholeSearch:
             self._anneal_from(self.judge.winner, ANNEALING)
 
     def _anneal_others(self) -> None:
-        """From the best plan of every number of micro-batches, if that was not yet under its schedule: in equal
+        """From the best plan of every number of micro-batches, if none yet was under its schedule: in equal
         parts of some of the time, the best first. What is better under another schedule then begins there."""
         best: dict[int, Tried] = {}
         for tried in sorted(self.judge.tried, key=lambda tried: tried.rank):
