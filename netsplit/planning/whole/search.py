@@ -4,10 +4,12 @@
                                         answers of methods that take no long           ├─► simulated ─► best
     for all of these that may be best:  the schedules that are best so far             ─┤   of every kind
     for the best of them:               every schedule; every cut moved                ─┤
+    between unlike devices:             operators annealed, for each number of these   ─┤
     for all that may be best by it:     an order that is searched for                  ─┤
     for the best of all:                `auto`, annealed under its schedule            ─┤
     where they may be:                  operators in parts, as `auto` has them         ─┤
-    with what time is left:             every schedule for all that may be best by it  ─┘
+    with what time is left:             every schedule for all that may be best by it, ─┘
+                                        operators annealed for all other numbers
 
 Where nothing fits by then, methods that heed capacities are asked for what keeps least. What cannot be better
 is not simulated: no iteration is shorter than a placement's `least_s`.
@@ -40,7 +42,7 @@ from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, placed, stages_of_line
 from netsplit.planning.whole.lines.structures import device_counts, groupings, orders_of_devices
 from netsplit.planning.whole.orders import CLOSE, Orders
-from netsplit.program.schedules import ZBV, OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules import ZBV, GPipe, OneFOneB, Schedule, SingleBatch
 
 __all__ = ["WholeSearch"]
 
@@ -50,8 +52,9 @@ METHODS_TRIED = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
 HEEDING = ("auto", "netsplit")  # that search within capacities
-STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED, SEARCHED = 0.3, 0.45, 0.6, 0.7, 0.78, 0.95
+STRUCTURES, ORDERS, ANSWERS, ORDERS_AGAIN, MOVED, LOOKED, SEARCHED = 0.3, 0.45, 0.6, 0.7, 0.78, 0.88, 0.95
 """Of the time, when each part ends at the latest; the rest is annealing's."""
+LOOK_S = 1.0  # at least, for annealing one number of micro-batches between unlike devices
 MOVED_AGAIN = 0.95  # what annealing leaves is for borders until then
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
@@ -133,6 +136,7 @@ class WholeSearch:
             self.absent = every_kind(self.judge, self.counts, self.open, self.line, self._judge_line)
         if self.method is None:
             self._moves(self._until(MOVED))
+            self._look_around(self._until(LOOKED))
             self.orders.searched(self._until(SEARCHED))
             self._anneal()
             self._moves(self._until(MOVED_AGAIN))
@@ -342,13 +346,33 @@ class WholeSearch:
         if self.judge.winner is not None:
             self._anneal_from(self.judge.winner, ANNEALING)
 
-    def _anneal_others(self) -> None:
-        """From the best plan of every number of micro-batches, if none yet was under its schedule: in equal
-        parts of some of the time, the best first. What is better under another schedule then begins there."""
+    def _look_around(self, until: float) -> None:
+        """Between unlike devices, where operators may be better placed than any stages: annealed under the
+        schedule that leaves their order open most, with the numbers of micro-batches that are best so far."""
+        kinds = {device.kind for device in self.problem_of(self.counts[0]).cluster.devices}
+        looks = int((until - time.perf_counter()) / LOOK_S)
+        for i, tried in enumerate(self._best_of_counts()[:looks] if len(kinds) > 1 else ()):
+            left_s = until - time.perf_counter()
+            if left_s < LITTLE_S:
+                return
+            free = self._usual(tried.schedule.microbatches, wanted=GPipe.name)
+            problem = problem_under(self.problem_of(free.microbatches), free)
+            asked = replace(problem, time_limit_s=left_s / (looks - i))
+            placement = self._answer(asked, free, METHODS["auto"]())
+            if placement is not None and self._allowed(problem, placement):
+                self.orders.plain("auto", free, placement)
+
+    def _best_of_counts(self) -> list[Tried]:
+        """The best plan with every number of micro-batches, the best first."""
         best: dict[int, Tried] = {}
         for tried in sorted(self.judge.tried, key=lambda tried: tried.rank):
             best.setdefault(tried.schedule.microbatches, tried)
-        several = [tried for tried in best.values() if tried.schedule not in self.annealed]
+        return list(best.values())
+
+    def _anneal_others(self) -> None:
+        """From the best plan of every number of micro-batches, if none yet was under its schedule: in equal
+        parts of some of the time, the best first. What is better under another schedule then begins there."""
+        several = [tried for tried in self._best_of_counts() if tried.schedule not in self.annealed]
         for i, tried in enumerate(several):
             self._anneal_from(tried, ANNEALING * OTHERS / (len(several) - i * OTHERS))
 
@@ -402,10 +426,10 @@ class WholeSearch:
             self.known_lines[m] = NodeLine.of(self.problem_of(m))
         return self.known_lines[m]
 
-    def _usual(self, m: int, folded: bool = False) -> Schedule:
+    def _usual(self, m: int, folded: bool = False, wanted: str = OneFOneB.name) -> Schedule:
         """The schedule that a placement is first tried under."""
         allowed = self.open.orders(m)
-        wanted = SingleBatch.name if m == 1 else ZBV.name if folded else OneFOneB.name
+        wanted = SingleBatch.name if m == 1 else ZBV.name if folded else wanted
         return next((each for each in allowed if each.name == wanted), allowed[0])
 
     def replicates(self, problem: Problem) -> bool:
