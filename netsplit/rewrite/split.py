@@ -175,8 +175,9 @@ def split_in(
     draft.forget(name)
     given = _given(draft, call, way, sizes, blocks)
     ends = list(accumulate(sizes))
+    output = before[0].shape if before else ()
     parts = [
-        OperatorPart(i, end - size, size, way.size // blocks, blocks)
+        OperatorPart(i, end - size, size, way.size // blocks, blocks, output)
         for i, (end, size) in enumerate(zip(ends, sizes, strict=True))
     ]
     parted = [_part(draft, call, way, part, given[part.index]) for part in parts]

@@ -69,7 +69,8 @@ class PartialSum:
 class OperatorPart:
     """Where a part begins in each block of the axis, and how long it is, of how much.
 
-    `of` is the size for which the way was made, where there are fewer samples than then.
+    `of` is the size for which the way was made, where there are fewer samples than then; `output` the shape of
+    the operator's first output as it is now.
     """
 
     index: int
@@ -77,11 +78,17 @@ class OperatorPart:
     size: int
     of: int
     blocks: int = 1
+    output: tuple[int, ...] = ()
 
     @property
     def whole_size(self) -> int:
         """In all blocks together."""
         return self.size * self.blocks
+
+    def sizes(self, made_for: tuple[int, ...], axis: int) -> list[int]:
+        """Of what the part makes along a dimension of the output, which had that shape when the way was made."""
+        now = self.output or made_for
+        return [*now[:axis], made_for[axis] // self.of * self.size, *now[axis + 1 :]]
 
 
 class Shaped(Protocol):
@@ -214,7 +221,8 @@ class SplitCall:
     @property
     def is_empty(self) -> bool:
         """Whether it is a part of more than there are samples, and has none of them."""
-        return any(0 in self.shape(place) for place in self.tensors)
+        shapes = [self.shape(place) for place in self.tensors]
+        return any(0 in shape for shape in shapes or [self.output])
 
     def outputs(self) -> list[tuple[int, ...]]:
         return [self.layouts[k].shape for k in self.node.outputs]

@@ -36,7 +36,7 @@ def _way(call: SplitCall, axis: int, cut: dict[Place, Where]) -> Way:
 
 
 def _sized(shape: tuple[int, ...], axis: int, part: OperatorPart) -> Arguments:
-    return {"size": [*shape[:axis], shape[axis] // part.of * part.size, *shape[axis + 1 :]]}
+    return {"size": part.sizes(shape, axis)}
 
 
 RULES = {

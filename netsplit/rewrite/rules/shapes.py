@@ -93,7 +93,7 @@ def _reshaped(after: Sequence[int], size: int, cut: Where, joined: Where) -> Way
 
 
 def _shape(shape: tuple[int, ...], axis: int, part: OperatorPart) -> Arguments:
-    return {"shape": [*shape[:axis], shape[axis] // part.of * part.size, *shape[axis + 1 :]]}
+    return {"shape": part.sizes(shape, axis)}
 
 
 def _permuted(call: SplitCall, dims: Sequence[int]) -> Ways:
@@ -140,7 +140,7 @@ def _expand(call: SplitCall) -> Ways:
 
 
 def _expanded(shape: tuple[int, ...], axis: int, part: OperatorPart) -> Arguments:
-    return {"size": _shape(shape, axis, part)["shape"]}
+    return {"size": part.sizes(shape, axis)}
 
 
 def _but_one(removed: bool) -> Rule:
