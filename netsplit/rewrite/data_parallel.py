@@ -22,18 +22,11 @@ from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way
 
-__all__ = [
-    "SampleRows",
-    "along_samples",
-    "copies_after",
-    "replicate",
-    "rows_of_samples",
-    "samples_in_outputs",
-]
+__all__ = ["along_samples", "copies_after", "replicate"]
 
 
 @dataclass(frozen=True)
-class SampleRows:
+class _SampleRows:
     """Where the samples lie in a tensor: its dimension `dim` is [samples, rows], flattened."""
 
     dim: int
@@ -108,12 +101,12 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
     """Of all nodes but these; and the first that could not be cut after all, "" for none."""
     samples = graph.batch_size
     plain, draft = Draft(graph), Draft(graph)
-    lies = {k: SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
+    lies = {k: _SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
     splits: dict[str, Split] = {}
     for node in graph:
         call = SplitCall(node, plain.layouts, graph.initializers)
         ways = {} if node.name in whole else ways_to_cut(call, graph)
-        fitting = ((axis, rows_of_samples(call, way, lies, samples)) for axis, way in ways.items())
+        fitting = ((axis, _rows(call, way, lies, samples)) for axis, way in ways.items())
         axis, rows = next(((axis, rows) for axis, rows in fitting if rows), (0, 0))
         if not rows:
             lies |= _kept(graph, call, lies)
@@ -128,7 +121,7 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
                 split_in(draft, name, own.axis, own.sizes, own.blocks)
             except RewriteError:
                 return (), name
-            lies |= samples_in_outputs(each.call, each.way, each.rows)
+            lies |= _joined(each)
     return tuple(splits.values()), ""
 
 
@@ -137,7 +130,7 @@ def _begins(graph: Graph, k: str, samples: int) -> bool:
     return bool(shape) and shape[0] == samples
 
 
-def rows_of_samples(call: SplitCall, way: Way, lies: Mapping[str, SampleRows], samples: int) -> int:
+def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: int) -> int:
     """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0.
 
     A tensor that is no sample's may be cut with them.
@@ -160,17 +153,17 @@ def rows_of_samples(call: SplitCall, way: Way, lies: Mapping[str, SampleRows], s
     return rows if seen else 0
 
 
-def samples_in_outputs(call: SplitCall, way: Way, rows: int) -> dict[str, SampleRows]:
+def _joined(cut: _CutAlong) -> dict[str, _SampleRows]:
     """Where the samples lie in what the parts make."""
     return {
-        k: SampleRows(how.where.dim, how.where.times * rows)
-        for k, how in zip(call.node.outputs, way.joined, strict=True)
+        k: _SampleRows(how.where.dim, how.where.times * cut.rows)
+        for k, how in zip(cut.call.node.outputs, cut.way.joined, strict=True)
         if k and isinstance(how, Cat) and how.where.blocks == 1
     }
 
 
 def _made_for(
-    graph: Graph, cut: _CutAlong, lies: Mapping[str, SampleRows], whole: Collection[str]
+    graph: Graph, cut: _CutAlong, lies: Mapping[str, _SampleRows], whole: Collection[str]
 ) -> list[_CutAlong]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
     made of. What nobody can make so stays whole, and is cut where it is."""
@@ -193,14 +186,14 @@ def _made_for(
     return list(made.values())
 
 
-def _read(cut: _CutAlong) -> Iterator[tuple[str, SampleRows]]:
+def _read(cut: _CutAlong) -> Iterator[tuple[str, _SampleRows]]:
     """The variables that an operator's parts read pieces of, and where the samples lie in them."""
     for place, where in cut.way.cut.items():
         if k := _variable(cut.call, place):
-            yield k, SampleRows(where.dim, where.times * cut.rows)
+            yield k, _SampleRows(where.dim, where.times * cut.rows)
 
 
-def _rows_made(call: SplitCall, way: Way, k: str, wanted: SampleRows, samples: int) -> int:
+def _rows_made(call: SplitCall, way: Way, k: str, wanted: _SampleRows, samples: int) -> int:
     """Steps of the axis for a sample, where its parts make pieces of k for samples that lie so; else 0."""
     how = way.joined[call.node.outputs.index(k)]
     if not isinstance(how, Cat) or (how.where.dim, how.where.blocks) != (wanted.dim, 1) or way.in_one:
@@ -210,9 +203,9 @@ def _rows_made(call: SplitCall, way: Way, k: str, wanted: SampleRows, samples: i
     return 0 if rest or weights or way.size != rows * samples else rows
 
 
-def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> dict[str, SampleRows]:
+def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, _SampleRows]) -> dict[str, _SampleRows]:
     """Of an operator that stays whole: where they lay before, in what has as much there."""
-    made: dict[str, SampleRows] = {}
+    made: dict[str, _SampleRows] = {}
     for k in filter(None, call.node.outputs):
         shape = graph.variables[k].shape
         for name in call.node.inputs:

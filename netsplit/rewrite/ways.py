@@ -19,6 +19,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import Initializer, Node
 from netsplit.graph.operators import resolve
+from netsplit.rewrite.layouts import MemoryLayout
 
 __all__ = [
     "Arguments",
@@ -29,7 +30,6 @@ __all__ = [
     "PartialSum",
     "Place",
     "Rule",
-    "Shaped",
     "SplitCall",
     "Way",
     "Ways",
@@ -69,8 +69,8 @@ class PartialSum:
 class OperatorPart:
     """Where a part begins in each block of the axis, and how long it is, of how much.
 
-    `of` is the size for which the way was made, where there are fewer samples than then; `output` the shape of
-    the operator's first output as it is now.
+    `of` is the size for which the way was made, where there are fewer samples than then; `output` the shape
+    of what the operator makes now.
     """
 
     index: int
@@ -86,16 +86,9 @@ class OperatorPart:
         return self.size * self.blocks
 
     def sizes(self, made_for: tuple[int, ...], axis: int) -> list[int]:
-        """Of what the part makes along a dimension of the output, which had that shape when the way was made."""
+        """Of what the part makes, in parts along that dimension; of `made_for` when the way was made."""
         now = self.output or made_for
         return [*now[:axis], made_for[axis] // self.of * self.size, *now[axis + 1 :]]
-
-
-class Shaped(Protocol):
-    """What has the shape of a tensor: its `MemoryLayout`, or a `Variable`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 class Emit(Protocol):
@@ -170,7 +163,7 @@ class SplitCall:
     """A node with its arguments by the names of the schema, and the shapes of its tensors."""
 
     node: Node
-    layouts: Mapping[str, Shaped]
+    layouts: Mapping[str, MemoryLayout]
     initializers: Mapping[str, Initializer]
 
     @cached_property

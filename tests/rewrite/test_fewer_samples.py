@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
+import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from netsplit.errors import RewriteError
 from netsplit.graph import Graph
@@ -37,6 +40,33 @@ def test_data_parallelism_of_fewer_samples_than_parts(name: str) -> None:
             tail = applied(fewer(step, samples).graph(), rewrites, graph)
             assert_same_nodes(tail, graph)
             assert_same_step(fewer(step, samples), tail)
+
+
+class Filled(nn.Module):
+    """First states that are made of numbers, one with a tensor's dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.cell, self.outer = nn.Linear(6, 5), nn.LSTMCell(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, cell = x.new_ones(len(x), 5), torch.zeros(len(x), 5, dtype=x.dtype)
+        h, cell = self.cell(self.inner(x), (h, cell))
+        return cast(Tensor, self.outer(self.cell(torch.tanh(h), (h, cell))[0]))
+
+
+@pytest.mark.parametrize("made", ["zeros", "new_ones"])
+def test_what_is_made_of_a_number_is_cut_again_within_an_empty_part(made: str) -> None:
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randn(8, 6, generator=draw).double(), torch.randint(3, (8,), generator=draw)
+    step = Step(Filled, nn.CrossEntropyLoss(), x, y)
+    rewrites: tuple[Rewrite, ...] = along_samples(step.graph(), 2)
+    rewrites = (*rewrites, Split(f"{made}:1", 1, (3, 2)))
+    graph = applied(step.graph(), rewrites)
+    for samples in (1, 3):
+        tail = applied(fewer(step, samples).graph(), rewrites, graph)
+        assert_same_nodes(tail, graph)
+        assert_same_step(fewer(step, samples), tail)
 
 
 def drawn_rewrites(data: st.DataObject, graph: Graph) -> tuple[Rewrite, ...]:

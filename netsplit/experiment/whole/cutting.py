@@ -1,7 +1,5 @@
 """Which numbers of micro-batches train what the batch trains; others are left out before anything is decided.
 
-graphs at two sizes ── a mean over samples by what they say? ──► nothing is left out
-         │ it cannot be told
 the first rows of the batch ──loss, at once and cut──► add up? ── no ──► one micro-batch is left
                                                                          what was asked for is remarked on
 """
@@ -17,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.sample_means import mean_over_samples
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.cutting import NORMS, CutApart, CuttingError, loss_apart
+from netsplit.graph.checks.cutting import CutApart, CuttingError, loss_apart
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors
@@ -51,37 +48,15 @@ class RightCuts:
     accepted: bool = False  # that micro-batches are apart, as they were asked for
     _looked: bool = False
 
-    def right(self, graphs: Sequence[Graph], counts: Sequence[int]) -> list[int]:
+    def right(self, graph: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers of micro-batches those to look at.
 
         Args:
-            graphs: of the model at any sizes, one or more; they say in what modes it runs.
+            graph: of the model at any size, which says in what modes it runs.
 
         Raises:
             CuttingError: there is none.
         """
-        if max(counts) > 1 and self._is_mean(graphs):
-            self._looked = True
-            return list(counts)
-        return self._computed(graphs[0], counts)
-
-    def _is_mean(self, graphs: Sequence[Graph]) -> bool:
-        """Whether two graphs say so, and no target is of a class that does not count."""
-        norms = [
-            ".".join(filter(None, (prefix, path)))
-            for prefix, root in (("", self.model), ("loss", self.loss))
-            if isinstance(root, nn.Module)
-            for path, module in root.named_modules()
-            if isinstance(module, NORMS) and module.running_mean is not None
-        ]
-        ignored = mean_over_samples(graphs[0], graphs[1], norms) if len(graphs) > 1 else None
-        if ignored is None:
-            return False
-        given = self._samples(_generator()).tensors
-        return not any((given[k] == number).any() for k, classes in ignored.items() for number in classes)
-
-    def _computed(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """As `right`, by values."""
         if max(counts) > 1:
             log.info("computing the loss of a few samples, at once and cut: may batches be cut?")
         model, loss, batch = self._valued()
@@ -165,10 +140,13 @@ class RightCuts:
 
     def _valued(self) -> tuple[nn.Module, Loss | None, Batch]:
         """Model, loss and batch; on the meta device a small one's values, and a few samples, are drawn."""
-        generator = _generator()
-        model, loss, batch = self.model, self.loss, self._samples(generator)
+        model, loss, batch = self.model, self.loss, self.whole
         if has_values(model, loss, batch):
             return model, loss, batch
+        generator = torch.Generator().manual_seed(4)
+        if any(tensor.is_meta for tensor in batch.tensors):
+            few = batch.rows(0, 2 * FEW)
+            batch = replace(few, tensors=tuple(_sample(each, generator) for each in few.tensors))
         if sum(each.nbytes for each in named_tensors(model, loss).values()) <= DRAWN_BYTES:
             model, loss = copy.deepcopy((model, loss))
             for module in (model, loss):
@@ -176,19 +154,8 @@ class RightCuts:
                     _draw(module, generator)
         return model, loss, batch
 
-    def _samples(self, generator: torch.Generator) -> Batch:
-        """The batch; of one on the meta device a few samples that are drawn."""
-        if not any(tensor.is_meta for tensor in self.whole.tensors):
-            return self.whole
-        few = self.whole.rows(0, 2 * FEW)
-        return replace(few, tensors=tuple(_sample(each, generator) for each in few.tensors))
-
 
 _UNKNOWN = "whether the losses of micro-batches add up to that of their batch in"
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(4)
 
 
 def _sample(tensor: Tensor, generator: torch.Generator) -> Tensor:

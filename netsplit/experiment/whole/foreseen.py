@@ -145,7 +145,7 @@ class Foreseen:
         planner = self.planner(order)
         microbatches = planner.schedule.microbatches
         cutting = RightCuts(self.model, self.loss, self.batch, named=True)
-        cutting.right([planner.graph], [microbatches])
+        cutting.right(planner.graph, [microbatches])
         problem = replace(planner.problem(seed), improved=improved)
         return plan_under(problem, method, self.batch.samples, cutting.told(microbatches))
 

@@ -29,7 +29,6 @@ __all__ = ["Sizes", "between"]
 log = logging.getLogger(__name__)
 
 CAPTURED = 3  # sizes at least, before others are taken to be on their line
-ENOUGH = 2  # of them, to say what depends on the number of samples
 TINY_S = 1e-12  # no step takes less
 USUAL = 4  # micro-batches, whose size is measured whole
 
@@ -48,8 +47,7 @@ class Sizes:
         planner: a graph, its costs and a number of micro-batches to a planner.
         predicted: costs are predicted for every size instead of measured for two.
         in_turn: graphs and their micro-batches, all sizes, to seconds of each on each kind of device.
-        right: graphs, one or two, and numbers of micro-batches to those of them that train what the batch
-            trains.
+        right: a graph and numbers of micro-batches to those of them that train what the batch trains.
     """
 
     whole: Batch
@@ -60,7 +58,7 @@ class Sizes:
     planner: Callable[[Graph, Costs, int], Planner]
     predicted: bool
     in_turn: Callable[[Sequence[SizedStep]], SizeSeconds] = lambda steps: {}
-    right: Callable[[Sequence[Graph], Sequence[int]], Sequence[int]] = lambda graphs, counts: counts
+    right: Callable[[Graph, Sequence[int]], Sequence[int]] = lambda graph, counts: counts
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
     took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
@@ -94,14 +92,14 @@ class Sizes:
                     raise refused from None
                 log.info("no plan with %d micro-batches: %s", m, error)
                 continue
+            if not looked:
+                self.counts, looked = self.right(graph, self.counts), True
+                if m not in self.counts:
+                    continue
             if self.graphs and not _alike(graph, next(iter(self.graphs.values()))):
                 log.info("no plan with %d micro-batches: the model has other operators for so few samples", m)
                 continue
             self.graphs[sizes[m]] = graph
-            if len(self.graphs) == ENOUGH and not looked:
-                looked = self._look(sizes)
-        if not looked:
-            self._look(sizes)
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
         if not self.predicted:
             first, least = next(iter(self.graphs)), min(self.graphs)
@@ -115,13 +113,6 @@ class Sizes:
         self.seed = seed
         for m in self.counts:
             self.problem(m)
-
-    def _look(self, sizes: Mapping[int, int]) -> bool:
-        """Leave out what is not `right`, and its graphs."""
-        self.counts = self.right(list(self.graphs.values()), self.counts)
-        left = {sizes[m] for m in self.counts}
-        self.graphs = {samples: graph for samples, graph in self.graphs.items() if samples in left}
-        return True
 
     def problem(self, m: int) -> Problem:
         """With one of `counts`, or of `derivable`; another object once more is known of parts."""

@@ -32,7 +32,7 @@ from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["NORMS", "CutApart", "CuttingError", "check_cutting", "loss_apart"]
+__all__ = ["CutApart", "CuttingError", "check_cutting", "loss_apart"]
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ _MOST_BYTES = 2**31  # of activations of a batch that is looked at whole
 _APART, _APART_COARSE, _APART_FINE = 1e-3, 3e-2, 1e-7  # relative; of losses in few digits, and in many
 _DRAWS = 4  # of the same samples: by how much a loss that draws varies
 _BY_CHANCE = 0.15  # relative: what a loss that draws may vary by and still be told to be a sum
-NORMS = nn.modules.batchnorm._BatchNorm
-_QUIET = (NORMS, nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
+_NORMS = nn.modules.batchnorm._BatchNorm
+_QUIET = (_NORMS, nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
 
 Run = Callable[[Batch], float]
 
@@ -271,7 +271,7 @@ def _norms_at(graph: Graph, node: Node) -> Iterator[str]:
     call = graph.calls.get(node.op)
     if isinstance(call, ModuleCall):
         for name, module in call.module.named_modules():
-            if isinstance(module, NORMS) and module.training:
+            if isinstance(module, _NORMS) and module.training:
                 yield f"{node.module}.{name}".strip(".")
     elif over_the_batch(node):
         yield node.module or node.name

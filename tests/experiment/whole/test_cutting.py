@@ -201,7 +201,7 @@ def test_of_drawn_samples_few_are_computed_and_all_that_is_apart_is_seen(
     monkeypatch.setattr(cutting_of_plans, "loss_apart", noted)
     cutting = RightCuts(model, loss, batch, named=False)
     means = isinstance(loss, nn.Module)
-    assert cutting.right([graph], [1, 4, 8]) == ([1, 4, 8] if means else [1])
+    assert cutting.right(graph, [1, 4, 8]) == ([1, 4, 8] if means else [1])
     assert sizes == ([1] if means else [1, 2])
     assert bool(cutting.remarks) != means
 
@@ -219,7 +219,7 @@ def test_a_loss_that_is_no_number_on_the_smallest_micro_batches_is_looked_at_on_
     assert any(f"{SAMPLES} micro-batches are left out" in note for note in whole.notes)
     cutting = RightCuts(net(), spread, Batch.of(X, Y), named=False)
     graph = capture(net(), spread, (X, Y))
-    assert cutting.right([graph], [1, 2, SAMPLES]) == [1]
+    assert cutting.right(graph, [1, 2, SAMPLES]) == [1]
     assert any("is no mean" in remark for remark in cutting.remarks)
 
 
@@ -236,7 +236,7 @@ def test_a_model_too_large_to_draw_is_said_not_to_have_been_looked_at(
     model, batch = net("meta"), Batch.of(X.to("meta"), Y.to("meta"))
     graph = capture(model, nn.CrossEntropyLoss(), batch)
     cutting = RightCuts(model, nn.CrossEntropyLoss(), batch, named=False)
-    assert cutting.right([graph], [1, 4]) == [1, 4]
+    assert cutting.right(graph, [1, 4]) == [1, 4]
     assert cutting.told(1) == ()
     assert "was not looked at" in cutting.told(4)[0]
 
