@@ -163,7 +163,7 @@ class DeviceCosts:
     transients: Mapping[str, NodeBytes] = field(default_factory=dict)
     """Of the nodes that have any."""
     parts: Mapping[str, PartCosts] = field(default_factory=dict, repr=False)
-    """Of operators that rewrites make, by what they do (`rewrite.seconds.operator_key`); of others that they
+    """Of operators that rewrites make, by what they do (`operator_keys.operator_key`); of others that they
     make, seconds are estimated."""
     host_s_per_byte: float = HOST_S_PER_BYTE
     """Between the device's memory and its host's, either way; only what is offloaded goes there."""

@@ -9,19 +9,18 @@ gradients.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
-from typing import Any
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
-from netsplit.graph.ir import INITIALIZER, Graph, Node, Variable, once_of
+from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
+from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.profile.predict import Works, work_seconds, works_of
 from netsplit.profile.roofline.flops import Pass, Work, node_work
 
-__all__ = ["new_nodes", "operator_key", "rewritten_costs", "unmeasured"]
+__all__ = ["rewritten_costs"]
 
 _MOST_PASSES = 3.0
 """Over a parameter's bytes, of adding a gradient to one that is there: two are read, one is written."""
@@ -38,57 +37,6 @@ def rewritten_costs(costs: Costs, before: Graph, after: Graph) -> Costs:
             for kind, each in costs.devices.items()
         },
     )
-
-
-def new_nodes(before: Graph, after: Graph) -> dict[str, Node | None]:
-    """Of a rewritten graph those nodes that were not there before, and of which node each is a part; None: it
-    moves tensors for others."""
-    new = {}
-    for node in after:
-        origin = _origin(before, node)
-        if origin is None or not (origin is node or (origin.name, origin.op) == (node.name, node.op)):
-            new[node.name] = origin
-    return new
-
-
-def operator_key(graph: Graph, node: Node) -> str:
-    """What a node's costs depend on: its operator and arguments, shapes and dtypes of what it reads, and of
-    what that is a view of; the gradients that it computes. Two nodes with the same do the same work."""
-    requires_backward = graph.requires_backward
-
-    def said(template: Any) -> Any:
-        if isinstance(template, list | tuple):
-            return [said(each) for each in template]
-        if not isinstance(template, dict):
-            return template
-        if len(template) == 1 and "var" in template:
-            own = graph.variables[template["var"]]
-            return {"var": [own.dtype, own.shape, own.requires_grad, _viewed(graph, own)]}
-        if len(template) == 1 and "init" in template:
-            init = graph.initializers[template["init"]]
-            return {"init": [init.dtype, init.shape, init.requires_grad]}
-        return {key: said(each) for key, each in template.items()}
-
-    mode = [graph.autocast, node.autocast, node.no_grad, node.default_dtype]
-    back = [k in requires_backward for k in node.outputs]
-    return json.dumps([node.op, said(node.args), said(dict(node.kwargs)), mode, back], default=str)
-
-
-def unmeasured(costs: DeviceCosts, before: Graph, after: Graph) -> dict[str, str]:
-    """Of a rewritten graph those new nodes whose seconds are estimated, with their `operator_key`."""
-    if costs.rates is not None:
-        return {}
-    keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}
-    return {name: key for name, key in keys.items() if key not in costs.parts}
-
-
-def _viewed(graph: Graph, variable: Variable) -> tuple[int, ...] | None:
-    """The shape of the tensor in whose memory a variable lies; None: it has its own."""
-    root = variable.alias_of
-    if root is None:
-        return None
-    known = graph.initializers if root.startswith(INITIALIZER) else graph.variables
-    return known[root.removeprefix(INITIALIZER)].shape
 
 
 def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
@@ -143,18 +91,6 @@ def _estimated(
         weight_s = part * own.weight_s if name in deferrable else 0.0
         seconds[name] = NodeSeconds(part * own.forward_s, part * own.backward_s, weight_s)
     return seconds
-
-
-def _origin(before: Graph, node: Node) -> Node | None:
-    """The node of the graph before that this one is, or is a part of; None: it moves tensors for others."""
-    name = node.name
-    while name:
-        own = before.nodes.get(name)
-        if own is not None:
-            same = own.op == node.op or "reshape" in node.op
-            return own if same else None
-        name = name.rpartition(":")[0]
-    return None
 
 
 def _fraction(part: Pass, whole: Pass) -> float:

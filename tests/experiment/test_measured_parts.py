@@ -21,11 +21,11 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.measure.parts import graph_of_nodes, profile_parts
 from netsplit.profile.measured import ProfileCache
+from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied, rewritten_costs
 from netsplit.rewrite import seconds as estimates
 from netsplit.rewrite.draft import MOVES
-from netsplit.rewrite.seconds import new_nodes, operator_key
 from tests.builders import costs_of
 from tests.nets import SGD
 from tests.workers import Pools, lent_session, set_costs

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from netsplit.graph.ir import Graph
 from netsplit.partition import Problem
 from netsplit.profile.costs import Costs, PartCosts
+from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.rewrite import rewritten_costs
 from netsplit.rewrite.records import Rewrite
-from netsplit.rewrite.seconds import new_nodes, operator_key
 
 __all__ = ["SlowParts"]
 

@@ -27,8 +27,8 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines.search import SLIGHT
 from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.operator_keys import operator_key, unmeasured
 from netsplit.rewrite.records import Rewrite, Split, proportioned
-from netsplit.rewrite.seconds import operator_key, unmeasured
 
 __all__ = ["Explored", "Explorer", "PromisingCut", "cuts_of_longest"]
 

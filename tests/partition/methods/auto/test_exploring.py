@@ -20,9 +20,9 @@ from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_lon
 from netsplit.partition.methods.auto.in_parts import best_in_parts, structures
 from netsplit.planning.decide import decide
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
+from netsplit.profile.operator_keys import unmeasured
 from netsplit.program import GPipe, Schedule
 from netsplit.rewrite import Rewrite, Split, seconds
-from netsplit.rewrite.seconds import unmeasured
 from tests.partition.meters import SlowParts
 from tests.partition.methods.auto.test_in_parts import problem_of
 
