@@ -1,4 +1,4 @@
-"""Operators of a rewritten graph: which are new, which are alike, and of which nobody has measured the like."""
+"""Operators of a rewritten graph: which are new, which are alike, of which none like it was measured."""
 
 from __future__ import annotations
 
