@@ -118,16 +118,17 @@ def _loads(pipeline: Pipeline, times: TaskTimes, whole: bool) -> dict[str, float
 
 
 def least_makespan(pipeline: Pipeline, microbatches: int, times: TaskTimes) -> float:
-    """No order is done before: every device computes all that is its own, after what comes before it.
-
-    Of replicas, it counts the micro-batches that each has at least.
+    """No order is done before: every device without replicas beside it computes all that is its own, after
+    the shortest way to it through any of those that compute what comes before.
     """
-    homes = [devices[0] for devices in pipeline.devices]
     heads = [0.0] * len(pipeline)
     for s in range(len(pipeline)):
         for u in pipeline.feeders[s]:
-            way = times.moving.get((u, s, homes[u], homes[s]), 0.0)
-            heads[s] = max(heads[s], heads[u] + times.computing["forward", u, homes[u]] + way)
+            ways = (
+                times.computing["forward", u, there] + times.moving.get((u, s, there, here), 0.0)
+                for there, here in product(pipeline.devices[u], pipeline.devices[s])
+            )
+            heads[s] = max(heads[s], heads[u] + min(ways))
     loads = _loads(pipeline, times, whole=False)
     least = 0.0
     for name in pipeline.names:
