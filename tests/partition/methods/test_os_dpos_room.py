@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
+import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
