@@ -141,7 +141,7 @@ class OsDpos(Partitioner):
         }
         return Choice(
             made.device_of(),
-            order_key(made, self.order),
+            answer.order_key(self.order),
             objective_s=answer.finish_s,
             notes=notes,
             rewrites=answer.rewrites,
@@ -156,6 +156,7 @@ class Sequenced:
     problem: Problem
     tasks: StepTasks
     made: PartialSchedule
+    as_it_stands: bool = False  # in the graph's own order, not as it was timed
 
     @classmethod
     def of(cls, given: Problem, problem: Problem) -> Sequenced:
@@ -206,9 +207,15 @@ class Sequenced:
         if made is not None:
             yield made
 
+    def order_key(self, order: Order) -> Mapping[str, float]:
+        """Node -> by what it is ordered."""
+        if self.as_it_stands and order == "priority":
+            return {name: float(place) for name, place in self.problem.graph.position.items()}
+        return order_key(self.made, order)
+
     def placement(self) -> Placement:
         """As it would be answered."""
-        priority = topological_priority(self.problem.graph, self.made.start_of())
+        priority = topological_priority(self.problem.graph, self.order_key("priority"))
         report = SolverReport("heuristic", 0.0)
         return Placement(
             OsDpos.name, self.made.device_of(), priority, report, rewrites=self.problem.graph.rewrites
@@ -326,7 +333,9 @@ def _replicas(problem: Problem, deadline: float) -> Sequenced | None:
         rewrites = rewrite.replicate(graph, len(devices))
         if rewrites:
             made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
-            return Sequenced.side_by_side(problem, _rewritten(problem, made))
+            replicas = Sequenced.side_by_side(problem, _rewritten(problem, made))
+            plain = replace(replicas, as_it_stands=True)  # which may hold less at once
+            return plain if problem.evaluate and not replicas.fits and plain.fits else replicas
     return None
 
 
