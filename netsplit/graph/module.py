@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from netsplit.errors import NetSplitError
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, lowered
-from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node
-from netsplit.graph.operators import in_its_mode, operator_of, resolve
+from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
+from netsplit.graph.operators import in_its_mode, operator_of, resolve, written_storages
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.template import decoded
@@ -258,6 +258,8 @@ def _emit(
         target = CALLS[node.kind]
         kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
     target = in_its_mode(node, target, device or "cpu")
+    if node.op in _COPY_BY_LAYOUT and node.outputs[0] in _written_apart(graph):
+        target = _named(partial(_copied, target), f"{node.kind}_copied")
     if node_draws(node):
         target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
     call = fx_graph.call_function(target, tuple(args), kwargs)
@@ -270,6 +272,32 @@ def _emit(
         if name:
             known["var", name] = fx_graph.call_function(operator.getitem, (call, i))
             known["var", name].meta[VARIABLE] = name
+
+
+_COPY_BY_LAYOUT = frozenset(
+    ("aten.contiguous.default", "aten.reshape.default", "aten.reshape_as.default", "aten.flatten.using_ints")
+)
+"""Operators that answer the memory they are given where that is laid out so already, else a copy."""
+
+
+@once_of
+def _written_apart(graph: Graph) -> frozenset[str]:
+    """What has memory of its own that is written."""
+    nodes = (node for node in graph if node.op != TRANSFER)
+    return frozenset(root for node in nodes for root in written_storages(graph, node))
+
+
+def _copied(
+    operator: Callable[..., Any],
+    source: torch.Tensor,
+    *args: Any,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    **kwargs: Any,
+) -> Any:
+    """As where the model was captured, a copy: what came from another device may be laid out otherwise."""
+    if memory_format != torch.contiguous_format:
+        kwargs["memory_format"] = memory_format
+    return operator(source.clone(memory_format=memory_format), *args, **kwargs)
 
 
 def _returns_one_tensor(node: Node) -> bool:
