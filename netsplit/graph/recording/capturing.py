@@ -37,7 +37,7 @@ from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_parameters, refuse_sharing
 from netsplit.graph.recording.traps import said_to_compile, trapped
-from netsplit.graph.recording.whole import ModuleCall, skeleton_of
+from netsplit.graph.recording.whole import ModuleCall, Strides, skeleton_of
 from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["RecordedStep", "graph_of_step"]
@@ -246,8 +246,9 @@ class _Kept:
         with recorder.quiet():
             skeleton = _copied(module)
             results = [_like(recorder, kind) for kind in seen.kinds]
+            strides = tuple(map(Strides.of, tensors))
         held = [recorder.ours(tensor) for tensor in own.values()]
-        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
+        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes, strides)
         recorder.call(payload, [*held, *given], results, [])
         if seen.seeded.leaves or again.seeded.leaves:
             recorder.generator.left_set()

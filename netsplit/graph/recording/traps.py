@@ -32,7 +32,7 @@ from netsplit.graph.recording.own_seeds import SETTERS_OF_DEVICES, process_seed_
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.tensor_methods import TensorMethods, asked_by
-from netsplit.graph.recording.whole import FunctionCall
+from netsplit.graph.recording.whole import FunctionCall, Strides
 from netsplit.graph.surroundings.reach import within
 
 __all__ = ["Whole", "said_to_compile", "trapped"]
@@ -240,8 +240,9 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         results, tree, _ = flatten(result)
         with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
             reached = _reached(tensors, results)
+            strides = tuple(map(Strides.of, tensors))
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
-        call = FunctionCall(function, structure, writes)
+        call = FunctionCall(function, structure, writes, strides)
         recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in reached)
         return tree.build(results)
 

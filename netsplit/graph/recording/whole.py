@@ -5,13 +5,15 @@
     GradientHook    a hook on a tensor's gradient: the identity, whose backward calls it
 
 Each takes tensors and returns a tuple of tensors. `writes` are the positions of the tensors it writes in
-place; `random` says that it may draw.
+place; `random` says that it may draw. What Python does may go by how a tensor lies in memory (`contiguous`
+is no copy of what is contiguous), so what came otherwise, as from another device, is laid out as it was.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,9 +23,61 @@ from netsplit.errors import CaptureError
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.stand_ins import named_tensors
 
-__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "skeleton_of"]
+__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "Strides", "skeleton_of"]
 
 Path = tuple[nn.Module, str]
+
+
+@dataclass(frozen=True)
+class Strides:
+    """How a tensor lies in memory, whatever its sizes.
+
+    Args:
+        order: dimensions by falling stride, without those that are `repeated` (of stride 0).
+        apart: of each of these, whether its steps are farther apart than what lies within one takes.
+    """
+
+    contiguous: bool
+    order: tuple[int, ...]
+    repeated: tuple[int, ...]
+    apart: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Strides:
+        sizes, steps = tensor.shape, tensor.stride()
+        repeated = tuple(d for d, size in enumerate(sizes) if size > 1 and not steps[d])
+        order = sorted((d for d in range(len(sizes)) if d not in repeated), key=lambda d: -steps[d])
+        apart, within = [], 1
+        for d in reversed(order):
+            apart.append(sizes[d] > 1 and steps[d] != within)
+            if sizes[d] > 1:
+                within = steps[d] * sizes[d]
+        return cls(tensor.is_contiguous(), tuple(order), repeated, tuple(reversed(apart)))
+
+    def laid_out(self, tensor: Tensor) -> Tensor:
+        """The tensor where it lies so, else a copy that does."""
+        if (self.contiguous and tensor.is_contiguous()) or Strides.of(tensor) == self:
+            return tensor
+        dims = (*self.repeated, *self.order)
+        moved = tensor.permute(dims)
+        for d in range(len(self.repeated)):
+            moved = moved.narrow(d, 0, 1)
+        more = (*(False for _ in self.repeated), *(False, *self.apart)[: len(self.order)])
+        room = [size + one for size, one in zip(moved.shape, more, strict=True)]
+        made = moved.new_empty((*room, 1 + any(self.apart[-1:]))).select(-1, 0)
+        for d, size in enumerate(moved.shape):
+            made = made.narrow(d, 0, size)
+        made.copy_(moved)
+        return made.permute([dims.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
+
+
+def _as_before(tensors: Sequence[Tensor], strides: Sequence[Strides], writes: Sequence[int]) -> list[Tensor]:
+    if not strides:
+        return list(tensors)
+    return [
+        tensor if i in writes else own.laid_out(tensor)
+        for i, (tensor, own) in enumerate(zip(tensors, strides, strict=True))
+    ]
 
 
 class FunctionCall:
@@ -32,15 +86,20 @@ class FunctionCall:
     random = True
 
     def __init__(
-        self, function: type[torch.autograd.Function], structure: Tree, writes: tuple[int, ...] = ()
+        self,
+        function: type[torch.autograd.Function],
+        structure: Tree,
+        writes: tuple[int, ...] = (),
+        strides: tuple[Strides, ...] = (),
     ) -> None:
         self.function = function
         self.structure = structure
         self.writes = writes
+        self.strides = strides
         self.__name__ = function.__name__
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        args, kwargs = self.structure.build(tensors)
+        args, kwargs = self.structure.build(_as_before(tensors, self.strides, self.writes))
         result = self.function.apply(*args, **kwargs)
         return tuple(flatten(result)[0])
 
@@ -82,6 +141,7 @@ class ModuleCall:
         names: of its parameters and buffers, each tensor under all names that it has there; the first tensors
             of a call.
         structure: of `(args, kwargs)`, whose tensors come after those.
+        strides: of these tensors.
     """
 
     random = True
@@ -92,11 +152,13 @@ class ModuleCall:
         names: Sequence[tuple[str, ...]],
         structure: Tree,
         writes: tuple[int, ...] = (),
+        strides: tuple[Strides, ...] = (),
     ) -> None:
         self.module = module
         self.names = tuple(names)
         self.structure = structure
         self.writes = writes
+        self.strides = strides
         known = named_tensors(module)
         # Kept here as well: torch's copies of a parameter are without them.
         self.attributes = tuple(dict(vars(known[each[0]])) for each in self.names)
@@ -109,7 +171,7 @@ class ModuleCall:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         own, given = tensors[: len(self.names)], tensors[len(self.names) :]
-        args, kwargs = self.structure.build(given)
+        args, kwargs = self.structure.build(_as_before(given, self.strides, ()))
         for tensor, attributes in zip(own, self.attributes, strict=True):
             vars(tensor).update(attributes)
         self._hold(own)

@@ -10,10 +10,13 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -24,7 +27,7 @@ from netsplit.graph.batches.tree import flatten
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import CALL, HOOK
 from netsplit.graph.random_draws import DrawKey
-from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCall, skeleton_of
+from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCall, Strides, skeleton_of
 from netsplit.program import GPipe
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
@@ -310,3 +313,34 @@ def test_calls_of_python_are_named_by_what_they_call_each_once() -> None:
     assert list(graph.calls) == [f"{CALL}.{name}" for name in ("Straight", "Straight_1", "Experts")]
     modules = [node.module for node in graph if node.op.startswith(CALL)]
     assert modules == ["0", "2", "4.mixture"]
+
+
+@st.composite
+def lying(draw: st.DrawFn) -> Tensor:
+    """Turned, cut, repeated, and with steps in between."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=0, max_size=4))
+    tensor = torch.arange(float(prod(shape))).view(shape)
+    if not shape:
+        return tensor
+    tensor = tensor.permute(draw(st.permutations(range(len(shape)))))
+    for d in range(len(shape)):
+        kind = draw(st.sampled_from(["as it is", "cut", "steps", "repeated"]))
+        if kind == "cut":
+            tensor = tensor.narrow(d, 0, max(1, tensor.size(d) - 1))
+        elif kind == "steps":
+            tensor = tensor[(slice(None),) * d + (slice(None, None, 2),)]
+        elif kind == "repeated":
+            tensor = tensor.narrow(d, 0, 1).expand(*tensor.shape[:d], 3, *tensor.shape[d + 1 :])
+    return tensor
+
+
+@settings(deadline=None)
+@given(tensor=lying())
+def test_what_is_laid_out_again_lies_as_before(tensor: Tensor) -> None:
+    strides = Strides.of(tensor)
+    assert strides.laid_out(tensor) is tensor
+    again = strides.laid_out(tensor.clone(memory_format=torch.contiguous_format))
+    assert torch.equal(again, tensor)
+    assert Strides.of(again).apart == strides.apart
+    assert again.is_contiguous() == tensor.is_contiguous()
+    assert (again.contiguous().data_ptr() == again.data_ptr()) == tensor.is_contiguous()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph import capture, initial_values
+from netsplit.graph.ir import CALL
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
@@ -82,6 +83,41 @@ def test_a_copy_is_made_of_what_comes_laid_out_as_the_copy_would_be(
     names = list(graph.nodes)
     behind = names[names.index("transpose") + 1 :]
     device_of = dict.fromkeys(names, "cpu:0") | dict.fromkeys(behind, "cpu:1")
+    program = compiled(graph, device_of, 2, GPipe(4))
+    wanted = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
+    assert_same(local(program, case, batches_of(case)), wanted)
+    assert_same(on_workers(program, case, batches_of(case), pools(2)), wanted)
+
+
+class _Piece(nn.Module):
+    """Python that stays whole, as it goes by a value; it copies by the layout and writes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum().item() > 1e9:
+            return x
+        copy = x.contiguous()
+        copy.mul_(0.5)
+        return x + 3 * copy
+
+
+class _InOnePiece(nn.Module):
+    def __init__(self, cut: bool) -> None:
+        super().__init__()
+        self.cut, self.inward, self.piece, self.head = cut, nn.Linear(6, 12), _Piece(), nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inward(x).view(len(x), 3, 4)
+        x = torch.cat([x, x], 1)[:, 1:4] if self.cut else x.transpose(1, 2)
+        return self.head(self.piece(x).flatten(1))
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["turned", "cut"])
+def test_python_that_stays_whole_is_given_what_lies_as_it_did(cut: bool, pools: Pools) -> None:
+    case = Case("piece", partial(_InOnePiece, cut), SUMS.inputs, SUMS.targets)
+    graph = capture(case.fresh(), case.loss, case.another(0, 2))
+    piece = next(name for name, node in graph.nodes.items() if node.op.startswith(CALL))
+    names = list(graph.nodes)
+    device_of = dict.fromkeys(names, "cpu:0") | dict.fromkeys(names[names.index(piece) :], "cpu:1")
     program = compiled(graph, device_of, 2, GPipe(4))
     wanted = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
     assert_same(local(program, case, batches_of(case)), wanted)
