@@ -37,6 +37,8 @@ class Writing(nn.Module):
         elif self.into == "part":
             y = self.second(y)
             y[:, : PLACES // 2].mul_(2.0)
+        elif self.into == "rest of each":
+            y[..., 3:] = x.tanh()[..., 3:]
         elif self.into == "whole":
             y = self.first(x.flatten(0, 1)).relu_().unflatten(0, (-1, PLACES))
         elif self.into == "silu":
@@ -48,7 +50,7 @@ class Writing(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "into", ["nothing", "projection", "no bias", "silu", "view", "turned", "part", "whole"]
+    "into", ["nothing", "projection", "no bias", "silu", "view", "turned", "part", "rest of each", "whole"]
 )
 def test_writes_into_views_take_what_is_predicted(into: str) -> None:
     torch.manual_seed(0)

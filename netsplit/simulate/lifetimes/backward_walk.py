@@ -77,6 +77,9 @@ class BackwardWalk:
     again: set[str] = field(
         default_factory=set
     )  # checkpoints of the model's own whose forward was made again
+    read_written: set[str] = field(
+        default_factory=set
+    )  # views that are read after a write into a part of them
     order: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of gradients whose layout is known: dimensions by their strides, the largest first."""
 
@@ -156,21 +159,26 @@ class BackwardWalk:
         self._drop_saved(node)
         for k in wanted:
             self._add(k, *made[k])
+        self.read_written.update(self.shape.bases.intersection(wanted))
         self._leave(node, wanted)
 
     def _written(self, node: Node, base: str, arrived: list[tuple[_Gradient, bool]]) -> None:
         """A write into a view (CopySlices): the gradient of all the memory is copied, and that of the part
         that was written once more, for the operator's backward to be written over.
 
-        What is read later through the view comes to the whole memory first, in zeros.
+        What is read later through the view comes to the whole memory first, in zeros; so does what is read
+        of the whole where that is itself a view.
         """
         nbytes = self.shape.graph.variables[base].nbytes
+        if base in self.held and base in self.read_written:
+            arrived = [*arrived, self.held.pop(base)]
         if arrived:
             spread = self._new(nbytes)
             self._see()
             for gradient, _ in arrived:
                 self._drop(gradient)
             self._add(base, spread, True)
+        self.read_written.discard(base)
         come, _ = self.held.pop(base)
         self._fetch(node)
         whole, part = self._new(nbytes), self._new(self.shape.graph.variables[node.inputs[0]].nbytes)

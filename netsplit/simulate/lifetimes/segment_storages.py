@@ -67,7 +67,9 @@ class SegmentStorages:
             if node.name in deferred and (parameters := _put_off(graph, node, segment.nodes))
         }
         self.carrying = {k for node in self.nodes for k in node.inputs if graph.variables[k].requires_grad}
-        self.carrying |= {base for node in self.nodes if (base := self.written_base(node)) is not None}
+        written = {base for node in self.nodes if (base := self.written_base(node)) is not None}
+        self.carrying |= written
+        self.bases = frozenset(base for base in written if self._is_view(base))
         self.made_in_checkpoints = self._made_in_checkpoints()
 
     def transient(self, node: str) -> NodeBytes:
