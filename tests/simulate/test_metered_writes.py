@@ -38,7 +38,9 @@ class Writing(nn.Module):
             y = self.second(y)
             y[:, : PLACES // 2].mul_(2.0)
         elif self.into == "rest of each":
-            y[..., 3:] = x.tanh()[..., 3:]
+            z = self.second(y)
+            z[..., 3:] = y.tanh()[..., 3:]
+            y = y + z
         elif self.into == "whole":
             y = self.first(x.flatten(0, 1)).relu_().unflatten(0, (-1, PLACES))
         elif self.into == "silu":
