@@ -41,6 +41,11 @@ class Writing(nn.Module):
             z = self.second(y)
             z[..., 3:] = y.tanh()[..., 3:]
             y = y + z
+        elif self.into == "new zeros":
+            z = y.new_zeros(y.shape)
+            z[..., ::2] = self.second(y)[..., ::2]
+            z[..., 1::2] = y[..., 1::2].sigmoid()
+            y = y + z
         elif self.into == "whole":
             y = self.first(x.flatten(0, 1)).relu_().unflatten(0, (-1, PLACES))
         elif self.into == "silu":
@@ -52,7 +57,19 @@ class Writing(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "into", ["nothing", "projection", "no bias", "silu", "view", "turned", "part", "rest of each", "whole"]
+    "into",
+    [
+        "nothing",
+        "projection",
+        "no bias",
+        "silu",
+        "view",
+        "turned",
+        "part",
+        "rest of each",
+        "new zeros",
+        "whole",
+    ],
 )
 def test_writes_into_views_take_what_is_predicted(into: str) -> None:
     torch.manual_seed(0)

@@ -183,15 +183,19 @@ class BackwardWalk:
         self._fetch(node)
         whole, part = self._new(nbytes), self._new(self.shape.graph.variables[node.inputs[0]].nbytes)
         others = {k: self._made(node, k, [(part, True)]) for k in self._wanted(node) if k != base}
-        own, _ = self._made(node, node.inputs[0], [(part, True)])
+        before = self.shape.wants_what_was_before(node, base)
+        own = [self._made(node, node.inputs[0], [(part, True)])[0]] if before else []
         self._train(node)
-        for gradient in (come, part, own):
+        for gradient in (come, part, *own):
             self._drop(gradient)
         self._drop_saved(node)
-        self._add(base, whole, True)
+        if before:
+            self._add(base, whole, True)
+        else:
+            self._drop(whole)
         for k, made in others.items():
             self._add(k, *made)
-        self._leave(node, [base, *others])
+        self._leave(node, [base, *others] if before else [*others])
 
     def _leave(self, node: Node, wanted: Sequence[str]) -> None:
         """After all sums: what no other shares any more need not be copied."""

@@ -13,6 +13,7 @@ from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
+from netsplit.simulate.lifetimes.handing_on import NO_GRADIENT
 
 __all__ = ["SegmentStorages", "operand_of_weight"]
 
@@ -67,9 +68,12 @@ class SegmentStorages:
             if node.name in deferred and (parameters := _put_off(graph, node, segment.nodes))
         }
         self.carrying = {k for node in self.nodes for k in node.inputs if graph.variables[k].requires_grad}
-        written = {base for node in self.nodes if (base := self.written_base(node)) is not None}
-        self.carrying |= written
-        self.bases = frozenset(base for base in written if self._is_view(base))
+        self.first_writes: dict[str, str] = {}  # base of a view that is written -> what writes first
+        for node in self.nodes:
+            if (base := self.written_base(node)) is not None:
+                self.first_writes.setdefault(base, node.name)
+        self.carrying |= self.first_writes.keys()
+        self.bases = frozenset(base for base in self.first_writes if self._is_view(base))
         self.made_in_checkpoints = self._made_in_checkpoints()
 
     def transient(self, node: str) -> NodeBytes:
@@ -90,6 +94,16 @@ class SegmentStorages:
             return None
         root = storage_of(self.graph, read)
         return read if root in variables and storage_of(self.graph, made) == root else None
+
+    def wants_what_was_before(self, node: Node, base: str) -> bool:
+        """Whether there is a gradient of what a write into a view finds in its memory: of new zeros not."""
+        producer = self.graph.variables[base].producer
+        if self.first_writes[base] != node.name or producer is None:
+            return True
+        made = self.graph.nodes[producer]
+        return made.kind not in NO_GRADIENT and bool(
+            self._trainable(made) or any(self.graph.variables[k].requires_grad for k in made.inputs)
+        )
 
     def _made_in_checkpoints(self) -> dict[str, dict[str, str]]:
         """Of the model's own checkpoints: what is made again for their backward, and its first reader, after
