@@ -18,6 +18,7 @@ from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
 from netsplit.graph.recording.relaid import copied_views
 from netsplit.partition.exchange import Exchange
+from netsplit.rewrite.layouts import share_runs
 
 __all__ = ["exchanges_that_hold", "insert_transfers", "readers_elsewhere"]
 
@@ -123,7 +124,9 @@ def _with_transfers(
         nodes[node.name] = _rename_inputs(node, names)
         if names and (copied := copied_views(graph, node.name)):
             variables |= _with_copies(graph, node, copied)
-    return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables)), placed
+    moved = replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables))
+    share_runs(moved, graph)
+    return moved, placed
 
 
 def _with_copies(graph: Graph, node: Node, copied: Collection[str]) -> dict[str, Variable]:

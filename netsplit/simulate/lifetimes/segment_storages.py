@@ -13,6 +13,7 @@ from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
+from netsplit.rewrite.layouts import made_as_views
 from netsplit.simulate.lifetimes.handing_on import NO_GRADIENT
 
 __all__ = ["SegmentStorages", "operand_of_weight"]
@@ -81,8 +82,7 @@ class SegmentStorages:
 
     def written_base(self, node: Node) -> str | None:
         """The variable whose memory a write into a view of it changes: its gradient is copied where a part is
-        changed (autograd's CopySlices). `linear` answers a view, too, where it has a bias and more than two
-        dimensions."""
+        changed (autograd's CopySlices)."""
         read = self.overwritten(node)
         return storage_of(self.graph, read) if read is not None and self._is_view(read) else None
 
@@ -124,8 +124,7 @@ class SegmentStorages:
         node = self.graph.nodes[producer]
         if node.kind.endswith("_"):  # it answers what it wrote into
             return bool(node.inputs) and self._is_view(node.inputs[0])
-        flattened = node.kind == "linear" and len(self.graph.variables[k].shape) > 2
-        return storage_of(self.graph, k) != k or (flattened and len(node.initializers) > 1)
+        return storage_of(self.graph, k) != k or k in made_as_views(self.graph, producer)
 
     def _trainable(self, node: Node) -> set[str]:
         return {k for k in node.initializers if self.graph.initializers[k].requires_grad}
