@@ -20,14 +20,22 @@ from torch._dispatch.python import enable_python_dispatcher
 from netsplit.graph.analyse import kept_for_backward, storage_id
 from netsplit.graph.arguments import renamed
 from netsplit.graph.autocast import autocast_of
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable, once_of
 from netsplit.graph.operators import mode_of, resolve
 from netsplit.graph.recording.record import Watched
 from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.storage import storage_of
 from netsplit.graph.template import decoded
 
-__all__ = ["MemoryLayout", "NodeRun", "StandInRuns", "keep_layouts", "layouts_of"]
+__all__ = [
+    "MemoryLayout",
+    "NodeRun",
+    "StandInRuns",
+    "keep_layouts",
+    "layouts_of",
+    "made_as_views",
+    "share_runs",
+]
 
 _KEY, _RUNS = "rewrite.layouts", "rewrite.runs"
 
@@ -52,6 +60,9 @@ class NodeRun:
     outputs: dict[str, MemoryLayout]
     saved: tuple[str, ...]
     saved_bytes: int
+    views: frozenset[str] = (
+        frozenset()
+    )  # outputs that autograd takes for views, if only of what the node made
 
 
 def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
@@ -74,20 +85,36 @@ def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
     return dict(graph.derived[_KEY])
 
 
+@once_of
+def made_as_views(graph: Graph, name: str) -> frozenset[str]:
+    """Of what a node makes: what autograd takes for views, as what `linear` makes of more than two
+    dimensions."""
+    node = graph.nodes[name]
+    if node.op.startswith(CALL):
+        return frozenset()
+    try:
+        return StandInRuns(graph).run(node, {k: _plain(graph, graph.variables[k]) for k in node.inputs}).views
+    except Exception:  # torch's own of any kind, where sizes depend on values
+        return frozenset()
+
+
 def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout], before: Graph) -> None:
     """What is known of a graph that was made of another, and of operators that ran there."""
     graph.derived[_KEY] = {
         k: replace(layouts[k], carries=variable.requires_grad, root=storage_of(graph, k))
         for k, variable in graph.variables.items()
     }
+    share_runs(graph, before)
+
+
+def share_runs(graph: Graph, before: Graph) -> None:
+    """What ran in the graph that this one was made of is not run again."""
     graph.derived[_RUNS] = before.derived.setdefault(_RUNS, {})
 
 
 def _plain(graph: Graph, variable: Variable) -> MemoryLayout:
-    stride = torch.empty(variable.shape, device="meta").stride()
-    return MemoryLayout(
-        variable.shape, stride, variable.dtype, variable.requires_grad, storage_of(graph, variable.name)
-    )
+    root = storage_of(graph, variable.name)
+    return MemoryLayout(variable.shape, variable.strides, variable.dtype, variable.requires_grad, root)
 
 
 def _outputs(runs: StandInRuns, node: Node, layouts: Mapping[str, MemoryLayout]) -> dict[str, MemoryLayout]:
@@ -156,7 +183,8 @@ class _Alike:
         """What running the node showed, under the call's own names."""
         own = self.own
         outputs = {own[name]: replace(layout, root=own[layout.root]) for name, layout in run.outputs.items()}
-        return NodeRun(outputs, tuple(own[name] for name in run.saved), run.saved_bytes)
+        views = frozenset(own[name] for name in run.views)
+        return NodeRun(outputs, tuple(own[name] for name in run.saved), run.saved_bytes, views)
 
 
 class StandInRuns:
@@ -213,7 +241,8 @@ class StandInRuns:
         names, nbytes = kept_for_backward(kept, local, own)
         last = {(outputs.get(k) or layouts[k]).root: k for k in local}
         saved = tuple(dict.fromkeys(last[(outputs.get(k) or layouts[k]).root] for k in names))
-        return NodeRun(outputs, saved, nbytes)
+        views = frozenset(k for k, tensor in tensors.items() if tensor._is_view())
+        return NodeRun(outputs, saved, nbytes, views)
 
 
 def _root(tag: str, k: str, layouts: Mapping[str, MemoryLayout]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from netsplit.program.instructions import Backward, Forward, Program, Step
-from netsplit.simulate.storages import MemoryProfile
+from netsplit.simulate.lifetimes.storages import MemoryProfile
 from netsplit.simulate.timeline import COMPUTING, Event, Timeline, length, union
 
 __all__ = ["DeviceTimes", "Waiting", "device_times", "memory_course", "peak_moment_s", "waits"]

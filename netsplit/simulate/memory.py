@@ -25,33 +25,22 @@ within a segment in its backward, storage by storage; both are counted on the ho
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TypeAlias
 
-from netsplit.graph.ir import Graph
-from netsplit.graph.storage import storage_of
-from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import NodeBytes, Offload, StepScratch
-from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
+from netsplit.program.acknowledge import Arrivals
 from netsplit.program.instructions import (
     Backward,
-    Forward,
     Instruction,
     Program,
-    Recv,
-    Reduce,
     Segment,
-    Send,
-    Step,
 )
-from netsplit.simulate.segment_memory import Key, SegmentMemory, Walk
-from netsplit.simulate.segment_shapes import SegmentShapes
-from netsplit.simulate.storages import MemoryProfile, Storages
-from netsplit.simulate.versions import Versions
+from netsplit.simulate.lifetimes.device_memory import DeviceMemory, OfSize
+from netsplit.simulate.lifetimes.segment_shapes import SegmentShapes
+from netsplit.simulate.lifetimes.storages import MemoryProfile
 
 __all__ = ["MemoryProfile", "memory_profile", "predicted_peak_bytes"]
 
@@ -61,9 +50,6 @@ Scratch: TypeAlias = Mapping[str, StepScratch]
 
 NOTHING = Offload()
 _NO_TRANSIENTS: Mapping[str, NodeBytes] = MappingProxyType({})
-
-_AGAIN = -1  # number of a value that was recomputed (see `Key`)
-_RESULT = -2  # of a copy of a graph output, until the iteration ends
 
 
 def predicted_peak_bytes(
@@ -107,461 +93,24 @@ def memory_profile(
     for device in program.devices:
         known = transients.get(device, _NO_TRANSIENTS)
         split = _split(program.instructions[device])
-        sizes = [_OfSize.of(each, segments[device], split, known, offload) for each in (usual, last)]
+        sizes = [_of_size(each, segments[device], split, known, offload) for each in (usual, last)]
         step = (scratch or {}).get(device, StepScratch())
-        alive = _DeviceMemory(program, device, alpha, sizes[0], sizes[1], offload, arrivals, step)
+        alive = DeviceMemory(program, device, alpha, sizes[0], sizes[1], offload, arrivals, step)
         profiles[device] = alive.run()
     return profiles
 
 
-@dataclass(frozen=True)
-class _OfSize:
-    """What micro-batches of one size take."""
-
-    graph: Graph
-    own: Mapping[str, int]  # bytes of storages
-    shapes: Mapping[int, SegmentMemory]
-
-    @classmethod
-    def of(
-        cls,
-        shapes: SegmentShapes,
-        segments: Sequence[Segment],
-        split: Collection[int],
-        transients: Mapping[str, NodeBytes],
-        offload: Offload,
-    ) -> _OfSize:
-        made = {s.index: shapes.of(s, s.index in split, transients, offload.activations) for s in segments}
-        return cls(shapes.graph, shapes.own, made)
+def _of_size(
+    shapes: SegmentShapes,
+    segments: Sequence[Segment],
+    split: Collection[int],
+    transients: Mapping[str, NodeBytes],
+    offload: Offload,
+) -> OfSize:
+    made = {s.index: shapes.of(s, s.index in split, transients, offload.activations) for s in segments}
+    return OfSize(shapes.graph, shapes.own, made)
 
 
 def _split(instructions: Sequence[Instruction]) -> set[int]:
     """Segments whose backwards are in two parts."""
     return {ins.segment for ins in instructions if isinstance(ins, Backward) and ins.part == "weight"}
-
-
-@dataclass(frozen=True)
-class _Peak:
-    index: int = -1
-    gradients: int = 0
-    activations: int = 0
-    transfers: int = 0
-    versions: int = 0
-    moments: int = 0  # that are back for a step
-
-    @property
-    def total(self) -> int:
-        return self.gradients + self.activations + self.transfers + self.versions + self.moments
-
-
-class _DeviceMemory:
-    def __init__(
-        self,
-        program: Program,
-        device: str,
-        alpha: int,
-        usual: _OfSize,
-        last: _OfSize,
-        offload: Offload,
-        arrivals: Arrivals,
-        scratch: StepScratch,
-    ) -> None:
-        self.program = program
-        self.graph = program.graph
-        self.device = device
-        self.usual, self.last = usual, last
-        self.instructions = program.instructions[device]
-        self.shapes = usual.shapes
-        held = [program.graph.initializers[k] for k in program.held[device]]
-        self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
-        self.parameter_bytes = sum(init.nbytes for init in held)
-        if program.steps_last:
-            written = frozenset[str]().union(*(shape.written for shape in self.shapes.values()))
-            self.parameter_bytes += sum(self.graph.initializers[k].nbytes for k in written)
-        moments = alpha - 2
-        self.moment_bytes = 0 if offload.optimizer else moments * self.trainable_bytes
-        self.returning_bytes = moments * largest_bucket(held) if offload.optimizer else 0
-        self.host_bytes = self.host_peak = moments * self.trainable_bytes - self.moment_bytes
-        self.fixed_bytes = self.parameter_bytes + self.moment_bytes
-        self.fed = frozenset(program.feeds[device])
-        self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
-        self.scratch_bytes = scratch.nbytes(init.nbytes for init in held if init.requires_grad)
-        self.feed_bytes = sum(
-            self._at(i).graph.variables[k].nbytes
-            for i in range(program.microbatches)
-            for k in program.fed(device, i)
-        )
-        self.received = {ins.variable for ins in self.instructions if isinstance(ins, Recv)}
-        self.again = {
-            (ins.segment, ins.microbatch)
-            for ins in self.instructions
-            if isinstance(ins, Forward) and ins.recompute
-        }
-        self.readers = self._count_readers()
-        self.sent_once = Counter((ins.read, ins.microbatch) for ins in self._sends(lasting=True))
-        self.versions = Versions.of(self.instructions, self.shapes, self.graph, self.trainable_bytes)
-        self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
-        self.storages = Storages()
-        self.parts: dict[tuple[str, int], list[Key]] = {}  # gradients waiting to be summed
-        self.backwards = self._count_backwards()
-        self.pools_taken = program.pools_taken(device)
-        self.to_come: dict[tuple[str, int], int] = {}  # backwards, of what lasts or is pooled (`Program`)
-        self.lasting: dict[
-            str, tuple[Key, bool]
-        ] = {}  # sums over micro-batches; True: in a storage of their own
-        self.arriving: dict[tuple[str, int], Key] = {}  # gradients from other devices
-        self.sending: dict[int, Key] = {}  # by tag
-        self.acknowledged = acknowledged(program, device, arrivals)
-        self.watched = {
-            ins.tag
-            for ins in self.instructions
-            if isinstance(ins, Send) and self.graph.variables[ins.source].nbytes > HELD_BYTES
-        }
-        self.put_off: dict[tuple[int, int], tuple[frozenset[str], tuple[Key, ...]]] = {}
-        # segment and micro-batch of a weight part still to come -> seeds of its backward, what it holds
-        self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
-        self.gradient_bytes = 0  # of parameters
-        self.sums: list[Key] = []
-        self.number = 0
-        self.at = -1
-        self.peak = _Peak()
-        self.most, self.now = 0, 0  # bytes beside the fixed ones: within this instruction, and last
-
-    def run(self) -> MemoryProfile:
-        course = []
-        self._see()
-        for index, ins in enumerate(self.instructions):
-            self.at, self.most = index, 0
-            if isinstance(ins, Forward):
-                self._forward(ins)
-            elif isinstance(ins, Backward):
-                self._backward(ins)
-            elif isinstance(ins, Send):
-                self._send(ins)
-            elif isinstance(ins, Recv):
-                self._receive(ins)
-            elif isinstance(ins, Reduce):
-                self._reduce(ins)
-            else:
-                self._step(ins)
-            self._see()
-            course.append((self.most, self.now))
-            self._arrived(index)
-        at = self.peak.index
-        always = self.fixed_bytes
-        return MemoryProfile(
-            device=self.device,
-            index=at,
-            instruction=str(self.instructions[at]) if at >= 0 else "",
-            gradient_bytes=self.peak.gradients,
-            activation_bytes=self.peak.activations,
-            transfer_bytes=self.peak.transfers,
-            version_bytes=self.peak.versions,
-            parameter_bytes=self.parameter_bytes,
-            moment_bytes=self.moment_bytes + self.peak.moments,
-            host_bytes=self.host_peak,
-            course=tuple((always + most, always + now) for most, now in course),
-        )
-
-    def _at(self, i: int) -> _OfSize:
-        """What a micro-batch takes."""
-        return self.last if i == self.program.microbatches - 1 else self.usual
-
-    def _bytes_of(self, k: str, i: int) -> int:
-        return self._at(i).graph.variables[k].nbytes
-
-    def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
-        """Note the bytes alive, with so many more inside the computation."""
-        gradients += self.gradient_bytes
-        activations += self.feed_bytes + self.storages.activation_bytes
-        transfers = self.storages.transfer_bytes
-        versions += self.versions.nbytes
-        self.now = gradients + activations + transfers + versions + moments
-        self.most = max(self.most, self.now)
-        if self.now > self.peak.total:
-            self.peak = _Peak(self.at, gradients, activations, transfers, versions, moments)
-
-    def _forward(self, ins: Forward) -> None:
-        i = ins.microbatch
-        shape = self._at(i).shapes[ins.segment]
-        again = (ins.segment, i) in self.again
-        for k in shape.segment.inputs:
-            self._hold(k, i)
-            self._use(k, i)
-        if again:
-            self.storages.hold(shape.snapshot_key(i), shape.snapshot_bytes)
-        self._see(shape.forward_peak_unsaved if again else shape.forward_peak)
-        for k in shape.segment.inputs if again else shape.context:
-            self._hold(k, i)
-        if not again:
-            self._keep(shape, i)
-        if shape.noted_bytes:
-            self.storages.hold(shape.noted_key(i), shape.noted_bytes)
-        for k in shape.segment.outputs:
-            if k in self.graph.output_variables:
-                self._result(k, i)
-            if readers := self.readers[k] + self.sent_once[k, i]:
-                self.left[k, i] = readers
-                self._hold(k, i)
-        for k in shape.segment.inputs:
-            self._release(k, i)
-        self.versions.forward(ins, bool(shape.requires_backward))
-
-    def _result(self, k: str, i: int) -> None:
-        if self.program.training:
-            self.storages.hold((k, i, _RESULT), self._bytes_of(k, i))
-        else:
-            self._hold(k, i)
-
-    def _keep(self, shape: SegmentMemory, i: int) -> None:
-        """What autograd saved, here or on the host."""
-        if not shape.offloaded:
-            self.storages.hold(shape.kept_key(i), shape.kept_bytes)
-            return
-        self.host_peak = max(self.host_peak, self.host_bytes + shape.leaving_bytes)
-        self.host_bytes += shape.kept_bytes
-
-    def _recompute(self, shape: SegmentMemory, i: int) -> None:
-        self._see(shape.forward_peak)
-        self._keep(shape, i)
-        for root in shape.made_again:
-            self.storages.hold((root, i, _AGAIN), self._at(i).own[root])
-        for k in shape.segment.inputs:
-            if k not in shape.context:
-                self._release(k, i)
-
-    def _backward(self, ins: Backward) -> None:
-        i = ins.microbatch
-        shape = self._at(i).shapes[ins.segment]
-        if ins.part == "weight":
-            self._weights(ins, shape)
-            return
-        again = (ins.segment, i) in self.again
-        if again:
-            self.versions.recompute(ins)
-            self._recompute(shape, i)
-        self._collect(shape, i)
-        seeds = {k: key for k in shape.requires_backward if (key := self._seed(k, i)) is not None}
-        fresh = self._fresh(ins, shape)
-        walk = shape.backward(frozenset(seeds), fresh, ins.part == "input")
-        self._see(*walk.peak)
-        self._trained(ins, walk.parameters)
-        for k in walk.leaves:
-            self.parts.setdefault((k, i), []).append(self._new(k, i))
-        if ins.part == "input":
-            self._put_off(shape, i, frozenset(seeds), walk, again)
-        if not shape.offloaded:
-            self.storages.release(shape.kept_key(i))
-        for k in shape.segment.inputs if self.backwards else ():
-            if k in self.backwards:
-                self._collect_lasting(k, i)
-        for key in seeds.values():
-            self.storages.release(key)
-        self.host_bytes -= shape.kept_bytes if shape.offloaded else 0
-        for k in shape.context:
-            if not again or k in shape.segment.inputs:
-                self._release(k, i)
-        if again:
-            self.storages.release(shape.snapshot_key(i))
-            for root in shape.made_again:
-                self.storages.release((root, i, _AGAIN))
-        if ins.part == "whole":
-            self.versions.backward(ins)
-
-    def _weights(self, ins: Backward, shape: SegmentMemory) -> None:
-        """The weight part: gradients one by one, after each of which what it took is let go."""
-        i = ins.microbatch
-        seeds, held = self.put_off.pop((ins.segment, i))
-        walk = shape.weights(seeds, self._fresh(ins, shape))
-        self._see(*walk.peak)
-        self._trained(ins, walk.parameters)
-        for key in held:
-            self.storages.release(key)
-        self.versions.backward(ins)
-
-    def _put_off(self, shape: SegmentMemory, i: int, seeds: frozenset[str], walk: Walk, again: bool) -> None:
-        """Hold what the weight part needs: the segment's own, and what it read of inputs and outputs; where
-        the forward was made again, that is what it made then.
-        """
-        self.storages.hold(shape.deferred_key(i), walk.deferred_bytes)
-        keys = [shape.deferred_key(i)]
-        for root in set(walk.deferred_roots) - self.fed:
-            if again and root in shape.made_again:
-                keys.append((root, i, _AGAIN))
-            else:
-                keys.append((root, self.program.sent_with(root, self.device, i), 0))
-            self.storages.hold(keys[-1], self._at(keys[-1][1]).own[root])
-        self.put_off[shape.segment.index, i] = seeds, tuple(keys)
-
-    def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
-        """Parameters whose gradient is new; of leaves of their own all are, and summed afterwards."""
-        if self.versions.several:
-            return shape.parameters
-        return shape.parameters - self.with_gradient.get(ins.update, set())
-
-    def _trained(self, ins: Backward, parameters: frozenset[str]) -> None:
-        sums = self.with_gradient.setdefault(ins.update, set())
-        self.gradient_bytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
-        sums |= parameters
-
-    def _collect(self, shape: SegmentMemory, i: int) -> None:
-        for k in shape.segment.outputs:
-            for copy in self.graph.variables[k].consumers:
-                key = self.arriving.pop((copy, i), None)
-                if key is not None:
-                    self.storages.move(key, to_transfer=False)
-                    self.parts.setdefault((k, i), []).append(key)
-
-    def _seed(self, k: str, i: int) -> Key | None:
-        if k in self.graph.output_variables:
-            return self._new(k, i)
-        if (k, i) in self.pools_taken and (own := self.lasting.pop(k, (None,))[0]):
-            self.parts.setdefault((k, i), []).append(own)
-        return self._total(k, i)
-
-    def _total(self, k: str, i: int) -> Key | None:
-        """The sum of a variable's gradients: the only one, or a new one made while all are there."""
-        parts = self.parts.pop((k, i), [])
-        if len(parts) < 2:
-            return parts[0] if parts else None
-        total = self._new(k, i)
-        self._see(self._bytes_of(k, i) if len(parts) > 2 else 0)
-        for part in parts:
-            self.storages.release(part)
-        return total
-
-    def _collect_lasting(self, k: str, i: int) -> None:
-        """After one of the backwards of a micro-batch that read it: add its gradients to the sum once all are
-        over."""
-        left = self.to_come[k, i] = self.to_come.get((k, i), self.backwards[k]) - 1
-        total = None if left else self._total(k, i)
-        if total is None:
-            return
-        before, own = self.lasting.get(k, (total, False))
-        if before is total or own:
-            self.lasting[k] = before, own
-            if before is not total:
-                self._see()
-                self.storages.release(total)
-            return
-        self.lasting[k] = self._new(k, i), True
-        self._see()
-        self.storages.release(before)
-        self.storages.release(total)
-
-    def _send(self, ins: Send) -> None:
-        i = ins.microbatch
-        if ins.gradient:
-            lasting = ins.variable in self.program.lasting
-            for copy, j, _ in self.program.handed_on(ins, self.device):
-                came = self.arriving.pop((copy, j))
-                self.storages.move(came, to_transfer=False)
-                self.parts.setdefault((ins.variable, i), []).append(came)
-            if lasting and (own := self.lasting.pop(ins.variable, (None,))[0]):
-                self.parts.setdefault((ins.variable, i), []).append(own)
-            key = self._total(ins.variable, i) or self._new(ins.variable, i)
-            self.storages.move(key, to_transfer=True)
-            self.sending[ins.tag] = key
-            return
-        root = storage_of(self.graph, ins.read)
-        if root not in self.fed:
-            i = self.program.sent_with(ins.read, self.device, i)
-            self.storages.hold((root, i, 0), self._at(i).own[root], transfer=True)
-            self.sending[ins.tag] = (root, i, 0)
-        self._use(ins.read, i)
-
-    def _receive(self, ins: Recv) -> None:
-        if ins.gradient:
-            self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch, transfer=True)
-            return
-        times = len(self.batches) if ins.variable in self.program.lasting else 1
-        handed = self.sent_once[ins.variable, ins.microbatch]
-        self.left[ins.variable, ins.microbatch] = times * self.readers[ins.variable] + handed
-        self._hold(ins.variable, ins.microbatch, transfer=True)
-
-    def _reduce(self, ins: Reduce) -> None:
-        self._finish_sum()
-        if ins.kind == "gradients":
-            key = ("sum of gradients", -1, ins.tag)
-            summed = (self.graph.initializers[k].nbytes for k in self.program.summed(ins.devices))
-            self.storages.hold(key, sum(summed), transfer=True)
-            self.sums.append(key)
-
-    def _step(self, ins: Step) -> None:
-        self._finish_sum()
-        self._see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
-        stepped = self.with_gradient.pop(ins.number, set())
-        self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
-        self.versions.step()
-
-    def _finish_sum(self) -> None:
-        """The sum that is under way takes the gradients' place."""
-        for key in self.sums:
-            self.storages.release(key, transfer=True)
-        self.sums = []
-
-    def _arrived(self, index: int) -> None:
-        """Let go of what has been sent."""
-        over = [send.tag for send in self.acknowledged.get(index, ())]
-        if not isinstance(self.instructions[index], Send | Recv):
-            over += [tag for tag in self.sending if tag in self.watched]
-        for tag in over:
-            if tag in self.sending:
-                self.storages.release(self.sending.pop(tag), transfer=True)
-
-    def _hold(self, k: str, i: int, transfer: bool = False) -> None:
-        self._hold_root(storage_of(self.graph, k), i, transfer)
-
-    def _release(self, k: str, i: int, transfer: bool = False) -> None:
-        self._release_root(storage_of(self.graph, k), i, transfer)
-
-    def _hold_root(self, root: str, i: int, transfer: bool = False) -> None:
-        if root not in self.fed:
-            i = self.program.sent_with(root, self.device, i)
-            self.storages.hold((root, i, 0), self._at(i).own[root], transfer)
-
-    def _release_root(self, root: str, i: int, transfer: bool = False) -> None:
-        if root not in self.fed:
-            i = self.program.sent_with(root, self.device, i)
-            self.storages.release((root, i, 0), transfer)
-
-    def _use(self, k: str, i: int) -> None:
-        """One reader less; after the last the executor forgets the value."""
-        if k in self.fed:
-            return
-        i = self.program.sent_with(k, self.device, i)
-        self.left[k, i] -= 1
-        if not self.left[k, i]:
-            self._release(k, i, transfer=k in self.received)
-
-    def _new(self, k: str, i: int, transfer: bool = False) -> Key:
-        """A gradient of a variable."""
-        self.number += 1
-        key = (k, i, self.number)
-        self.storages.hold(key, self._bytes_of(k, i), transfer)
-        return key
-
-    def _count_readers(self) -> Counter[str]:
-        """How often a variable is read here in one micro-batch: by segments, and by sends of its value that
-        every micro-batch has."""
-        counts = Counter(k for shape in self.shapes.values() for k in shape.segment.inputs)
-        sample = min(self.batches, default=0)
-        counts.update(ins.read for ins in self._sends() if ins.microbatch == sample)
-        return counts
-
-    def _sends(self, lasting: bool = False) -> Iterator[Send]:
-        """Of values, for all micro-batches or for each."""
-        for ins in self.instructions:
-            if (
-                isinstance(ins, Send)
-                and not ins.gradient
-                and (ins.variable in self.program.lasting) == lasting
-            ):
-                yield ins
-
-    def _count_backwards(self) -> Counter[str]:
-        """In how many backwards of a micro-batch gradients of what lasts or is pooled are made here."""
-        trained = {ins.segment for ins in self.instructions if isinstance(ins, Backward)}
-        inputs = (k for s in trained for k in self.shapes[s].segment.inputs)
-        summed = self.program.lasting | self.program.pooled
-        return Counter(k for k in inputs if k in summed)

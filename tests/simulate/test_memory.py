@@ -22,7 +22,7 @@ from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_prog
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import memory_profile, predicted_peak_bytes
-from netsplit.simulate.segment_memory import SegmentMemory
+from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 from tests.builders import cpus
 from tests.messages import tells
 from tests.nets import CASES, SGD, placements

@@ -49,6 +49,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "less its mean": lambda: Around(nn.Identity(), lambda f, x: x - f(x).mean(1, keepdim=True)),
     "flat branch": lambda: Around(nn.Linear(WIDTH, WIDTH), lambda f, x: x + f(x.flatten(0, 1)).view_as(x)),
     "part written": lambda: Around(nn.Linear(WIDTH, WIDTH), part_written),
+    "normalised, written": lambda: Around(
+        nn.InstanceNorm1d(PLACES), lambda f, x: (x + f(x).relu_()).tanh() * x
+    ),
     "checkpoint": lambda: Around(wide(), lambda f, x: checkpoint(f, x, use_reentrant=False)),
 }
 

@@ -37,6 +37,15 @@ class Writing(nn.Module):
         elif self.into == "part":
             y = self.second(y)
             y[:, : PLACES // 2].mul_(2.0)
+        elif self.into == "rest of each":
+            z = self.second(y)
+            z[..., 3:] = y.tanh()[..., 3:]
+            y = y + z
+        elif self.into == "new zeros":
+            z = y.new_zeros(y.shape)
+            z[..., ::2] = self.second(y)[..., ::2]
+            z[..., 1::2] = y[..., 1::2].sigmoid()
+            y = y + z
         elif self.into == "whole":
             y = self.first(x.flatten(0, 1)).relu_().unflatten(0, (-1, PLACES))
         elif self.into == "silu":
@@ -48,7 +57,19 @@ class Writing(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "into", ["nothing", "projection", "no bias", "silu", "view", "turned", "part", "whole"]
+    "into",
+    [
+        "nothing",
+        "projection",
+        "no bias",
+        "silu",
+        "view",
+        "turned",
+        "part",
+        "rest of each",
+        "new zeros",
+        "whole",
+    ],
 )
 def test_writes_into_views_take_what_is_predicted(into: str) -> None:
     torch.manual_seed(0)

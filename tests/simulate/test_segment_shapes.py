@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.program.schedules import SCHEDULES
-from netsplit.simulate import segment_shapes
+from netsplit.simulate.lifetimes import segment_shapes
+from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 from netsplit.simulate.memory import predicted_peak_bytes
-from netsplit.simulate.segment_memory import SegmentMemory
 from tests.examples import tried
 from tests.nets import CASES, placements
 from tests.runtime.equivalence.running import captured_for, compiled, cut

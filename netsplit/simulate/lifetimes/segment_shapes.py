@@ -17,7 +17,7 @@ from netsplit.graph.ir import Graph, once_of
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
-from netsplit.simulate.segment_memory import SegmentMemory
+from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 
 __all__ = ["SegmentShapes"]
 

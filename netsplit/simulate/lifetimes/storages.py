@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from netsplit.simulate.segment_memory import Key
+from netsplit.simulate.lifetimes.segment_memory import Key
 
 __all__ = ["MemoryProfile", "Storages"]
 

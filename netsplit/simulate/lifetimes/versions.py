@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Backward, Forward, Instruction, Step
-from netsplit.simulate.segment_memory import SegmentMemory
+from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 
 __all__ = ["Versions"]
 
