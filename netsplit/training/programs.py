@@ -151,15 +151,16 @@ class Programs:
 
     def _resized(self, batch: Batch) -> Program:
         """For the shapes of the placed graph, and another number of samples."""
-        graph = self.compiler.graph
-        full, rest = divmod(batch.samples, graph.batch_size)
-        part = batch.rows(full * graph.batch_size, batch.samples)
-        tail = self.captures.training(part, graph.batch_size, True) if rest else None
+        size = self._size_in(batch)
+        known = size == self.compiler.graph.batch_size
+        full, rest = divmod(batch.samples, size) if known else (0, batch.samples)
+        part = batch.rows(full * size, batch.samples)
+        tail = self.captures.training(part, self.compiler.graph.batch_size, True) if rest else None
         return self._compiled(replace(self.compiler, tail=tail), self.placement, full + bool(rest))
 
     def _other(self, batch: Batch) -> Program:
         """For shapes of its own."""
-        size = min(self.compiler.graph.batch_size, batch.samples)
+        size = self._size_in(batch)
         full, rest = divmod(batch.samples, size)
         graph = self.captures.training(batch.rows(0, size), size)
         self._require_same_parameters(graph)
@@ -175,6 +176,11 @@ class Programs:
         tail = self.captures.training(batch.rows(full * size, batch.samples), size) if rest else None
         compiler = replace(self.compiler, graph=graph, tail=tail)
         return self._compiled(compiler, placement, full + bool(rest))
+
+    def _size_in(self, batch: Batch) -> int:
+        """Samples of a micro-batch; where the example is not cut, no batch is: a loss may be a sum over it."""
+        whole = self.compiler.schedule.microbatches == 1
+        return batch.samples if whole else min(self.compiler.graph.batch_size, batch.samples)
 
     def _inference(self, batch: Batch, microbatches: int) -> Program:
         key = batch.key, batch.samples, microbatches
