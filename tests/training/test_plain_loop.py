@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler as lr
 
 import netsplit
-from netsplit.errors import NetSplitError
 from netsplit.partition.methods.random import Random
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.training.parallel import ParallelModel
