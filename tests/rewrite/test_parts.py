@@ -252,6 +252,28 @@ def test_an_optimizer_that_is_not_element_wise_is_refused_on_parts(factory: Any)
         made(applied(graph, (Split("linear", 1, (6, 10)),)))
 
 
+class LargeOnesNormed(Normed):
+    """The same of matrices with sides of 12 and more, as others factor these alone; else SGD."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    large = p.ndim == 2 and min(p.shape) >= 12
+                    p.data.sub_(group["lr"] * (p.data.norm() if large else 1.0) * p.grad)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_every_shape_is_tried(order: tuple[int, int]) -> None:
+    model = nn.Sequential(nn.Linear(12, 16, bias=False), nn.Linear(16, 10, bias=False)).double()
+    (x,), y = batches()[0]
+    splits = Split("linear", 1, (6, 10)), Split("linear_1", 1, (5, 5))
+    graph = applied(capture(model, LOSS, (x[:2], y[:2])), tuple(splits[i] for i in order))
+    program = compiled(graph, side_by_side(graph), 2, GPipe(4))
+    with pytest.raises(ConfigError, match=r"LargeOnesNormed steps on parts of '0\.weight' otherwise"):
+        LocalRuntime(program, cpus(2), initial_values(model, graph), LargeOnesNormed)
+
+
 def test_it_is_refused_before_parts_are_measured(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as the plan is known: nothing of it has been measured, and nothing deployed."""
 

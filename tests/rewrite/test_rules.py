@@ -101,6 +101,21 @@ class Literals(nn.Module):
         return self.layer(x * made)
 
 
+class Triangles(nn.Module):
+    """Of matrices, alone and several: of the batch's own pairs, and of one for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = torch.tril(x @ x.t(), -1) + torch.triu(x @ x.t(), 2)
+        each = x.view(len(x), 2, 3, 1)
+        each = torch.triu(each @ each.mT, 1) + torch.tril(each @ each.mT)
+        several = torch.tril((each @ each.mT).flatten(1, 2)) + torch.triu(each.flatten(1, 2) @ each[:, 0], 1)
+        return self.layer(pairs @ x) + several.sum((1, 2)).unsqueeze(1)
+
+
 def _weighted(said: Tensor, target: Tensor) -> Tensor:
     """Losses of pairs with weights that broadcast, of each pair or of each column."""
     target = F.one_hot(target, 5).to(said.dtype)
@@ -117,6 +132,7 @@ OF_THEIR_OWN = {
     "letters": replace(MLP, build=Letters),
     "elsewhere": replace(MLP, build=Elsewhere),
     "literals": replace(MLP, build=Literals),
+    "triangles": replace(MLP, build=Triangles),
     "weighted": replace(MLP, loss=_weighted),
 }
 
@@ -132,6 +148,7 @@ KINDS = {
     "literals": {
         "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "ones_like", "zeros_like", "full_like",
     },
+    "triangles": {"tril", "triu"},
     "weighted": {"binary_cross_entropy_with_logits", "kl_div", "binary_cross_entropy"},
 }  # fmt: skip
 

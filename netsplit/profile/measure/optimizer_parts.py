@@ -15,14 +15,16 @@ from netsplit.optim.optimizers import ForModel, OptimizerFactory, make_optimizer
 __all__ = ["check_element_wise"]
 
 _STEPS = 12
-_ELEMENTS = 2**15  # at most, of a parameter that is tried
+_ELEMENTS = (
+    2**18
+)  # at most, of a parameter that is tried: some treat sides of 128 and more as they do no others
 _APART = 30.0  # between the scales of the two halves, which a norm over both would tell
 
 
 def check_element_wise(factory: OptimizerFactory | None, graph: Graph) -> None:
     """Try an optimiser on a whole and on its halves, for parameters that the graph has in parts.
 
-    Of every group and shape's rank one parameter is tried, of smaller sizes where it is large.
+    Of every group one parameter of each shape is tried, of smaller sizes where it is large.
 
     Raises:
         ConfigError: the halves do not move as the whole does: it is not element-wise.
@@ -39,12 +41,12 @@ def check_element_wise(factory: OptimizerFactory | None, graph: Graph) -> None:
     kinds = {k: (torch.float64, init.shape) for k, init in graph.wholes.items() if init.requires_grad}
     bound = factory if isinstance(factory, ForModel) else ForModel(factory, kinds)
     group_of = {k: n for n, own in enumerate(make_optimizer(bound, {}).groups) for k in own}
-    tried: dict[tuple[int, int, int], str] = {}
+    tried: dict[tuple[int, tuple[int, ...], int], str] = {}
     for name, dims in cut.items():
         for dim in sorted(dims):
-            tried.setdefault((group_of.get(name, 0), len(kinds[name][1]), dim), name)
-    for (_, _, dim), name in tried.items():
-        _try(bound, name, _smaller(kinds[name][1], dim), dim)
+            tried.setdefault((group_of.get(name, 0), _smaller(kinds[name][1], dim), dim), name)
+    for (_, shape, dim), name in tried.items():
+        _try(bound, name, shape, dim)
 
 
 def _smaller(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:

@@ -207,6 +207,11 @@ def _edges(call: SplitCall) -> Ways:
     return {d: even(call, d, {name: d}) for d in range(call.rank(name) - changed)}
 
 
+def _triangle(call: SplitCall) -> Ways:
+    """Rows and columns have their places in it: matrices are cut from one another alone."""
+    return {d: even(call, d, {"self": d}) for d in range(call.rank("self") - 2)}
+
+
 _RESHAPES = (
     "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints",
     "aten.unflatten.int", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims",
@@ -216,7 +221,7 @@ _APART = (
     "aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default",
 )  # fmt: skip
 _EDGES = (
-    "aten.constant_pad_nd.default", "aten.pad.default", "aten.tril.default", "aten.triu.default",
+    "aten.constant_pad_nd.default", "aten.pad.default",
     "aten.upsample_nearest2d.default", "aten.upsample_bilinear2d.default", "aten.upsample_bicubic2d.vec",
     *(f"aten.upsample_nearest{d}d.vec" for d in (1, 2, 3)),
     *(f"aten.upsample_{name}.vec" for name in ("linear1d", "bilinear2d", "trilinear3d")),
@@ -237,4 +242,5 @@ RULES: dict[str, Rule] = {
     "aten.cat.default": _together(False),
     "aten.stack.default": _together(True),
     **dict.fromkeys(_EDGES, _edges),
+    **dict.fromkeys(("aten.tril.default", "aten.triu.default"), _triangle),
 }
