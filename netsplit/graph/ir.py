@@ -62,6 +62,7 @@ class Variable:
     requires_grad: bool = False  # a gradient flows back through it
     alias_of: str | None = None  # the earliest variable, or INITIALIZER + name, whose storage it shares
     order: tuple[int, ...] = ()  # dimensions as they lie in memory, outermost first; (): as they are
+    spread: bool = False  # not over all of the memory that it spans, or over some twice: a copy is sent
 
     @property
     def nbytes(self) -> int:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import RewriteError
-from netsplit.graph.analyse import Facts, analyse, memory_order
+from netsplit.graph.analyse import Facts, analyse, is_spread, memory_order
 from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
 from netsplit.graph.operators import resolve, written_references
@@ -370,6 +370,7 @@ class Draft:
                 self.maker.get(k),
                 tuple(readers[k]),
                 order=memory_order(layouts[k].shape, layouts[k].stride),
+                spread=is_spread(layouts[k].shape, layouts[k].stride),
             )
             for k in names
         }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from netsplit.graph import Graph, initial_values
 from netsplit.graph.recording.step import capture
@@ -17,7 +19,7 @@ from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
 from tests.examples import tried
-from tests.nets import CASES
+from tests.nets import CASES, Case
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
 
 SCHEDULES: tuple[Schedule, ...] = (SingleBatch(), GPipe(4), OneFOneB(4), ZBH1(4))
@@ -27,7 +29,7 @@ SETTINGS = settings(deadline=None, max_examples=tried(12))
 
 @cache
 def graph_of(name: str, samples: int) -> Graph:
-    case = CASES[name]
+    case = case_of(name)
     inputs, targets = case.batch(samples)
     return capture(case.fresh(), case.loss, (inputs[0] if len(inputs) == 1 else inputs, targets))
 
@@ -40,9 +42,26 @@ def cut(graph: Graph, at: int) -> dict[str, str]:
     return device_of
 
 
+class Gaps(nn.Module):
+    """Every other column, one column that is repeated, and the last half of the columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.one, self.head = nn.Linear(12, 128), nn.Linear(12, 1), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.wide(x)
+        return self.head(wide.view(-1, 64, 2)[..., 1] * self.one(x).expand(-1, 64) + wide.relu()[:, 64:])
+
+
+@cache
+def case_of(name: str) -> Case:
+    return CASES[name] if name in CASES else replace(CASES["fan"], build=Gaps)
+
+
 def check(name: str, at: int, schedule: Schedule, samples: int) -> None:
     """Of a batch of so many samples, the last micro-batch smaller where they do not divide."""
-    case, size = CASES[name], schedule.microbatch_size(samples)
+    case, size = case_of(name), schedule.microbatch_size(samples)
     graph, schedule = graph_of(name, size), schedule.for_batch(samples)
     device_of = cut(graph, at % (len(graph) + 1))
     program = compile_program(graph, device_of, graph.position, cpus(2), schedule)
@@ -74,3 +93,9 @@ def test_a_last_micro_batch_of_fewer_samples(name: str, at: int, schedule: Sched
 @given(st.integers(0, 99), st.sampled_from(SCHEDULES[1:]))
 def test_a_loss_whose_result_keeps_the_memory_of_what_it_compared(at: int, schedule: Schedule) -> None:
     check("two_heads", at, schedule, 8)
+
+
+@SETTINGS
+@given(st.integers(0, 99), st.sampled_from(SCHEDULES))
+def test_what_has_gaps_in_memory_is_sent_as_a_copy(at: int, schedule: Schedule) -> None:
+    check("gaps", at, schedule, 8)

@@ -21,12 +21,12 @@ _LEAST_S = 1e-3  # for gloo 0 is no limit
 
 def messages_of(tensor: Tensor, chunks: int, order: Sequence[int] = ()) -> list[Tensor]:
     """What a tensor goes as: itself, its dimensions in this order, or chunks of that as vectors; views of it,
-    where it lies so."""
-    tensor = tensor.permute(*order) if order else tensor
+    where it lies so, else of a copy."""
+    tensor = (tensor.permute(*order) if order else tensor).contiguous()
     parts = chunks_of(tensor.numel(), chunks) if chunks > 1 else ()
     if len(parts) < 2:
         return [tensor]
-    flat = tensor.contiguous().view(-1)
+    flat = tensor.view(-1)
     return [flat[part.start : part.stop] for part in parts]
 
 

@@ -358,6 +358,12 @@ class DeviceMemory:
         root = storage_of(self.graph, ins.read)
         if root not in self.fed:
             i = self.program.sent_with(ins.read, self.device, i)
+        if self._at(i).graph.variables[ins.read].spread:
+            key = (f"copy {ins.tag}", i, 0)
+            self.storages.hold(key, self._bytes_of(ins.read, i), transfer=True)
+            self._see()
+            self.sending[ins.tag] = key
+        elif root not in self.fed:
             self.storages.hold((root, i, 0), self._at(i).own[root], transfer=True)
             self.sending[ins.tag] = (root, i, 0)
         self._use(ins.read, i)
