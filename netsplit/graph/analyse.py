@@ -15,7 +15,7 @@ import torch
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.quotient import Sets, joined, strong_components
 
-__all__ = ["Facts", "analyse", "is_spread", "kept_for_backward", "memory_order", "storage_id"]
+__all__ = ["Facts", "analyse", "kept_for_backward", "storage_id"]
 
 
 @dataclass(frozen=True)
@@ -117,25 +117,6 @@ def _carries(tensor: torch.Tensor) -> bool:
 
 def storage_id(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
-
-
-def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions as a copy of such a tensor has them in memory; () where they are in their own order."""
-    if 0 in strides:  # torch has rules of its own for what is repeated
-        strides = torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
-    order = sorted(range(len(shape)), key=lambda d: (-strides[d], -shape[d]))
-    return tuple(order) if order != sorted(order) else ()
-
-
-def is_spread(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether memory between its elements is not its own, or elements share some."""
-    step = 1
-    for size, stride in sorted(zip(shape, strides, strict=True), key=lambda each: (each[1], each[0])):
-        if size > 1:
-            if stride != step:
-                return True
-            step *= size
-    return False
 
 
 def _touching(graph: Graph, facts: Facts) -> dict[Hashable, list[str]]:

@@ -25,7 +25,7 @@ def dumps(graph: Graph) -> str:
             "version": _VERSION,
             "nodes": [asdict(node) for node in graph],
             "variables": [
-                _without(asdict(variable), "order", "spread") for variable in graph.variables.values()
+                _without(asdict(each), "order", "repeated", "spread") for each in graph.variables.values()
             ],
             "initializers": [_without(asdict(init), "region") for init in graph.initializers.values()],
             "entry_nodes": graph.entry_nodes,
@@ -88,7 +88,7 @@ def load(path: str | Path) -> Graph:
 
 def _without(item: dict[str, Any], *keys: str) -> dict[str, Any]:
     """An item that has nothing there as before there were such keys: profiles are kept by this text."""
-    return {k: v for k, v in item.items() if v or k not in keys}
+    return {k: value for k, value in item.items() if value or k not in keys}
 
 
 def _initializer(item: dict[str, Any]) -> Initializer:

@@ -160,7 +160,13 @@ def _transfer_node(variable: str, device: str, read: str) -> Node:
 
 
 def _moved(variable: Variable, transfer: Node) -> Variable:
-    return replace(variable, name=transfer.outputs[0], producer=transfer.name, alias_of=None, spread=False)
+    return replace(
+        variable,
+        name=transfer.outputs[0],
+        producer=transfer.name,
+        alias_of=None,
+        spread=bool(variable.repeated),
+    )
 
 
 def _rename_inputs(node: Node, names: Mapping[str, str]) -> Node:
