@@ -24,8 +24,8 @@ def dumps(graph: Graph) -> str:
             "format": _FORMAT,
             "version": _VERSION,
             "nodes": [asdict(node) for node in graph],
-            "variables": [asdict(variable) for variable in graph.variables.values()],
-            "initializers": [_written(init) for init in graph.initializers.values()],
+            "variables": [_without(asdict(variable), "order") for variable in graph.variables.values()],
+            "initializers": [_without(asdict(init), "region") for init in graph.initializers.values()],
             "entry_nodes": graph.entry_nodes,
             "input_variables": graph.input_variables,
             "output_variables": graph.output_variables,
@@ -84,10 +84,9 @@ def load(path: str | Path) -> Graph:
     return loads(file.read_text(encoding="utf-8"), str(file))
 
 
-def _written(initializer: Initializer) -> dict[str, Any]:
-    """Wholes as before there were parts: profiles are kept by this text."""
-    item = asdict(initializer)
-    return item if initializer.region is not None else {k: v for k, v in item.items() if k != "region"}
+def _without(item: dict[str, Any], key: str) -> dict[str, Any]:
+    """An item that has nothing there as before there was such a key: profiles are kept by this text."""
+    return item if item[key] else {k: v for k, v in item.items() if k != key}
 
 
 def _initializer(item: dict[str, Any]) -> Initializer:

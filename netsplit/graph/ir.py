@@ -61,10 +61,20 @@ class Variable:
     consumers: tuple[str, ...]  # node names in topological order, each once
     requires_grad: bool = False  # a gradient flows back through it
     alias_of: str | None = None  # the earliest variable, or INITIALIZER + name, whose storage it shares
+    order: tuple[int, ...] = ()  # dimensions as they lie in memory, outermost first; (): as they are
 
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * dtype_bytes(self.dtype)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Of memory that it fills, its dimensions in their order."""
+        strides, step = [0] * len(self.shape), 1
+        for d in reversed(self.order or range(len(self.shape))):
+            strides[d] = step
+            step *= max(self.shape[d], 1)
+        return tuple(strides)
 
 
 @dataclass(frozen=True)

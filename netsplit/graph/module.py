@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.analyse import storage_id
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, lowered
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
@@ -23,7 +25,10 @@ from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.template import decoded
 
-__all__ = ["NODE", "VARIABLE", "initial_values", "path_of_tensor", "place_of_tensor", "rebuild"]
+__all__ = [
+    "NODE", "VARIABLE", "copies_as_captured", "initial_values", "path_of_tensor", "place_of_tensor",
+    "rebuild",
+]  # fmt: skip
 
 Known = dict[tuple[str, str], fx.Node]
 
@@ -257,9 +262,9 @@ def _emit(
     if weight is not None:
         target = CALLS[node.kind]
         kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
-    target = in_its_mode(node, target, device or "cpu")
-    if node.op in _COPY_BY_LAYOUT and node.outputs[0] in _written_apart(graph):
+    if copies_as_captured(graph, node):
         target = _named(partial(_copied, target), f"{node.kind}_copied")
+    target = in_its_mode(node, target, device or "cpu")
     if node_draws(node):
         target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
     call = fx_graph.call_function(target, tuple(args), kwargs)
@@ -274,12 +279,6 @@ def _emit(
             known["var", name].meta[VARIABLE] = name
 
 
-_COPY_BY_LAYOUT = frozenset(
-    ("aten.contiguous.default", "aten.reshape.default", "aten.reshape_as.default", "aten.flatten.using_ints")
-)
-"""Operators that answer the memory they are given where that is laid out so already, else a copy."""
-
-
 @once_of
 def _written_apart(graph: Graph) -> frozenset[str]:
     """What has memory of its own that is written."""
@@ -287,17 +286,19 @@ def _written_apart(graph: Graph) -> frozenset[str]:
     return frozenset(root for node in nodes for root in written_storages(graph, node))
 
 
-def _copied(
-    operator: Callable[..., Any],
-    source: torch.Tensor,
-    *args: Any,
-    memory_format: torch.memory_format = torch.contiguous_format,
-    **kwargs: Any,
-) -> Any:
-    """As where the model was captured, a copy: what came from another device may be laid out otherwise."""
-    if memory_format != torch.contiguous_format:
-        kwargs["memory_format"] = memory_format
-    return operator(source.clone(memory_format=memory_format), *args, **kwargs)
+def copies_as_captured(graph: Graph, node: Node) -> bool:
+    """Whether an operator that answers what it is given, where that lies already as it is to (`contiguous`,
+    `reshape`), was a copy where the model was captured, and has to be one: it is written."""
+    if not _returns_one_tensor(node) or node.outputs[0] not in _written_apart(graph):
+        return False
+    return resolve(node.op)._schema.returns[0].alias_info is not None
+
+
+def _copied(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A copy, if what came from another device lies otherwise than it did: what is sent is packed."""
+    result = operator(*args, **kwargs)
+    given = {storage_id(each) for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)}
+    return result.clone() if storage_id(result) in given else result
 
 
 def _returns_one_tensor(node: Node) -> bool:

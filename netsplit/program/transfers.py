@@ -10,13 +10,12 @@ of a weight that its nodes read: in a placed graph they have one name (`Initiali
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from netsplit.errors import ConfigError
 from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
-from netsplit.graph.recording.relaid import copied_views
 from netsplit.partition.exchange import Exchange
 
 __all__ = ["exchanges_that_hold", "insert_transfers", "readers_elsewhere"]
@@ -121,25 +120,7 @@ def _with_transfers(
                 read = local_name[k, q]
             names[k] = read
         nodes[node.name] = _rename_inputs(node, names)
-        if names and (copied := copied_views(graph, node.name)):
-            variables |= _with_copies(graph, node, copied)
     return replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables)), placed
-
-
-def _with_copies(graph: Graph, node: Node, copied: Collection[str]) -> dict[str, Variable]:
-    """Views of what a node makes, of which some are copies: those have memory, and what is made of them is a
-    view of theirs."""
-    own = set(node.outputs)
-    home: dict[str, str] = {}  # what comes of a copy -> the copy
-    changed: dict[str, Variable] = {}
-    for k, variable in graph.variables.items():
-        if variable.alias_of in own and variable.producer is not None:
-            read = graph.nodes[variable.producer].inputs
-            copy = k if k in copied else next((home[u] for u in read if u in home), None)
-            if copy is not None:
-                home[k] = copy
-                changed[k] = replace(variable, alias_of=None if copy == k else copy)
-    return changed
 
 
 @once_of

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import RewriteError
-from netsplit.graph.analyse import Facts, analyse
+from netsplit.graph.analyse import Facts, analyse, memory_order
 from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
 from netsplit.graph.operators import resolve, written_references
@@ -363,7 +363,14 @@ class Draft:
                 readers[k].append(node.name)
         layouts = self.layouts
         return {
-            k: Variable(k, layouts[k].dtype, layouts[k].shape, self.maker.get(k), tuple(readers[k]))
+            k: Variable(
+                k,
+                layouts[k].dtype,
+                layouts[k].shape,
+                self.maker.get(k),
+                tuple(readers[k]),
+                order=memory_order(layouts[k].shape, layouts[k].stride),
+            )
             for k in names
         }
 
@@ -385,6 +392,7 @@ class Draft:
                 continue
             try:
                 run = self.runs.run(node, self.layouts)
+                self._require_same_meaning(node, run)
             except Exception as error:
                 raise RewriteError(
                     f"'{name}' ({node.kind}) cannot read what parts were put together to, which lies in "
@@ -395,6 +403,14 @@ class Draft:
                 if layout != self.layouts[k]:
                     self._changed.add(k)
                     self.layouts[k] = layout
+
+    def _require_same_meaning(self, node: Node, run: NodeRun) -> None:
+        """Raises ValueError where its result goes by how that lies which it reads, and is another now."""
+        pairs = [(self.layouts[k].root, layout.root) for k, layout in run.outputs.items()]
+        if any(before != now and not self._written.isdisjoint((before, now)) for before, now in pairs):
+            raise ValueError("what is written would be a copy where it was a view, or a view of it")
+        if "as_strided" in node.op:
+            raise ValueError("it would take other elements")
 
 
 def _first_line(error: Exception) -> str:

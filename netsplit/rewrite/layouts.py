@@ -84,10 +84,8 @@ def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout], before: Grap
 
 
 def _plain(graph: Graph, variable: Variable) -> MemoryLayout:
-    stride = torch.empty(variable.shape, device="meta").stride()
-    return MemoryLayout(
-        variable.shape, stride, variable.dtype, variable.requires_grad, storage_of(graph, variable.name)
-    )
+    root = storage_of(graph, variable.name)
+    return MemoryLayout(variable.shape, variable.strides, variable.dtype, variable.requires_grad, root)
 
 
 def _outputs(runs: StandInRuns, node: Node, layouts: Mapping[str, MemoryLayout]) -> dict[str, MemoryLayout]:

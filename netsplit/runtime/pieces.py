@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.module import place_of_tensor, rebuild
+from netsplit.graph.module import copies_as_captured, place_of_tensor, rebuild
 from netsplit.graph.operators import written_initializers, written_storages
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
@@ -81,7 +81,8 @@ class Piece:
         self.calls = any(isinstance(graph.calls.get(node.op), ModuleCall | FunctionCall) for node in nodes)
         self.draws = any(node_draws(node) for node in nodes)
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
-        plain = not (self.calls or self.draws or self.written_inputs or deferrable)
+        copying = any(copies_as_captured(graph, node) for node in nodes)
+        plain = not (self.calls or self.draws or self.written_inputs or deferrable or copying)
         self.usual: Callable[..., tuple[Tensor, ...]] = self.module
         if backend is not None and plain:
             self.usual = compiled_call(self.module, backend)

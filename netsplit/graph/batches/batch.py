@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import ConfigError
+from netsplit.graph.analyse import memory_order
 from netsplit.graph.batches.tree import Marked, Tree, flatten
 
 __all__ = ["Arguments", "Batch", "per_sample", "shared"]
@@ -133,7 +134,12 @@ class Batch:
     def key(self) -> Hashable:
         """All that a captured graph depends on, but for the number of samples."""
         shapes = tuple(
-            (tuple(n for d, n in enumerate(t.shape) if d != dim), str(t.dtype), dim, _order(t))
+            (
+                tuple(n for d, n in enumerate(t.shape) if d != dim),
+                str(t.dtype),
+                dim,
+                memory_order(t.shape, t.stride()),
+            )
             for t, dim in zip(self.tensors, self.dims, strict=True)
         )
         return self.structure, shapes, self.same
@@ -177,15 +183,6 @@ class Batch:
         n = self.inputs.count
         tensors = [tensors[j] for j in self.same]
         return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
-
-
-def _order(tensor: Tensor) -> tuple[int, ...]:
-    """The dimensions as a copy of the tensor has them in memory, where that is not their own order."""
-    if tensor.is_contiguous():
-        return ()
-    strides = torch.empty_like(tensor, device="meta").stride()
-    order = sorted((d for d, n in enumerate(tensor.shape) if n > 1), key=lambda d: -strides[d])
-    return tuple(order) if order != sorted(order) else ()
 
 
 def _remembered(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import CaptureError
-from netsplit.graph.analyse import Facts, analyse, kept_for_backward, storage_id
+from netsplit.graph.analyse import Facts, analyse, kept_for_backward, memory_order, storage_id
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.recording.call import RecordedCall
@@ -120,6 +120,7 @@ def _variables(recorder: Recorder, nodes: Mapping[str, Node], names: Sequence[st
             shape=tuple(recorder.tensors[k].shape),
             producer=producer.get(k),
             consumers=tuple(consumers[k]),
+            order=memory_order(recorder.tensors[k].shape, recorder.tensors[k].stride()),
         )
         for k in names
     }

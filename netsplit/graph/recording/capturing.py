@@ -32,7 +32,7 @@ from netsplit.graph.batches.tree import flatten
 from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.build import built
-from netsplit.graph.recording.observe import Kind, Observation, Observed, observe
+from netsplit.graph.recording.observe import Observation, Observed, ResultKind, observe
 from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_parameters, refuse_sharing
@@ -245,7 +245,7 @@ class _Kept:
         writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))
         with recorder.quiet():
             skeleton = _copied(module)
-            results = [_like(recorder, kind) for kind in seen.kinds]
+            results = _like(recorder, seen.kinds)
             strides = tuple(map(Strides.of, tensors))
         held = [recorder.ours(tensor) for tensor in own.values()]
         payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes, strides)
@@ -295,11 +295,21 @@ def _uncopied(module: nn.Module) -> str:
     return "it"
 
 
-def _like(recorder: Recorder, kind: Kind) -> Tensor:
-    shape, dtype, carries = kind
+def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
+    memory: dict[int, Tensor] = {}
+    results = []
     with recorder.mode:
-        made = torch.empty(shape, dtype=dtype, device=recorder.device)
-        return made.requires_grad_().clone() if carries else made
+        for kind in kinds:
+            if kind.memory not in memory:
+                together = [each for each in kinds if each.memory == kind.memory]
+                made = torch.empty(
+                    max(each.end for each in together), dtype=kind.dtype, device=recorder.device
+                )
+                carries = any(each.carries for each in together)
+                memory[kind.memory] = made.requires_grad_().clone() if carries else made
+            made = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
+            results.append(made if kind.carries else made.detach())
+    return results
 
 
 def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:

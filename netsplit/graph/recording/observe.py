@@ -5,7 +5,7 @@ Twice, on different values: only what both times has the same shape can be one o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +14,35 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.analyse import storage_id
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.own_seeds import SeededCall, SeedWatch
+from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["Observation", "Observed", "observe", "valid_other_values"]
+__all__ = ["Observation", "Observed", "ResultKind", "observe", "valid_other_values"]
 
 
-Kind = tuple[tuple[int, ...], torch.dtype, bool]
-"""Of a tensor: shape, dtype, and whether it carries a gradient."""
+@dataclass(frozen=True)
+class ResultKind:
+    """Of a tensor that a module returned: what it is, and how it lies in memory.
+
+    `memory`: the first of the results that lies in the same memory; `offset`: into all that they take of it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    carries: bool  # a gradient
+    strides: tuple[int, ...]
+    memory: int
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """Behind its last element."""
+        if 0 in self.shape:
+            return self.offset
+        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
 
 @dataclass(frozen=True)
@@ -30,7 +50,7 @@ class Observation:
     """One call of a module: what it returned, whether it wrote into its arguments, and what it drew."""
 
     tree: Tree
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ResultKind, ...]
     writes_arguments: bool
     seeded: SeededCall
 
@@ -65,19 +85,22 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
 
 def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], watch: SeedWatch) -> Observed:
     observed: Observed = {}
-    versions: dict[int, list[tuple[Tensor, int]]] = {}
+    given: dict[int, list[tuple[Tensor, int, Tensor]]] = {}
     calls: dict[int, list[SeededCall]] = {}
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-        versions[id(module)] = [(tensor, tensor._version) for tensor in flatten((args, kwargs))[0]]
+        tensors = flatten((args, kwargs))[0]
+        given[id(module)] = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
         calls.setdefault(id(module), []).append(watch.enter())
 
     def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         seeded = calls[id(module)].pop()
         watch.leave(seeded)
-        writes = any(tensor._version != version for tensor, version in versions[id(module)])
+        arguments = given.pop(id(module))
+        writes = any(t._version != version or not _same(t, before) for t, version, before in arguments)
         tensors, tree, _ = flatten(result)
-        kinds = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in tensors)
+        held = (*(tensor for tensor, *_ in arguments), *named_tensors(module).values())
+        kinds = _kinds(tensors, {storage_id(tensor) for tensor in held})
         observed.setdefault(id(module), []).append(Observation(tree, kinds, writes, seeded))
 
     with ExitStack() as stack:
@@ -87,6 +110,27 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], w
                 stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         step(*batch)
     return observed
+
+
+def _same(tensor: Tensor, before: Tensor) -> bool:
+    """Writes through ``.data`` are not counted."""
+    return tensor.shape == before.shape and bool(((tensor == before) | (before != before)).all())
+
+
+def _kinds(tensors: Sequence[Tensor], held: Collection[int]) -> tuple[ResultKind, ...]:
+    """Results that lie in memory which others hold are copied (see `ModuleCall`)."""
+    first: dict[tuple[int, torch.dtype, int], int] = {}
+    memory = []
+    for i, tensor in enumerate(tensors):
+        storage = storage_id(tensor)
+        memory.append(first.setdefault((storage, tensor.dtype, i if storage in held else -1), i))
+    starts = [
+        min(t.storage_offset() for t, m in zip(tensors, memory, strict=True) if m == own) for own in memory
+    ]
+    return tuple(
+        ResultKind(tuple(t.shape), t.dtype, t.requires_grad, t.stride(), own, int(t.storage_offset() - start))
+        for t, own, start in zip(tensors, memory, starts, strict=True)
+    )
 
 
 def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

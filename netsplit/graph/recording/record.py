@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.code_places import frame_of, line_of, user_frame
@@ -132,6 +133,9 @@ class Recorder(SchemaCheckMode):
             given = (self._detached(given[0]), *given[1:])  # as torch does, by calling it below autograd
         if func is _ATEN.detach_.default and not given[0].requires_grad:
             return given[0]
+        for tensor in tree_leaves((given, named)):  # before a write makes something else of it
+            if isinstance(tensor, Tensor):
+                self._known(tensor)
         saved: list[Tensor] = []
 
         def keep(tensor: Tensor) -> Tensor:

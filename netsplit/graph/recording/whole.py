@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
+from netsplit.graph.analyse import storage_id
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.stand_ins import named_tensors
 
@@ -177,9 +178,9 @@ class ModuleCall:
         self._hold(own)
         result = self.module(*args, **kwargs)
         self._take_assigned(own)
-        held = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
+        held = {storage_id(tensor) for tensor in tensors}
         # A view of what was given would tie this node's memory to others' without the graph's knowing.
-        return tuple(t.clone() if t.data_ptr() in held else t for t in flatten(result)[0])
+        return tuple(t.clone() if storage_id(t) in held else t for t in flatten(result)[0])
 
     def _hold(self, tensors: Sequence[Tensor]) -> None:
         """They stay until the next call: code of the module may run in its backward, too."""

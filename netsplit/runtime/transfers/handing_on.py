@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import WorkerError
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Variable
 from netsplit.program.acknowledge import HELD_BYTES
 from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Send
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.recorder import TimelineRecorder
-from netsplit.runtime.transport.chunks import Chunks, messages_of
+from netsplit.runtime.transport.chunks import Chunks, Ordered, messages_of
 from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
 from netsplit.runtime.values import HeldBack, IterationValues, sum_of, way_of
 
@@ -106,9 +106,9 @@ class HandingOn:
                 place = dict(self.copies[ins.variable])[copy]
                 self.state.add_gradient(ins.variable, ins.microbatch, place, handle.whole)
             whole = self._gradients(ins)
-        held.terms = [messages_of(each, ins.chunks) for each in whole]
+        held.terms = [self._messages(ins, each) for each in whole]
         if len(whole) > 1:
-            held.total = messages_of(self.empty_like(ins.variable, ins.microbatch), ins.chunks)
+            held.total = self._messages(ins, self.empty_like(ins.variable, ins.microbatch))
 
     def _await_next(self, held: HeldBack) -> None:
         """Until more has come of what it hands on."""
@@ -147,11 +147,11 @@ class HandingOn:
 
     def carry(self, ins: Send, tensor: Tensor, begun: Sequence[Handle] = ()) -> None:
         """Begin to send this tensor, or those of its messages that were not begun."""
-        rest = list(enumerate(messages_of(tensor, ins.chunks)))[len(begun) :]
+        rest = list(enumerate(self._messages(ins, tensor)))[len(begun) :]
         self._begun(ins, [*begun, *(self._message(ins, part, number) for number, part in rest)])
 
     def _message(self, ins: Send, part: Tensor, number: int) -> Handle:
-        nbytes = self._graph(ins.microbatch).variables[ins.source].nbytes
+        nbytes = self._variable(ins).nbytes
         if number == 0:
             self.recorder.sending(ins, nbytes)
         begin = partial(self.transport.send, part, ins.peer, ins.tag + number, self._is_watched(ins))
@@ -170,12 +170,20 @@ class HandingOn:
     def receive(self, ins: Recv) -> None:
         buffer = self.empty_like(ins.source, ins.microbatch)
         key = ins.variable, ins.microbatch, ins.gradient
-        parts, handles = messages_of(buffer, ins.chunks), []
+        parts, handles = self._messages(ins, buffer), []
         for number, part in enumerate(parts):
             begin = partial(self.transport.receive, part, ins.peer, ins.tag + number, key in self.to_hand_on)
             handles.append(self._carried(ins, ins, begin))
-        handle = handles[0] if len(handles) == 1 else Chunks(handles, buffer, parts)
+        order = self._variable(ins).order
+        alone = Ordered(handles[0], order) if order else handles[0]
+        handle = alone if len(handles) == 1 else Chunks(handles, buffer, parts)
         self.state.arriving[key] = (ins, handle)
+
+    def _messages(self, ins: Send | Recv, tensor: Tensor) -> list[Tensor]:
+        return messages_of(tensor, ins.chunks, self._variable(ins).order)
+
+    def _variable(self, ins: Send | Recv) -> Variable:
+        return self._graph(ins.microbatch).variables[ins.source]
 
     def await_sends(self) -> None:
         """Until others have all that was sent to them."""
@@ -228,7 +236,8 @@ class HandingOn:
 
     def empty_like(self, k: str, i: int) -> Tensor:
         variable = self._graph(i).variables[k]
-        return torch.empty(variable.shape, dtype=getattr(torch, variable.dtype), device=self.torch_device)
+        dtype = getattr(torch, variable.dtype)
+        return torch.empty_strided(variable.shape, variable.strides, dtype=dtype, device=self.torch_device)
 
     def _graph(self, i: int) -> Graph:
         tail = self.program.tail

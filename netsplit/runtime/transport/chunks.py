@@ -14,13 +14,15 @@ from torch import Tensor
 from netsplit.reshard.hops import chunks_of
 from netsplit.runtime.transport.handle import Handle
 
-__all__ = ["Chunks", "messages_of"]
+__all__ = ["Chunks", "Ordered", "messages_of"]
 
 _LEAST_S = 1e-3  # for gloo 0 is no limit
 
 
-def messages_of(tensor: Tensor, chunks: int) -> list[Tensor]:
-    """What a tensor goes as: itself, or its chunks as vectors; views of it, where it is contiguous."""
+def messages_of(tensor: Tensor, chunks: int, order: Sequence[int] = ()) -> list[Tensor]:
+    """What a tensor goes as: itself, its dimensions in this order, or chunks of that as vectors; views of it,
+    where it lies so."""
+    tensor = tensor.permute(*order) if order else tensor
     parts = chunks_of(tensor.numel(), chunks) if chunks > 1 else ()
     if len(parts) < 2:
         return [tensor]
@@ -28,12 +30,26 @@ def messages_of(tensor: Tensor, chunks: int) -> list[Tensor]:
     return [flat[part.start : part.stop] for part in parts]
 
 
+class Ordered:
+    """A tensor under way as `messages_of` has it in one message, and the `Handle` of it as it is."""
+
+    def __init__(self, handle: Handle, order: Sequence[int]) -> None:
+        self.handle = handle
+        self.places = sorted(range(len(order)), key=order.__getitem__)
+
+    def wait(self, timeout_s: float) -> Tensor:
+        return self.handle.wait(timeout_s).permute(self.places)
+
+    def done(self) -> bool:
+        return self.handle.done()
+
+
 class Chunks:
     """The messages of one tensor under way, in their order, and the `Handle` of the whole.
 
     Args:
         handles: of its messages.
-        whole: what they come into, contiguous; of what is sent, anything.
+        whole: what they come into, in the order of its messages; of what is sent, anything.
         parts: chunks of it that they come into; none where it is sent.
     """
 
