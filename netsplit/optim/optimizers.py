@@ -327,5 +327,5 @@ def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
             if key in group:
                 group[key] = [group[key][index] for index in kept]
     for parameter in list(optimizer.state):
-        if id(parameter) not in own:
+        if isinstance(parameter, Tensor) and id(parameter) not in own:
             del optimizer.state[parameter]
