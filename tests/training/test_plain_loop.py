@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import netsplit
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.partition import Problem
 from netsplit.partition.methods.random import Random
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.training.parallel import ParallelModel
 from tests.nets import SGD
@@ -331,3 +334,61 @@ def test_a_list_with_an_entry_for_every_sample_is_refused_where_batches_are_cut(
         parallel.train_batch(*batch)
         plain_step(model, plain, (x, y), 8, lambda outputs, targets: listed(outputs, list(targets)))
         assert_same(parallel, model)
+
+
+# --- the loss scale -----------------------------------------------------------------------------------
+
+
+class Optional(nn.Module):
+    """A part that a batch may leave out; it is on a device of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.between, self.head = nn.Linear(12, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, between: bool = True) -> Tensor:
+        x = torch.tanh(self.inward(x))
+        return self.head(torch.tanh(self.between(x)) if between else x)
+
+
+@dataclass(frozen=True)
+class Apart(Partitioner):
+    name = "apart"
+    optimises = "nothing"
+    respects_capacity = False
+
+    def choose(self, problem: Problem) -> Choice:
+        return Choice({node.name: f"cpu:{int(node.module == 'between')}" for node in problem.graph})
+
+
+def scaled(outputs: Tensor, targets: Tensor, by: Tensor) -> Tensor:
+    return by * F.cross_entropy(outputs.float(), targets)
+
+
+def test_a_device_that_has_not_stepped_knows_the_loss_scale_all_the_same() -> None:
+    """The second and third batch, which leave its part out, overflow."""
+
+    def built() -> nn.Module:
+        torch.default_generator.manual_seed(7)
+        return Optional()
+
+    def batch(seed: int) -> tuple[Any, Any]:
+        (x, y), within = pair(seed), seed not in (1, 2)
+        return (x.float(), within), (y, torch.tensor(0.01 if within else 30.0))
+
+    model = built()
+    optimizer = partial(optim.SGD, lr=0.1)
+    plain, scaler = optimizer(model.parameters()), torch.amp.GradScaler("cpu")
+    options: dict[str, Any] = {"partitioner": Apart(), "autocast": "float16", "schedule": "single_batch"}
+    with split(built(), scaled, batch(0), optimizer=optimizer, **options) as parallel:
+        for seed in range(5):
+            inputs, targets = batch(seed)
+            parallel.train_batch(inputs, targets)
+            with torch.autocast("cpu", torch.float16):
+                value = scaled(model(*inputs), *targets)
+            scaler.scale(value).backward()
+            scaler.step(plain)
+            scaler.update()
+            plain.zero_grad()
+        assert scaler.get_scale() == 2.0**14
+        assert all(torch.equal(t, parallel.state_dict()[k]) for k, t in model.state_dict().items())
