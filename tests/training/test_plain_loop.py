@@ -270,6 +270,30 @@ def test_state_of_no_parameter_is_refused() -> None:
         split(net(), optimizer=partial(Keyed, lr=0.1))
 
 
+class Counting(optim.SGD):
+    """It counts its steps in an attribute, which torch keeps in no state."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.steps = 0
+
+    def step(self) -> None:  # type: ignore[override]
+        self.steps += 1
+        for group in self.param_groups:
+            group["lr"] = 0.1 / self.steps
+        super().step()
+
+
+def test_an_optimizers_own_count_goes_on_when_the_plan_changes() -> None:
+    model = net()
+    plain = Counting(list(model.parameters()))
+    with split(net(), optimizer=Counting) as parallel:
+        for seed in range(6):
+            assert parallel.train_batch(*pair(seed)) == pytest.approx(plain_step(model, plain, pair(seed)))
+            parallel.switch(parallel.plan)
+        assert_same(parallel, model)
+
+
 def test_a_checkpoint_has_no_gradients_that_wait(tmp_path: Path) -> None:
     with split(net()) as parallel:
         parallel.train_batch(*pair(0), fraction=0.5, step=False)
