@@ -32,7 +32,7 @@ from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_switchable
 from netsplit.training.evaluation import evaluated, lack_told
 from netsplit.training.metrics import AUTO, correct
-from netsplit.training.plain_state import plain_state, save_state
+from netsplit.training.plain_state import loss_state, plain_state, save_state
 from netsplit.training.programs import Programs
 from netsplit.training.training_state import TrainingState
 from netsplit.training.watch import ModelWatch
@@ -221,6 +221,19 @@ class ParallelModel:
             WorkerError: the workers that held them are gone.
         """
         return plain_state(self.model, self._open().state())
+
+    @told_plainly
+    def loss_state_dict(self) -> dict[str, Any]:
+        """`state_dict` of the loss, where that is a module: its parameters are trained, too.
+
+        Raises:
+            NetSplitError: it is none.
+            WorkerError: the workers that held them are gone.
+        """
+        loss = self.programs.captures.loss
+        if not isinstance(loss, nn.Module):
+            raise NetSplitError("the loss is no torch.nn.Module, and has no state.")
+        return loss_state(self.model, loss, self._open().state())
 
     def ema_state_dict(self) -> dict[str, Any]:
         """`state_dict` with the moving averages of trained parameters in their place; buffers as they are.

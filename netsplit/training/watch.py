@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 from torch import Tensor, nn
 
+from netsplit.errors import NetSplitError
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.holding import by_name
@@ -21,6 +24,11 @@ from netsplit.training.programs import Programs
 from netsplit.training.reuse import Reuse
 
 __all__ = ["ModelWatch"]
+
+
+log = logging.getLogger(__name__)
+
+_WATCHES: WeakSet[ModelWatch] = WeakSet()
 
 
 class ModelWatch:
@@ -41,6 +49,7 @@ class ModelWatch:
         turn: threading.RLock,
     ) -> None:
         self.model, self.opened = model, opened
+        self._warn_of_others()
         self._turn = turn
         self._values = lambda: opened().state()
         captures = programs.captures
@@ -51,6 +60,25 @@ class ModelWatch:
         factory = optimizer.factory if isinstance(optimizer, ForModel) else optimizer
         makers = {"the optimizer": factory, "the scheduler": opened().rule.learning_rate}
         self._factories = FactoryWatch(makers) if captures.check else None
+
+    def _warn_of_others(self) -> None:
+        """Where another split model has copies of the same parameters: plain models would share them."""
+        own = {id(p): name for name, p in self.model.named_parameters()}
+        for other in _WATCHES:
+            both = [own[id(p)] for p in other.model.parameters() if id(p) in own]
+            if both and other.model is not self.model and other.is_open():
+                log.warning(
+                    "'%s' is also in another split model of this process: each trains a copy of its own, and "
+                    "does not see what the other makes of it", both[0],
+                )  # fmt: skip
+                break
+        _WATCHES.add(self)
+
+    def is_open(self) -> bool:
+        try:
+            return bool(self.opened().pool.connections)
+        except (NetSplitError, ReferenceError):  # closed, or gone
+            return False
 
     @contextmanager
     def own(self, programs: Programs, training: bool = False) -> Iterator[None]:

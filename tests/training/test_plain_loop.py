@@ -270,6 +270,40 @@ def test_state_of_no_parameter_is_refused() -> None:
         split(net(), optimizer=partial(Keyed, lr=0.1))
 
 
+class Weighing(nn.Module):
+    """It trains a weight of its own, counts, and knows the model's last bias."""
+
+    def __init__(self, bias: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.bias = bias
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.count += 1
+        return F.cross_entropy(outputs * self.weight, targets) + 0.1 * self.bias.square().sum()
+
+
+def test_the_state_of_a_loss_can_be_had() -> None:
+    def both() -> tuple[nn.Module, Weighing]:
+        model = net()
+        return model, Weighing(model[-1].bias)  # type: ignore[index, union-attr, arg-type]
+
+    (model, loss), (split_model, split_loss) = both(), both()
+    plain = SGD([*model.parameters(), loss.weight])
+    with split(split_model, split_loss) as parallel:
+        for seed in range(3):
+            parallel.train_batch(*pair(seed))
+            plain_step(model, plain, pair(seed), loss=loss)
+        assert_same(parallel, model)
+        state = parallel.loss_state_dict()
+    assert state.keys() == loss.state_dict().keys()
+    for key, tensor in loss.state_dict().items():
+        torch.testing.assert_close(state[key], tensor, rtol=1e-9, atol=1e-9)
+    with split(net(), F.cross_entropy) as parallel, pytest.raises(NetSplitError, match="has no state"):
+        parallel.loss_state_dict()
+
+
 class Counting(optim.SGD):
     """It counts its steps in an attribute, which torch keeps in no state."""
 
@@ -312,6 +346,16 @@ def test_a_split_model_is_not_copied(keep: Callable[[Any], Any]) -> None:
         with pytest.raises(NetSplitError, match="cannot be copied or pickled"):
             keep(parallel)
         parallel.train_batch(*pair(0))
+
+
+def test_parameters_of_two_split_models_are_remarked_on(caplog: pytest.LogCaptureFixture) -> None:
+    shared = nn.Linear(12, 5).double()
+    with split(nn.Sequential(shared, nn.Tanh())), split(nn.Sequential(shared)):
+        (said,) = [each for each in caplog.messages if "another split model" in each]
+        assert "'0.weight'" in said
+    caplog.clear()
+    with split(nn.Sequential(shared, nn.Sigmoid())):
+        assert not [each for each in caplog.messages if "another split model" in each]
 
 
 def test_threads_train_one_after_another() -> None:

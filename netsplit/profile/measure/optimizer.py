@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from netsplit.errors import ConfigError
 from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
+from netsplit.optim.elsewhere import check_hooks, check_keys
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
@@ -56,7 +56,7 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
     parameters = {name: nn.Parameter(torch.ones(bound.parameters[name][1])) for name in chosen}
     optimizer = make_optimizer(bound, parameters).optimizer
     step_on(optimizer, list(parameters.values()))
-    _check_keys(optimizer)
+    check_keys(optimizer)
     for parameter in parameters.values():
         kept = sum(
             tensor.numel() * tensor.element_size()
@@ -115,7 +115,7 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
         _check_finite(make_optimizer(bound, {}).optimizer)
-        _check_hooks()
+        check_hooks()
         optimizer_alpha(bound)
         _check_alone(bound)
     except ConfigError:
@@ -127,34 +127,6 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             f"optimizer cannot be made of {given} ({reason}): give a function of parameters, "
             "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
-
-
-def _check_hooks() -> None:
-    """Refuse those that torch calls for every optimiser of this process: the devices' are in others.
-
-    Raises:
-        ConfigError: there are some.
-    """
-    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
-        raise ConfigError(
-            "optimizer: a hook on the steps of all optimizers of this process "
-            "(torch.optim.optimizer.register_optimizer_step_…_hook) is not called on the devices, which make "
-            "their own: register it on the optimizer in the function that makes it."
-        )
-
-
-def _check_keys(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse state of no parameter: checkpoints and changes of plan go by parameters.
-
-    Raises:
-        ConfigError: it names the key.
-    """
-    keys = [key for key in optimizer.state if not isinstance(key, Tensor)]
-    if keys:
-        raise ConfigError(
-            f"optimizer {type(optimizer).__name__} keeps state under {keys[0]!r}, which is no parameter: "
-            "keep it in its groups (self.param_groups), or by parameter in self.state[parameter]."
-        )
 
 
 def _check_finite(optimizer: torch.optim.Optimizer) -> None:
