@@ -34,6 +34,7 @@ __all__ = [
     "ParameterGroups",
     "for_model",
     "make_optimizer",
+    "plain_attributes",
 ]
 
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
@@ -319,6 +320,21 @@ def _own_settings(optimizer: torch.optim.Optimizer) -> None:
         settings.update({key: own(value) for key, value in settings.items() if key not in _LISTS})
 
 
+def plain_attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What it keeps beside groups and state, as a count of its steps: of plain values."""
+    kept = ("state", "param_groups", "defaults")
+    return {key: value for key, value in vars(optimizer).items() if key not in kept and _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, (*value.keys(), *value.values())))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    number = isinstance(value, Tensor) and value.dim() == 0 and not value.is_meta
+    return number or isinstance(value, int | float | complex | str | None)
+
+
 def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
     """Take out what is not the device's own."""
     for group in optimizer.param_groups:
@@ -327,5 +343,5 @@ def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
             if key in group:
                 group[key] = [group[key][index] for index in kept]
     for parameter in list(optimizer.state):
-        if id(parameter) not in own:
+        if isinstance(parameter, Tensor) and id(parameter) not in own:
             del optimizer.state[parameter]

@@ -40,7 +40,7 @@ from netsplit.runtime.reading.giving import fed_devices, require_alike, require_
 from netsplit.runtime.reading.told import UnlikeBatch, UnreadBatch
 from netsplit.runtime.reading.worker_reading import read_ahead
 from netsplit.runtime.recorder import timeline_events
-from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
@@ -95,6 +95,8 @@ class DistributedRuntime:
         self.loaded = LoadedPrograms(program, pool, values, backend)
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
+        self.scale: LossScale | None = None  # of float16, after the last step
+        self.waiting = False  # gradients, for a later iteration to step on
         self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
         self._words = LossWords(self.rule.on_nonfinite)
         pool.runs({TRAINING: program})
@@ -183,7 +185,16 @@ class DistributedRuntime:
         self.pool.call(worker_calls.step_scheduler, loss)
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
-        """Write what all devices hold, and what the controller adds (see `write_checkpoint`)."""
+        """Write what all devices hold, and what the controller adds (see `write_checkpoint`).
+
+        Raises:
+            NetSplitError: it cannot be written, or gradients wait for a step, which are none of it.
+        """
+        if self.waiting:
+            raise NetSplitError(
+                "gradients wait for a step, and a checkpoint has none: save it after that, or call "
+                "drop_gradients()."
+            )
         self._held.save(folder, extra, own)
 
     def load_checkpoint(self, folder: Path) -> list[str]:
@@ -192,6 +203,7 @@ class DistributedRuntime:
         Raises:
             NetSplitError: a device cannot read it, or has another kind of optimiser.
         """
+        self.scale = None
         return self._held.load(folder)
 
     def switch(self, program: Program, resized: Resize | None) -> int:
@@ -240,6 +252,8 @@ class DistributedRuntime:
             )
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self.loaded.number(program)
+        if self.scale is not None and self.pool.programs[TRAINING] is not program:
+            self.pool.call(worker_calls.set_scale, self.scale)  # other devices may step than did
         self.pool.programs[TRAINING] = program
         if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
             read = self.pool.call(read_ahead, number, feeds)
@@ -258,6 +272,7 @@ class DistributedRuntime:
         self._words.trained(program, loss, outputs, self.draws.batches + 1)
         with interrupts_held(firmly=True):
             results = self._commit()
+            self.waiting = not step
             self.loss, self.metrics = loss, mean_metrics(program, outputs)
         return results
 
@@ -267,6 +282,7 @@ class DistributedRuntime:
             self.begun = None
             self.draws.batches += 1
             self.rates = results[0].rates
+            self.scale = next((each.scale for each in results if each.scale is not None), self.scale)
         return results
 
     def _abandon(self) -> None:
@@ -336,6 +352,7 @@ class DistributedRuntime:
     def drop_gradients(self) -> None:
         """Forget gradients that wait for a later iteration to step on."""
         self.pool.call(worker_calls.drop_gradients)
+        self.waiting = False
 
     def _parts_of(
         self, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -93,6 +94,7 @@ class LocalRuntime:
         key = self.draws.training()
         losses = self.run(program, executors, inputs, targets, loss_fractions(program, fraction), step, key)
         self.draws.batches += 1
+        self._share_scale()
         outputs = {key: float(tensor) for key, tensor in losses.items()}
         self.metrics = mean_metrics(program, outputs)
         return mean_loss(program, outputs)
@@ -155,6 +157,13 @@ class LocalRuntime:
         at = f" at its {program.instructions[device][index]}"
         failure = failure_of(error, device, at, program.graph, place)
         return BatchError(f"device {device} {failure.reason}: {AS_BEFORE}.")
+
+    def _share_scale(self) -> None:
+        """Devices that had nothing to step on have the loss scale of those that had."""
+        stepped = [share.scale for share in self.shares.values() if not share.idle]
+        for share in self.shares.values():
+            if share.idle and share.scale is not None and stepped and stepped[0] is not None:
+                share.scale = replace(stepped[0])
 
     def _abandon(self, executors: dict[str, Executor]) -> None:
         for executor in executors.values():

@@ -23,7 +23,7 @@ from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.worker_reading import drop_samples, parts_read
-from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
+from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.workers.worker import Worker
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INFERENCE", "TRAINING", "CheckpointRules", "DeviceComputed", "DeviceIteration", "abandon", "add",
     "commit", "deploy", "drop_gradients", "inspect", "load_part", "plan_part", "predict", "put", "rates",
-    "set_rates", "state", "step_scheduler", "train", "write_part",
+    "set_rates", "set_scale", "state", "step_scheduler", "train", "write_part",
 ]  # fmt: skip
 
 TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
@@ -72,6 +72,7 @@ class DeviceIteration:
     peak_bytes: int | None
     host_bytes: int | None  # at most at once in the host's memory, where something is offloaded
     rates: list[float]  # of the optimiser's groups, as they were in the step
+    scale: LossScale | None  # of float16; None where nothing was stepped on here
 
 
 def deploy(
@@ -204,9 +205,11 @@ def commit(worker: Worker) -> DeviceIteration:
     worker.heartbeat_file.at(-1)
     peak, host = None if meter is None else meter.peak_bytes, attempt.executor.share.host
     hosted = None if host is None or meter is None else host.peak
+    share: Share = attempt.executor.share
     return DeviceIteration(
-        worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, hosted, rates
-    )
+        worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, hosted, rates,
+        None if share.idle else share.scale,
+    )  # fmt: skip
 
 
 def abandon(worker: Worker) -> None:
@@ -277,6 +280,11 @@ def rates(worker: Worker) -> list[float]:
 def set_rates(worker: Worker, rates: list[float]) -> None:
     share: Share = worker.memory["share"]
     share.set_learning_rates(rates)
+
+
+def set_scale(worker: Worker, scale: LossScale) -> None:
+    """As those devices have it that stepped."""
+    worker.memory["share"].scale = scale
 
 
 def step_scheduler(worker: Worker, loss: float | None) -> None:

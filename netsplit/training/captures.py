@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss, call_model
@@ -18,8 +18,10 @@ from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference, mixes_samples
 from netsplit.graph.checks.plain import stance
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
+from netsplit.graph.checks.screen import hooks_of_all_modules
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
+from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.interrupts import interrupts_held
 
@@ -43,10 +45,22 @@ def checked_capture(
     """
     with interrupts_held():
         graph = capture(model, loss, batch, **options)
+        _refuse_hooks(graph)
         seconds = check_capture(model, loss, graph, batch) if check else None
     if seconds is not None:
         log.info("trains as plain PyTorch does: checked in %.1f s", seconds)
     return graph
+
+
+def _refuse_hooks(graph: Graph) -> None:
+    """Of all modules: those that stay whole are on workers, in other processes."""
+    whole = next((call for call in graph.calls.values() if isinstance(call, ModuleCall)), None)
+    if whole is not None and hooks_of_all_modules():
+        raise CaptureError(
+            "a hook on all modules of this process (torch.nn.modules.module.register_module_…_hook) is not "
+            f"called in {whole.__name__}, which stays whole and runs on a worker: register it on the modules "
+            "it is for."
+        )
 
 
 @dataclass

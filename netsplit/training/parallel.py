@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from torch import nn
 
@@ -31,7 +32,7 @@ from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_switchable
 from netsplit.training.evaluation import evaluated, lack_told
 from netsplit.training.metrics import AUTO, correct
-from netsplit.training.plain_state import plain_state, save_state
+from netsplit.training.plain_state import loss_state, plain_state, save_state
 from netsplit.training.programs import Programs
 from netsplit.training.training_state import TrainingState
 from netsplit.training.watch import ModelWatch
@@ -79,8 +80,9 @@ class ParallelModel:
         self._measured: Timeline | None = None
         # Also when it is dropped, and when the interpreter ends.
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
+        self._turn = threading.RLock()
         placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
-        self._watch = ModelWatch(model, programs, runtime.optimizer, lambda: placed._open())
+        self._watch = ModelWatch(model, programs, runtime.optimizer, lambda: placed._open(), self._turn)
 
     @property
     def batch_size(self) -> int:
@@ -189,7 +191,7 @@ class ParallelModel:
         runtime = self._open()
         with (
             lack_told(self.model, self.programs.captures.loss, inputs),
-            self._watch.own(self.programs),
+            self._watch.predicting(self.programs),
         ):
             parts = self.programs.parts(batch)
             done = [(part, runtime.predict(part.program, part.batch)) for part in parts]
@@ -219,6 +221,19 @@ class ParallelModel:
             WorkerError: the workers that held them are gone.
         """
         return plain_state(self.model, self._open().state())
+
+    @told_plainly
+    def loss_state_dict(self) -> dict[str, Any]:
+        """`state_dict` of the loss, where that is a module: its parameters are trained, too.
+
+        Raises:
+            NetSplitError: it is none.
+            WorkerError: the workers that held them are gone.
+        """
+        loss = self.programs.captures.loss
+        if not isinstance(loss, nn.Module):
+            raise NetSplitError("the loss is no torch.nn.Module, and has no state.")
+        return loss_state(self.model, loss, self._open().state())
 
     def ema_state_dict(self) -> dict[str, Any]:
         """`state_dict` with the moving averages of trained parameters in their place; buffers as they are.
@@ -287,6 +302,7 @@ class ParallelModel:
         rate, optimizer = self.runtime.rule.learning_rate, self.runtime.optimizer
         if rate is not None and isinstance(optimizer, ForModel):
             rate.check_steps(optimizer, epochs * (steps_per_epoch if rate.every == "step" else 1))
+            self._watch.made_optimizer()
 
     def end_epoch(self, loss: float) -> None:
         """Step a scheduler that is stepped every epoch, where there is one; `loss` is the epoch's mean."""
@@ -325,7 +341,8 @@ class ParallelModel:
             extra: values that JSON takes, given back by `load_checkpoint`.
 
         Raises:
-            NetSplitError: it cannot be written.
+            NetSplitError: it cannot be written, or gradients of batches trained with ``step=False`` wait for
+                a step.
             WorkerError: a worker died.
         """
         self._state.save(Path(folder).absolute(), extra or {})
@@ -370,6 +387,12 @@ class ParallelModel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise NetSplitError(
+            "a split model is on its workers, and cannot be copied or pickled: keep it with save_checkpoint, "
+            "or its state_dict()."
+        )
+
     def _adapt(self, timeline: Timeline | None, step: bool) -> None:
         """After a trained batch: its measured timeline, where there is one, tells of the workers."""
         runtime, adaptation = self.runtime, self.adaptation
@@ -388,7 +411,8 @@ class ParallelModel:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""
         if not self.runtime.pool.connections:
             raise WorkerError("the workers of this model are gone: it was closed, or one of them failed.")
-        self.runtime.settle()
+        with self._turn:  # else it would take back what another thread is about to step on
+            self.runtime.settle()
         return self.runtime
 
     @property

@@ -22,7 +22,7 @@ from netsplit.graph.checks.python_state.state import changed_names, state_of
 from netsplit.graph.code_places import where_of
 from netsplit.graph.recording.stand_ins import named_tensors
 
-__all__ = ["loaded", "plain_state", "save_state"]
+__all__ = ["loaded", "loss_state", "plain_state", "save_state"]
 
 
 def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[str, Any]:
@@ -41,6 +41,15 @@ def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[s
     if hasattr(plain, "_metadata"):  # versions of modules, by which their code reads older states
         state._metadata = plain._metadata
     return state
+
+
+def loss_state(model: nn.Module, loss: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[str, Any]:
+    """The loss's `state_dict`, of values by the names that model and loss have together."""
+    names: dict[int, str] = {}
+    for name, tensor in named_tensors(model, loss).items():
+        names.setdefault(id(tensor), name)
+    own = ((name, names[id(tensor)]) for name, tensor in named_tensors(loss).items())
+    return plain_state(loss, {name: values[k] for name, k in own if k in values})
 
 
 def loaded(

@@ -185,7 +185,7 @@ class Programs:
         return self._compiled(compiler, placement, full + bool(rest))
 
     def _size_in(self, batch: Batch) -> int:
-        """Samples of a micro-batch; where the example is not cut, no batch is: its loss may be a sum."""
+        """Samples of a micro-batch. Where the example is not cut, none is: a loss may be a sum over it."""
         whole = self.compiler.schedule.microbatches == 1
         return batch.samples if whole else min(self.compiler.graph.batch_size, batch.samples)
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn, optim
+from torch.nn import functional as F
 from torch.optim import lr_scheduler as lr
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import netsplit
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.partition import Problem
 from netsplit.partition.methods.random import Random
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.training.parallel import ParallelModel
 from tests.nets import SGD
@@ -95,3 +104,358 @@ def test_a_learning_rate_that_is_a_tensor_is_each_optimizers_own() -> None:
             assert parallel.train_batch(*pair(seed)) == pytest.approx(plain_step(model, plain, pair(seed)))
             scheduler.step()
         assert_same(parallel, model)
+
+
+# --- what changes while training goes on --------------------------------------------------------------
+
+FACTOR = {"rate": 1.0}
+
+
+class Scaled(optim.Optimizer):
+    """Its step goes by a global."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=-group["lr"] * FACTOR["rate"])
+
+
+def scaled_rate(optimizer: optim.Optimizer) -> lr.LRScheduler:
+    return lr.LambdaLR(optimizer, lambda epoch: FACTOR["rate"])
+
+
+@pytest.mark.parametrize("options", [{"optimizer": Scaled}, {"scheduler": scaled_rate}], ids=["step", "rate"])
+def test_what_an_optimizers_own_code_reads_may_not_change(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with split(net(), **options) as parallel:
+        parallel.train_batch(*pair(0))
+        monkeypatch.setitem(FACTOR, "rate", 0.5)
+        for _ in range(2):
+            with pytest.raises(NetSplitError, match=r"'FACTOR' in .*'rate'.* has been changed"):
+                parallel.train_batch(*pair(1))
+        monkeypatch.setitem(FACTOR, "rate", 1.0)
+        parallel.train_batch(*pair(1))
+
+
+def test_a_tensor_that_an_optimizer_was_given_may_not_change() -> None:
+    rate = torch.tensor(0.05)
+    with split(net(), optimizer=partial(optim.Adam, lr=rate, foreach=False)) as parallel:
+        parallel.train_batch(*pair(0))
+        rate.mul_(0.5)
+        with pytest.raises(NetSplitError, match=r"the optimizer\['lr'\] has been changed"):
+            parallel.train_batch(*pair(1))
+
+
+class Recipe:
+    """As people keep their settings and their progress together."""
+
+    def __init__(self) -> None:
+        self.warmup, self.steps = 4, 0
+
+    def rate(self, step: int) -> float:
+        return min(1.0, (step + 1) / self.warmup)
+
+    def count(self) -> None:
+        self.steps += 1
+
+
+def test_what_no_code_of_the_scheduler_names_may_change() -> None:
+    recipe, model = Recipe(), net()
+    plain = SGD(model.parameters())
+    scheduler = lr.LambdaLR(plain, recipe.rate)
+    with split(net(), scheduler=partial(lr.LambdaLR, lr_lambda=recipe.rate)) as parallel:
+        for seed in range(3):
+            assert parallel.train_batch(*pair(seed)) == pytest.approx(plain_step(model, plain, pair(seed)))
+            scheduler.step()
+            recipe.count()
+        assert_same(parallel, model)
+        recipe.warmup = 2
+        with pytest.raises(NetSplitError, match=r"'warmup' of .* has been changed"):
+            parallel.train_batch(*pair(3))
+
+
+def halved(gradient: Tensor) -> Tensor:
+    return 0.5 * gradient
+
+
+def halve(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("hook", ["gradient", "accumulated", "module"])
+def test_a_hook_that_comes_while_training_is_seen(hook: str) -> None:
+    model = net()
+    weight: Tensor = model[0].weight  # type: ignore[index, union-attr, assignment]
+    hooks: dict[str, Callable[[], Any]] = {
+        "gradient": lambda: weight.register_hook(halved),
+        "accumulated": lambda: weight.register_post_accumulate_grad_hook(halve),
+        "module": lambda: nn.modules.module.register_module_forward_hook(lambda *_: None),
+    }
+    with split(model) as parallel:
+        parallel.train_batch(*pair(0))
+        handle = hooks[hook]()
+        try:
+            with pytest.raises(NetSplitError, match=r"a hook on .* has been changed"):
+                parallel.train_batch(*pair(1))
+        finally:
+            handle.remove()
+        parallel.train_batch(*pair(1))
+
+
+def test_hooks_of_all_optimizers_are_refused_before_and_seen_while_training() -> None:
+    with split(net()) as parallel:
+        handle = register_optimizer_step_pre_hook(lambda *_: None)
+        try:
+            with pytest.raises(NetSplitError, match="hooks before all optimizers"):
+                parallel.train_batch(*pair(0))
+            with pytest.raises(ConfigError, match="hook on the steps of all optimizers"):
+                split(net())
+        finally:
+            handle.remove()
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) if x.mean() < 9 else x
+
+
+def test_hooks_of_all_modules_are_refused_where_one_stays_whole() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        with pytest.raises(NetSplitError, match=r"hook on all modules .* Whole, which stays whole"):
+            split(nn.Sequential(Whole()).double())
+    finally:
+        handle.remove()
+
+
+def test_a_prediction_is_of_the_model_that_was_split() -> None:
+    model = net()
+    with split(model) as parallel:
+        parallel.train_batch(*pair(0))
+        model.eval()  # as a loop has it, whose prediction is in evaluation mode anyway
+        before = parallel.predict(pair(1)[0])
+        assert torch.equal(before, parallel.predict(pair(1)[0]))
+        model.train()
+        parallel.train_batch(*pair(1))
+        model[1] = nn.ReLU()  # type: ignore[index, operator]
+        with pytest.raises(NetSplitError, match="has been changed since the model was split"):
+            parallel.predict(pair(1)[0])
+
+
+# --- state --------------------------------------------------------------------------------------------
+
+
+class Keyed(optim.SGD):
+    """It counts its steps under a text."""
+
+    def step(self) -> None:  # type: ignore[override]
+        self.state["all"]["steps"] = self.state["all"].get("steps", 0) + 1
+        super().step()
+
+
+def test_state_of_no_parameter_is_refused() -> None:
+    with pytest.raises(ConfigError, match="state under 'all'"):
+        split(net(), optimizer=partial(Keyed, lr=0.1))
+
+
+class Weighing(nn.Module):
+    """It trains a weight of its own, counts, and knows the model's last bias."""
+
+    def __init__(self, bias: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.bias = bias
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.count += 1
+        return F.cross_entropy(outputs * self.weight, targets) + 0.1 * self.bias.square().sum()
+
+
+def test_the_state_of_a_loss_can_be_had() -> None:
+    def both() -> tuple[nn.Module, Weighing]:
+        model = net()
+        return model, Weighing(model[-1].bias)  # type: ignore[index, union-attr, arg-type]
+
+    (model, loss), (split_model, split_loss) = both(), both()
+    plain = SGD([*model.parameters(), loss.weight])
+    with split(split_model, split_loss) as parallel:
+        for seed in range(3):
+            parallel.train_batch(*pair(seed))
+            plain_step(model, plain, pair(seed), loss=loss)
+        assert_same(parallel, model)
+        state = parallel.loss_state_dict()
+    assert state.keys() == loss.state_dict().keys()
+    for key, tensor in loss.state_dict().items():
+        torch.testing.assert_close(state[key], tensor, rtol=1e-9, atol=1e-9)
+    with split(net(), F.cross_entropy) as parallel, pytest.raises(NetSplitError, match="has no state"):
+        parallel.loss_state_dict()
+
+
+class Counting(optim.SGD):
+    """It counts its steps in an attribute, which torch keeps in no state."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.steps = 0
+
+    def step(self) -> None:  # type: ignore[override]
+        self.steps += 1
+        for group in self.param_groups:
+            group["lr"] = 0.1 / self.steps
+        super().step()
+
+
+def test_an_optimizers_own_count_goes_on_when_the_plan_changes() -> None:
+    model = net()
+    plain = Counting(list(model.parameters()))
+    with split(net(), optimizer=Counting) as parallel:
+        for seed in range(6):
+            assert parallel.train_batch(*pair(seed)) == pytest.approx(plain_step(model, plain, pair(seed)))
+            parallel.switch(parallel.plan)
+        assert_same(parallel, model)
+
+
+def test_a_checkpoint_has_no_gradients_that_wait(tmp_path: Path) -> None:
+    with split(net()) as parallel:
+        parallel.train_batch(*pair(0), fraction=0.5, step=False)
+        with pytest.raises(NetSplitError, match="gradients wait for a step"):
+            parallel.save_checkpoint(tmp_path / "waiting")
+        parallel.train_batch(*pair(1), fraction=0.5)
+        parallel.save_checkpoint(tmp_path / "stepped")
+        parallel.train_batch(*pair(0), fraction=0.5, step=False)
+        parallel.drop_gradients()
+        parallel.save_checkpoint(tmp_path / "dropped")
+
+
+@pytest.mark.parametrize("keep", [copy.deepcopy, pickle.dumps])
+def test_a_split_model_is_not_copied(keep: Callable[[Any], Any]) -> None:
+    with split(net()) as parallel:
+        with pytest.raises(NetSplitError, match="cannot be copied or pickled"):
+            keep(parallel)
+        parallel.train_batch(*pair(0))
+
+
+def test_parameters_of_two_split_models_are_remarked_on(caplog: pytest.LogCaptureFixture) -> None:
+    shared = nn.Linear(12, 5).double()
+    with split(nn.Sequential(shared, nn.Tanh())), split(nn.Sequential(shared)):
+        (said,) = [each for each in caplog.messages if "another split model" in each]
+        assert "'0.weight'" in said
+    caplog.clear()
+    with split(nn.Sequential(shared, nn.Sigmoid())):
+        assert not [each for each in caplog.messages if "another split model" in each]
+
+
+def test_threads_train_one_after_another() -> None:
+    model, failures = net(), list[BaseException]()
+    plain = SGD(model.parameters())
+    with split(net()) as parallel:
+
+        def train() -> None:
+            try:
+                for _ in range(8):
+                    parallel.train_batch(*pair(0))
+                    parallel.predict(pair(0)[0])
+                    parallel.state_dict()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=train) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert not failures
+        for _ in range(16):
+            plain_step(model, plain, pair(0))
+        assert_same(parallel, model)
+
+
+# --- lists --------------------------------------------------------------------------------------------
+
+
+def listed(outputs: Tensor, targets: list[Tensor]) -> Tensor:
+    """As a loss of boxes pairs pictures with theirs; it is not told that there are more."""
+    pairs = zip(outputs, targets, strict=False)
+    return torch.stack([F.cross_entropy(each[None], target[None]) for each, target in pairs]).mean()
+
+
+def test_a_list_with_an_entry_for_every_sample_is_refused_where_batches_are_cut() -> None:
+    x, y = pair(0)
+    batch, model = (x, (list(y),)), net()
+    with pytest.raises(NetSplitError, match="a list of 8 entries, as many as samples"):
+        split(net(), listed, batch)
+    plain = SGD(model.parameters())
+    with split(net(), listed, batch, schedule="single_batch") as parallel:
+        parallel.train_batch(*batch)
+        plain_step(model, plain, (x, y), 8, lambda outputs, targets: listed(outputs, list(targets)))
+        assert_same(parallel, model)
+
+
+# --- the loss scale -----------------------------------------------------------------------------------
+
+
+class Optional(nn.Module):
+    """A part that a batch may leave out; it is on a device of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.between, self.head = nn.Linear(12, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, between: bool = True) -> Tensor:
+        x = torch.tanh(self.inward(x))
+        return self.head(torch.tanh(self.between(x)) if between else x)
+
+
+@dataclass(frozen=True)
+class Apart(Partitioner):
+    name = "apart"
+    optimises = "nothing"
+    respects_capacity = False
+
+    def choose(self, problem: Problem) -> Choice:
+        return Choice({node.name: f"cpu:{int(node.module == 'between')}" for node in problem.graph})
+
+
+def scaled(outputs: Tensor, targets: Tensor, by: Tensor) -> Tensor:
+    return by * F.cross_entropy(outputs.float(), targets)
+
+
+def test_a_device_that_has_not_stepped_knows_the_loss_scale_all_the_same() -> None:
+    """The second and third batch, which leave its part out, overflow."""
+
+    def built() -> nn.Module:
+        torch.default_generator.manual_seed(7)
+        return Optional()
+
+    def batch(seed: int) -> tuple[Any, Any]:
+        (x, y), within = pair(seed), seed not in (1, 2)
+        return (x.float(), within), (y, torch.tensor(0.01 if within else 30.0))
+
+    model = built()
+    optimizer = partial(optim.SGD, lr=0.1)
+    plain, scaler = optimizer(model.parameters()), torch.amp.GradScaler("cpu")
+    options: dict[str, Any] = {"partitioner": Apart(), "autocast": "float16", "schedule": "single_batch"}
+    with split(built(), scaled, batch(0), optimizer=optimizer, **options) as parallel:
+        for seed in range(5):
+            inputs, targets = batch(seed)
+            parallel.train_batch(inputs, targets)
+            with torch.autocast("cpu", torch.float16):
+                value = scaled(model(*inputs), *targets)
+            scaler.scale(value).backward()
+            scaler.step(plain)
+            scaler.update()
+            plain.zero_grad()
+        assert scaler.get_scale() == 2.0**14
+        assert all(torch.equal(t, parallel.state_dict()[k]) for k, t in model.state_dict().items())

@@ -73,7 +73,7 @@ class RightCuts:
                     apart = loss_apart(model, loss, batch, graph, each)
                 if apart is None:
                     self._looked = True
-                elif apart.kind in ("sum", "other"):
+                elif apart.kind in ("sum", "list", "other"):
                     self._looked = True
                     return self.without(left, microbatches, apart)
                 elif apart.kind == "no number" and each == own:

@@ -50,7 +50,7 @@ Run = Callable[[Batch], float]
 class CutApart:
     """That the losses of micro-batches do not add up to that of the batch they are cut of."""
 
-    kind: Literal["sum", "no number", "other", "kept", "unknown"]
+    kind: Literal["sum", "no number", "list", "other", "kept", "unknown"]
     words: str = ""  # what is apart, as the beginning of a sentence
     cure: str = ""
 
@@ -76,8 +76,8 @@ def check_cutting(
         alike: refuse whatever is apart, which is said otherwise where it is no sum.
 
     Raises:
-        CuttingError: the loss is a sum over samples, or no number on a micro-batch; or the model keeps from
-            one size what it computes with on another.
+        CuttingError: the loss is a sum over samples, or no number on a micro-batch, or goes by a list with
+            an entry for every sample; or the model keeps from one size what it computes with on another.
     """
     size = graph.batch_size
     if size < whole.samples:
@@ -127,6 +127,21 @@ def loss_apart(
         every: look at all of them, too, where the batch's activations are not too large; what is chosen of a
             batch (the samples of largest loss, the first that an expert has room for) shows in no two.
     """
+    apart = _apart(model, loss, whole, graph, size, every)
+    if apart is None or apart.kind != "other" or not whole.has_whole_list:
+        return apart
+    return CutApart(
+        "list",
+        f"{apart.words.partition(':')[0]}: the batch has a list of {whole.samples} entries, as many as "
+        "samples, which every micro-batch is given whole",
+        ": give what belongs to samples as a tensor with a row for each, or take the schedule "
+        f"'single_batch', which does not cut batches; {SWITCH}.",
+    )
+
+
+def _apart(
+    model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int, every: bool
+) -> CutApart | None:
     each = sum(v.nbytes for v in graph.variables.values()) / max(graph.batch_size, 1)
     with threads_for(int(2 * size * each)), kept(model, loss):
         apart = _loss_apart(model, loss, graph, *_ends(whole, size))

@@ -6,8 +6,9 @@ Attributes that no code in reach names may change: what a training loop writes d
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -17,11 +18,11 @@ from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.checks.python_state.state import bare, equal, same_values, state_of
-from netsplit.graph.checks.screen import Screen
+from netsplit.graph.checks.screen import Screen, gradient_hooks, hooks_of_all_modules
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import is_own_module, names_in, within
 
-__all__ = ["Notice"]
+__all__ = ["Notice", "names_read"]
 
 Trained = Callable[[], Iterable[Mapping[str, Tensor]]]
 Reached = list[tuple[str, Any]]
@@ -66,35 +67,44 @@ class Notice:
         self._trained = {name: tensor.requires_grad for name, tensor in self._tensors.items()}
         self._modules = {name: (type(each), each.training) for name, each in _modules(reached)}
         self._code = _code(reached)
+        self._hooks = _hooks(self._tensors)
+        self._evaluated: Screen | None = None
         self._state = state_of(self.model, self.loss, moving=False)
-        self._screen = Screen([value for _, value in reached], self._tensors.values(), before)
+        self._screen = self._screened(reached, before)
 
-    def look(self, trained: Trained = _nothing) -> None:
+    def _screened(self, reached: Reached, before: Screen | None) -> Screen:
+        return Screen([value for _, value in reached], self._tensors.values(), before)
+
+    def look(self, trained: Trained = _nothing, training: bool = True) -> None:
         """Called before every batch.
 
         Args:
+            training: else it is predicted, for which modes and `requires_grad` are nothing.
             trained: gives states by the model's keys: parameters and buffers of the user's model that are
                 as in one of them were copied there (to save them, or for an evaluation), and are no change.
 
         Raises:
             NetSplitError: names what has changed, and what to do.
         """
-        if any(_settings(optimizer) != before for optimizer, before in self._settings):
+        if training and any(_settings(optimizer) != before for optimizer, before in self._settings):
             raise NetSplitError(
                 "an optimizer that your factory made has been given other settings since, and it is none of "
                 "those that train, of which each device has one: set learning_rate of what parallelize gave, "
                 "or give parallelize a scheduler."
             )
-        if self._screen.is_same():
+        if self._screen.is_same() or (not training and self._evaluated and self._evaluated.is_same()):
             return
-        if (change := self._changed()) is not None:
+        if (change := self._changed(training)) is not None:
             what, cure = change
             raise NetSplitError(
                 f"{what} has been changed since the model was split, which its captured step does not see: "
                 f"{cure}."
             )
         self._refuse_written(trained)
-        self.accept()
+        if training:
+            self.accept()
+        else:
+            self._evaluated = self._screened(self._reached(), self._screen)
 
     @contextmanager
     def own(self, looked: bool = False, ran: Callable[[], bool] = _always) -> Iterator[None]:
@@ -129,18 +139,20 @@ class Notice:
                 "(strict=False takes a part), or put what changes while training into the batch, as a tensor."
             )
 
-    def _changed(self) -> tuple[str, str] | None:
+    def _changed(self, training: bool) -> tuple[str, str] | None:
         """What, and what to do instead."""
+        for name in _differing(self._hooks, _hooks(self._tensors), _are_same):
+            return name, _AGAIN
         reached = self._reached()
-        reads = _reads(reached)
+        reads = names_read(reached)
         for name, module in _modules(reached):
-            kind, training = self._modules.get(name, (type(module), module.training))
+            kind, was = self._modules.get(name, (type(module), module.training))
             if kind is not type(module):
                 return f"the module {name}", _AGAIN
-            if training != module.training and ("training" in reads or _reads_mode(kind)):
+            if training and was != module.training and ("training" in reads or _reads_mode(kind)):
                 return f"the mode (train or eval) of {name}", _AGAIN
         for name, tensor in self._tensors.items():
-            if tensor.requires_grad != self._trained[name]:
+            if training and tensor.requires_grad != self._trained[name]:
                 return f"requires_grad of '{name}'", _AGAIN
         idle = {
             f"{name} ({type(each).__name__})" for name, each in _modules(reached) if _is_plain(type(each))
@@ -168,6 +180,15 @@ def _settings(optimizer: Optimizer) -> list[dict[str, str]]:
     return [{k: repr(v) for k, v in group.items() if k not in own} for group in optimizer.param_groups]
 
 
+def _hooks(tensors: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    every = {f"a hook on the gradient of '{name}'": gradient_hooks(each) for name, each in tensors.items()}
+    return every | {"a hook on all modules of this process": hooks_of_all_modules()}
+
+
+def _are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(map(operator.is_, a, b))
+
+
 def _modules(reached: Reached) -> Iterator[tuple[str, nn.Module]]:
     return ((name, value) for name, value in reached if isinstance(value, nn.Module))
 
@@ -192,8 +213,8 @@ def _is_as_in(state: Mapping[str, Tensor], name: str, now: Mapping[str, Tensor])
     return name in state and name in now and same_values(state[name].cpu(), now[name].cpu())
 
 
-def _reads(reached: Reached) -> set[str]:
-    """Names in the code that runs: of methods those that other code names, from `forward` on."""
+def names_read(reached: Reached, entries: Collection[str] = ("forward",)) -> set[str]:
+    """Names in the code that runs: of methods those that other code names, from these on."""
     methods: dict[str, list[FunctionType]] = {}
     names: set[str] = set()
     ahead: list[FunctionType] = []
@@ -201,7 +222,7 @@ def _reads(reached: Reached) -> set[str]:
         if isinstance(value, FunctionType):
             _, _, inner = value.__qualname__.rpartition("<locals>.")
             name = value.__name__
-            if "." not in inner or name == "forward" or (name.startswith("__") and name != "__init__"):
+            if "." not in inner or name in entries or (name.startswith("__") and name != "__init__"):
                 ahead.append(value)
             else:
                 methods.setdefault(name, []).append(value)

@@ -26,11 +26,15 @@ from netsplit.graph.surroundings.reach import (
     slots,
 )
 
-__all__ = ["Screen"]
+__all__ = ["Screen", "gradient_hooks", "hooks_of_all_modules"]
 
 Contents = Callable[[], list[Any]]
 
 _DICTIONARIES = frozenset({dict, OrderedDict})
+_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = tuple(
+    getattr(nn.modules.module, f"_global_{name}_hooks")
+    for name in ("forward_pre", "forward", "backward_pre", "backward")
+)
 
 
 class Screen:
@@ -45,17 +49,19 @@ class Screen:
     def __init__(
         self, values: Iterable[Any], tensors: Iterable[Tensor], before: Screen | None = None
     ) -> None:
-        values = list(values)
+        values, tensors = list(values), list(tensors)
         own = (value for value in values if isinstance(value, Tensor))
         self.written: Written = Written((*tensors, *own), None if before is None else before.written)
         arrays = (value for value in values if isinstance(value, np.ndarray))
         self.arrays = [array for array in arrays if not array.dtype.hasobject]
+        self.hooked = [*tensors]
         self.empty = [
             value for value in values if type(value) in _DICTIONARIES and not value
         ]  # hooks, mostly
         empty = {id(value) for value in self.empty}
         readers = (_reader(value) for value in values if id(value) not in empty)
         self.contents = [(read, read()) for read in readers if read is not None]
+        self.contents.append((self._hooks, self._hooks()))
         self.in_arrays = self._in_arrays()
 
     def is_same(self) -> bool:
@@ -67,8 +73,22 @@ class Screen:
                 return False
         return self._in_arrays() == self.in_arrays and self.written.is_same()
 
+    def _hooks(self) -> list[Any]:
+        return [*hooks_of_all_modules(), *(hook for each in self.hooked for hook in gradient_hooks(each))]
+
     def _in_arrays(self) -> list[bytes]:
         return [array.tobytes() for array in self.arrays]
+
+
+def gradient_hooks(tensor: Tensor) -> list[Any]:
+    """Those that are called with a tensor's gradient."""
+    own = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return [hook for store in own if store for hook in store.values()]
+
+
+def hooks_of_all_modules() -> list[Any]:
+    """Those that torch calls for every module, whosever it is."""
+    return [hook for store in _GLOBAL_HOOKS for hook in store.values()]
 
 
 def _reader(value: Any) -> Contents | None:

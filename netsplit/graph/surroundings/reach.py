@@ -151,9 +151,11 @@ def _of_class(kind: type) -> Iterator[Named]:
 
 
 def _of_function(function: FunctionType) -> Iterator[Named]:
-    if not is_own_file(function.__code__.co_filename):
-        return
     where = function.__name__
+    if not is_own_file(function.__code__.co_filename):
+        if isinstance(own := getattr(function, "__wrapped__", None), FunctionType):  # as of torch.no_grad()
+            yield where, own
+        return
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield f"'{variable}' around {where}", cell
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
+from netsplit.optim.elsewhere import check_hooks, check_keys
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
@@ -55,6 +56,7 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
     parameters = {name: nn.Parameter(torch.ones(bound.parameters[name][1])) for name in chosen}
     optimizer = make_optimizer(bound, parameters).optimizer
     step_on(optimizer, list(parameters.values()))
+    check_keys(optimizer)
     for parameter in parameters.values():
         kept = sum(
             tensor.numel() * tensor.element_size()
@@ -113,6 +115,7 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
         _check_finite(make_optimizer(bound, {}).optimizer)
+        check_hooks()
         optimizer_alpha(bound)
         _check_alone(bound)
     except ConfigError:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import WorkerError
+from netsplit.optim.optimizers import plain_attributes
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint.files import State
 from netsplit.runtime.checkpoint.shares import Copies, Holder
@@ -28,6 +29,9 @@ from netsplit.runtime.worker_calls import add
 from netsplit.runtime.workers.worker import Worker
 
 __all__ = ["Inventory", "StateMove", "TensorLayout", "inventory", "move", "moves_of"]
+
+
+_ATTRIBUTES = "optimizer.attributes"  # of one that stepped; a checkpoint has none, as torch's has none
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ def inventory(worker: Worker, copies: Copies) -> Inventory:
     """What is here, where the devices have these copies."""
     state = _state(worker, copies)
     share: Share = worker.memory["share"]
+    if share.optimizer is not None and not share.idle:
+        state[_ATTRIBUTES] = plain_attributes(share.optimizer)
     tensors = {key: value for key, value in state.items() if _is_moved(value)}
     return Inventory(
         {key: TensorLayout.of(tensor) for key, tensor in tensors.items()},
@@ -136,6 +142,8 @@ def move(
     )  # fmt: skip
     after = Copies({name: share.copies}, bool(program.replicas))
     Holder(_by_parts(share), name, copies=after).take(CarriedState(state))
+    if share.optimizer is not None:
+        vars(share.optimizer).update(values.get(_ATTRIBUTES, {}))
     memory["share"], memory["programs"] = share, {}
     add(worker, 0, program, {})
 

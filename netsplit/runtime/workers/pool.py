@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Listener, wait
@@ -85,6 +86,7 @@ class WorkerPool:
         self.failed = False
         self._asked = [-1] * len(spec.devices)  # messages to each worker since its set-up
         self._doing = "start"
+        self._turn = threading.RLock()  # of threads: an answer is of the question before it
         self._pace = Pace()
         self._launcher: Launcher | None = None
         try:
@@ -106,7 +108,7 @@ class WorkerPool:
     def call_one(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """`function(worker, *args)` on one worker."""
         self._doing = function.__name__.strip("_")
-        with interrupts_held():
+        with self._turn, interrupts_held():
             self._send(rank, CallWorkers(function, args))
             return self._gather([rank])[0]
 
@@ -121,7 +123,7 @@ class WorkerPool:
             least_limit_s: of a silence or standstill, where the cluster's own `timeout_s` is shorter.
         """
         self._doing = function.__name__.strip("_")
-        with interrupts_held():
+        with self._turn, interrupts_held():
             for rank, own in enumerate(args):
                 self._send(rank, CallWorkers(function, own))
             limit_s = max(least_limit_s, self.spec.timeout_s + SIGN_OF_LIFE_S)

@@ -13,7 +13,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FunctionType, GeneratorType, ModuleType
@@ -36,6 +36,7 @@ __all__ = [
     "equal",
     "memory_key",
     "same_values",
+    "state_in",
     "state_of",
 ]  # fmt: skip
 
@@ -71,19 +72,33 @@ def state_of(model: Any, loss: Any, moving: bool = True) -> StateSnapshot:
             of random numbers, iterators, and how often caches were asked.
     """
     values: Values = {}
-    tensors: dict[str, Held] = {}
     if moving:
         values |= {f"os.environ['{k}']": v for k, v in os.environ.items()}
         thread = vars(threading.current_thread()).items()
         values |= {f"'{k}' of the current thread": v for k, v in thread if isinstance(v, SIMPLE)}
-    trained = {memory_key(tensor) for tensor in named_tensors(model, loss).values()} - {None}
     reached = list(within((("the model", model), ("the loss", loss))))
+    held = state_in(reached, named_tensors(model, loss).values(), moving)
+    return StateSnapshot(values | held.values, held.tensors)
+
+
+def state_in(
+    reached: Iterable[tuple[str, Any]], trained: Iterable[Tensor] = (), moving: bool = True
+) -> StateSnapshot:
+    """What objects hold, by the names under which they are reached.
+
+    Args:
+        trained: tensors that are none of it.
+        moving: see `state_of`.
+    """
+    values: Values = {}
+    tensors: dict[str, Held] = {}
+    reached, left_out = list(reached), {memory_key(tensor) for tensor in trained} - {None}
     counted = moving and _reads_cache_info(value for _, value in reached)
     for name, value in reached:
         if name.startswith("'") and name[1:].partition("'")[0] in _INTERNAL:
             continue
         if isinstance(value, Tensor):
-            if memory_key(value) not in trained:
+            if memory_key(value) not in left_out:
                 tensors[_free(name, tensors)] = Held(value, _content(value))
             continue
         if not moving and (isinstance(value, _MOVING) or hasattr(value, "__next__")):
