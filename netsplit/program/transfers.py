@@ -17,7 +17,7 @@ from netsplit.errors import ConfigError
 from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
 from netsplit.partition.exchange import Exchange
-from netsplit.rewrite.layouts import share_runs
+from netsplit.rewrite.layouts import keep_runs
 
 __all__ = ["exchanges_that_hold", "insert_transfers", "readers_elsewhere"]
 
@@ -122,7 +122,7 @@ def _with_transfers(
             names[k] = read
         nodes[node.name] = _rename_inputs(node, names)
     moved = replace(graph, nodes=nodes, variables=_with_consumers(nodes, variables))
-    share_runs(moved, graph)
+    keep_runs(moved, graph)
     return moved, placed
 
 

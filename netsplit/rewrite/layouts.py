@@ -32,9 +32,9 @@ __all__ = [
     "NodeRun",
     "StandInRuns",
     "keep_layouts",
+    "keep_runs",
     "layouts_of",
     "made_as_views",
-    "share_runs",
 ]
 
 _KEY, _RUNS = "rewrite.layouts", "rewrite.runs"
@@ -104,10 +104,10 @@ def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout], before: Grap
         k: replace(layouts[k], carries=variable.requires_grad, root=storage_of(graph, k))
         for k, variable in graph.variables.items()
     }
-    share_runs(graph, before)
+    keep_runs(graph, before)
 
 
-def share_runs(graph: Graph, before: Graph) -> None:
+def keep_runs(graph: Graph, before: Graph) -> None:
     """What ran in the graph that this one was made of is not run again."""
     graph.derived[_RUNS] = before.derived.setdefault(_RUNS, {})
 

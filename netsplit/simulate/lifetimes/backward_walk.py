@@ -11,7 +11,7 @@ from netsplit.graph.ir import Node
 from netsplit.simulate.lifetimes.gradient_strides import (
     Strides,
     lies_in,
-    packed,
+    packed_strides,
     strides_of_new,
     strides_through,
     viewed,
@@ -249,7 +249,7 @@ class BackwardWalk:
             rows = prod(made.shape[:-1]), made.shape[-1]
             in_place = viewed(made.shape, strides, rows) is not None
         else:
-            in_place = lies_in(made.shape, strides, packed(made.shape))
+            in_place = lies_in(made.shape, strides, packed_strides(made.shape))
         return 0 if in_place else made.nbytes
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from netsplit.graph.ir import Node
 
-__all__ = ["Strides", "lies_in", "packed", "strides_of_new", "strides_through", "viewed"]
+__all__ = ["Strides", "lies_in", "packed_strides", "strides_of_new", "strides_through", "viewed"]
 
 Strides: TypeAlias = tuple[int, ...]
 
@@ -43,7 +43,7 @@ _ELEMENTWISE = frozenset(
 """Operators that make gradients that lie as those that come."""
 
 
-def packed(shape: Sequence[int]) -> Strides:
+def packed_strides(shape: Sequence[int]) -> Strides:
     """Of memory in the plain order."""
     strides, step = [0] * len(shape), 1
     for d in reversed(range(len(shape))):
@@ -60,7 +60,7 @@ def lies_in(shape: Sequence[int], strides: Strides, wanted: Strides) -> bool:
 def viewed(shape: Sequence[int], strides: Strides, sizes: Sequence[int]) -> Strides | None:
     """The strides of the same elements in other sizes; None where that takes a copy."""
     if 0 in shape:
-        return packed(sizes)
+        return packed_strides(sizes)
     runs: list[tuple[int, int]] = []  # elements that lie at even distances, and the distance
     for n, step in zip(shape, strides, strict=True):
         if n > 1 and runs and runs[-1][1] == n * step:
@@ -95,7 +95,7 @@ def strides_through(
         return tuple(strides), False
     if node.kind in _IN_OTHER_SIZES:
         strides_read = viewed(made, come, read)
-        return (packed(read), True) if strides_read is None else (strides_read, False)
+        return (packed_strides(read), True) if strides_read is None else (strides_read, False)
     return (come if tuple(made) == tuple(read) or len(made) == len(read) else None), False
 
 
@@ -104,7 +104,7 @@ def strides_of_new(
 ) -> Strides | None:
     """Of the gradient that a node makes."""
     if node.kind in _PACKED:
-        return packed(read)
+        return packed_strides(read)
     if node.kind in _ELEMENTWISE and tuple(made) == tuple(read) and come is not None and _fills(made, come):
         return come
     return None
