@@ -115,3 +115,14 @@ def test_a_gradient_that_is_turned_and_split_is_copied_where_its_dimensions_come
     """What a second device has of a shuffled tensor: the gradient comes as the tensor lies."""
     shuffled = Around(nn.ReLU(), lambda f, x: f(x).unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2))
     assert off(shuffled, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=1e-3)
+
+
+def test_a_gradient_in_plain_order_is_copied_for_what_is_turned() -> None:
+    turned = Around(nn.Linear(PLACES, PLACES), lambda f, x: f(x.transpose(1, 2)).transpose(1, 2).relu())
+    assert off(turned, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=1e-3)
+
+
+def test_a_copy_that_only_the_step_on_one_device_makes_is_not_counted() -> None:
+    """There the mean's gradient is in plain order, turned for `linear`; here it comes as it is to lie."""
+    turned = Around(nn.Linear(PLACES, PLACES), lambda f, x: f(x.transpose(1, 2)).transpose(1, 2))
+    assert off(turned, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=0.03)

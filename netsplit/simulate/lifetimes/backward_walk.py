@@ -237,20 +237,24 @@ class BackwardWalk:
                 self.apart.add(k)
             if not self.users[k] and k not in self.fresh:
                 self.passing += nbytes
-        self._see(max(self.shape.transient(node.name).backward, self._in_order(node)))
+        self._see(self._transient(node))
 
-    def _in_order(self, node: Node) -> int:
-        """Bytes of the copy of a gradient that lies otherwise than an operator can go on with."""
+    def _transient(self, node: Node) -> int:
+        """What an operator allocates for itself: with the copy of a gradient that it cannot go on with as it
+        lies; without that of the whole step on one device, if there is none here."""
         made = self.shape.graph.variables[node.outputs[0]]
+        known = self.shape.transient(node.name).backward
         strides = self.strides.get(node.outputs[0])
         if strides is None or node.kind not in IN_PLAIN_ORDER or len(made.shape) < 3:
-            return 0
+            return known
         if node.kind == "linear":
             rows = prod(made.shape[:-1]), made.shape[-1]
             in_place = viewed(made.shape, strides, rows) is not None
         else:
             in_place = lies_in(made.shape, strides, packed_strides(made.shape))
-        return 0 if in_place else made.nbytes
+        if not in_place:
+            return max(known, made.nbytes)
+        return known if self.shape.graph.autocast or known < made.nbytes else known - made.nbytes
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         variables = self.shape.graph.variables
@@ -265,7 +269,7 @@ class BackwardWalk:
                 return self._new(read.nbytes), True
             gradient.holders += 1
             return gradient, whole and not part
-        self._lies(k, strides_of_new(node, come, made.shape, read.shape))
+        self._lies(k, strides_of_new(node, come, made.shape, read))
         return self._new(read.nbytes), True
 
     def _lies(self, k: str, strides: Strides | None) -> None:
@@ -293,8 +297,9 @@ class BackwardWalk:
         self.leaves.append(k)
 
     def _lies_as_read(self, k: str) -> bool:
+        """Where it is not known, it is copied wherever the input itself is turned."""
         variable, strides = self.shape.graph.variables[k], self.strides.get(k)
-        return strides is None or lies_in(variable.shape, strides, variable.strides)
+        return not variable.order if strides is None else lies_in(variable.shape, strides, variable.strides)
 
     def _make_again(self, checkpoint: str) -> None:
         """What lies within a checkpoint of the model's own, once its backward begins."""

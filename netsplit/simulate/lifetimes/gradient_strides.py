@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from netsplit.graph.ir import Node
+from netsplit.graph.ir import Node, Variable
 
 __all__ = ["Strides", "lies_in", "packed_strides", "strides_of_new", "strides_through", "viewed"]
 
@@ -21,9 +21,24 @@ _IN_OTHER_SIZES = frozenset(
 )
 _PACKED = frozenset(
     {"addmm", "baddbmm", "bmm", "layer_norm", "linear", "log_softmax", "matmul", "mm", "native_layer_norm"}
-    | {"chunk", "select", "slice", "softmax", "split", "split_with_sizes", "unbind"}
+    | {
+        "adaptive_avg_pool2d",
+        "chunk",
+        "mean",
+        "select",
+        "slice",
+        "softmax",
+        "split",
+        "split_with_sizes",
+        "unbind",
+    }
 )
 """Operators that make gradients in the plain order, however those lie that come."""
+_AS_READ = frozenset(
+    {"avg_pool2d", "batch_norm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
+    | {"conv_transpose3d", "convolution", "max_pool2d"}
+)
+"""Operators that make gradients that lie as what they read."""
 _ELEMENTWISE = frozenset(
     {
         "div",
@@ -99,13 +114,18 @@ def strides_through(
     return (come if tuple(made) == tuple(read) or len(made) == len(read) else None), False
 
 
-def strides_of_new(
-    node: Node, come: Strides | None, made: Sequence[int], read: Sequence[int]
-) -> Strides | None:
-    """Of the gradient that a node makes."""
+def strides_of_new(node: Node, come: Strides | None, made: Sequence[int], read: Variable) -> Strides | None:
+    """Of the gradient that a node makes of what it read."""
     if node.kind in _PACKED:
-        return packed_strides(read)
-    if node.kind in _ELEMENTWISE and tuple(made) == tuple(read) and come is not None and _fills(made, come):
+        return packed_strides(read.shape)
+    if node.kind in _AS_READ:
+        return read.strides
+    if (
+        node.kind in _ELEMENTWISE
+        and tuple(made) == tuple(read.shape)
+        and come is not None
+        and _fills(made, come)
+    ):
         return come
     return None
 
