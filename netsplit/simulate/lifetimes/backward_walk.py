@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from netsplit.graph.ir import Node
+from netsplit.simulate.lifetimes.gradient_strides import (
+    Strides,
+    lies_in,
+    packed_strides,
+    strides_of_new,
+    strides_through,
+    viewed,
+)
 from netsplit.simulate.lifetimes.handing_on import (
     IN_PLAIN_ORDER,
     NO_GRADIENT,
     PART_OF_GRADIENT,
-    PUTS_TOGETHER,
     SHAPED_AS,
-    dims_read,
     gives_gradient_on,
 )
 from netsplit.simulate.lifetimes.segment_storages import SegmentStorages, operand_of_weight
@@ -80,14 +87,14 @@ class BackwardWalk:
     read_written: set[str] = field(
         default_factory=set
     )  # views that are read after a write into a part of them
-    order: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of gradients whose layout is known: dimensions by their strides, the largest first."""
+    strides: dict[str, Strides] = field(default_factory=dict)
+    """Of gradients, as far as it is known how they lie."""
 
     def run(self) -> Walk:
         shape = self.shape
         for k in self.seeds:
             self.held[k] = (_Gradient(shape.graph.variables[k].nbytes, holders=2), True)
-            self.order[k] = tuple(range(len(shape.graph.variables[k].shape)))
+            self.strides[k] = shape.graph.variables[k].strides
         nodes = self._reached()
         self.savers = Counter(root for roots in shape.saving.values() for root in roots & shape.kept)
         self.first_reader = {k: node.name for node in nodes for k in self._wanted(node)}
@@ -230,42 +237,45 @@ class BackwardWalk:
                 self.apart.add(k)
             if not self.users[k] and k not in self.fresh:
                 self.passing += nbytes
-        self._see(max(self.shape.transient(node.name).backward, self._in_order(node)))
+        self._see(self._transient(node))
 
-    def _in_order(self, node: Node) -> int:
-        """Bytes of the copy of a gradient that lies in another order than an operator can go on with."""
-        shape = self.shape.graph.variables[node.outputs[0]].shape
-        order = self.order.get(node.outputs[0], tuple(range(len(shape))))
-        turned = node.kind in IN_PLAIN_ORDER and len(shape) > 2 and order != tuple(range(len(shape)))
-        return self.shape.graph.variables[node.outputs[0]].nbytes if turned else 0
+    def _transient(self, node: Node) -> int:
+        """What an operator allocates for itself: with the copy of a gradient that it cannot go on with as it
+        lies; without that of the whole step on one device, if there is none here."""
+        made = self.shape.graph.variables[node.outputs[0]]
+        known = self.shape.transient(node.name).backward
+        strides = self.strides.get(node.outputs[0])
+        if strides is None or node.kind not in IN_PLAIN_ORDER or len(made.shape) < 3:
+            return known
+        if node.kind == "linear":
+            rows = prod(made.shape[:-1]), made.shape[-1]
+            in_place = viewed(made.shape, strides, rows) is not None
+        else:
+            in_place = lies_in(made.shape, strides, packed_strides(made.shape))
+        if not in_place:
+            return max(known, made.nbytes)
+        return known if self.shape.graph.autocast or known < made.nbytes else known - made.nbytes
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         variables = self.shape.graph.variables
-        same_size = variables[k].nbytes == variables[node.outputs[0]].nbytes
+        read, made = variables[k], variables[node.outputs[0]]
         gradient, whole = arrived[0]
+        come = self.strides.get(node.outputs[0])
         part = node.kind in PART_OF_GRADIENT
-        if part or (gives_gradient_on(node, k) and same_size):
-            if self._cannot_be_viewed(node, k):
-                return self._new(variables[k].nbytes), True
+        if part or (gives_gradient_on(node, k) and read.nbytes == made.nbytes):
+            strides, copied = strides_through(node, come, made.shape, read.shape)
+            self._lies(k, strides)
+            if copied:
+                return self._new(read.nbytes), True
             gradient.holders += 1
             return gradient, whole and not part
-        if node.kind in PUTS_TOGETHER:
-            self.order[k] = tuple(range(len(variables[k].shape)))
-        return self._new(variables[k].nbytes), True
+        self._lies(k, strides_of_new(node, come, made.shape, read))
+        return self._new(read.nbytes), True
 
-    def _cannot_be_viewed(self, node: Node, k: str) -> bool:
-        """Whether the gradient of k, which is that of the node's output in other sizes, is a copy: where
-        dimensions come together that turning has set apart in memory."""
-        order = self.order.pop(node.outputs[0], None)
-        if order is None:
-            return False
-        before, after = (len(self.shape.graph.variables[each].shape) for each in (k, node.outputs[0]))
-        if before < after:
-            return order != tuple(range(after))
-        if before == after:
-            turned = dims_read(node, after)
-            self.order[k] = tuple(turned[d] for d in order)
-        return False
+    def _lies(self, k: str, strides: Strides | None) -> None:
+        """A sum lies as its first term does."""
+        if k not in self.held and strides is not None:
+            self.strides[k] = strides
 
     def _add(self, k: str, gradient: _Gradient, whole: bool) -> None:
         if k not in self.held:
@@ -279,11 +289,17 @@ class BackwardWalk:
         self._drop(gradient)
 
     def _keep(self, k: str, gradient: _Gradient, whole: bool) -> None:
-        if gradient.holders > 1 or not whole:
+        """What an input of the segment gets: a copy where others have it, too, or it lies otherwise."""
+        if gradient.holders > 1 or not whole or not self._lies_as_read(k):
             self._new(self.shape.graph.variables[k].nbytes)
             self._see()
             self._drop(gradient)
         self.leaves.append(k)
+
+    def _lies_as_read(self, k: str) -> bool:
+        """Where it is not known, it is copied wherever the input itself is turned."""
+        variable, strides = self.shape.graph.variables[k], self.strides.get(k)
+        return not variable.order if strides is None else lies_in(variable.shape, strides, variable.strides)
 
     def _make_again(self, checkpoint: str) -> None:
         """What lies within a checkpoint of the model's own, once its backward begins."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from netsplit.graph.ir import Node
 
 __all__ = [
     "IN_PLAIN_ORDER",
     "NO_GRADIENT",
     "PART_OF_GRADIENT",
-    "PUTS_TOGETHER",
     "SHAPED_AS",
-    "dims_read",
     "gives_gradient_on",
 ]
 
 _SAME_GRADIENT = frozenset(
     {"add", "add_", "alias", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "movedim"}
     | {"permute", "reshape", "reshape_as", "squeeze", "swapaxes", "t", "transpose", "unflatten", "unsqueeze"}
-    | {"view", "view_as"}
+    | {"T", "mT", "numpy_T", "view", "view_as"}
 )
 """Operators whose backward hands on the output's gradient itself, where the sizes are equal."""
 _SAME_FOR_FIRST = frozenset({"addcdiv", "addcmul", "index_add", "scatter_add", "sub", "sub_"})
@@ -34,8 +30,6 @@ IN_PLAIN_ORDER = frozenset({"group_norm", "linear", "native_group_norm"})
 """Operators whose backward copies a gradient of more than two dimensions that does not lie in their order."""
 NO_GRADIENT = frozenset({"empty_like", "full_like", "new_zeros", "new_ones", "ones_like", "zeros_like"})
 """Operators that read of a tensor what it is like."""
-PUTS_TOGETHER = frozenset({"chunk", "select", "split", "unbind"})
-"""Operators whose backward puts the gradients of parts into a new one, in the plain order."""
 
 
 def gives_gradient_on(node: Node, k: str) -> bool:
@@ -46,16 +40,3 @@ def gives_gradient_on(node: Node, k: str) -> bool:
         or (node.kind in _SAME_FOR_FIRST and first)
         or (node.kind in _SAME_FOR_OTHERS and not first)
     )
-
-
-def dims_read(node: Node, count: int) -> Sequence[int]:
-    """Of every dimension of a node's output: which of its input's it is."""
-    dims = list(range(count))
-    if node.kind == "t":
-        dims.reverse()
-    elif node.kind == "transpose":
-        a, b = node.args[1:3]
-        dims[a], dims[b] = dims[b], dims[a]
-    elif node.kind == "permute":
-        dims = [d % count for d in node.args[1]]
-    return dims
