@@ -219,7 +219,7 @@ class Draft:
         """The variables that a dimension falls into: each of its `blocks` equal blocks is cut by `sizes`."""
         handed = self.decisions.move(
             self._handed_on(reference, dim, sizes, blocks),
-            lambda each: blocks == 1 and self._lengths(each, dim) == list(sizes),
+            lambda each: self._fits(each, reference[1], dim, sizes, blocks),
             like,
             self.graph.batch_size,
         )
@@ -263,8 +263,19 @@ class Draft:
         node = _move(f"{name}:cat", CAT, ([{"var": k} for k in parts], dim), like)
         return self.once(node, after)[0]
 
-    def _lengths(self, handed: Handed, dim: int) -> list[int]:
-        return [sum(self.layouts[name].shape[dim] for name in names) for names in handed]
+    def _fits(self, handed: Handed, k: str, dim: int, sizes: Sequence[int], blocks: int) -> bool:
+        """Whether these are the pieces, of which some may be empty."""
+        lengths = [[(name, 0, self.layouts[name].shape[dim]) for name in names] for names in handed]
+        if blocks == 1:
+            return [sum(size for _, _, size in own) for own in lengths] == list(sizes)
+        runs, block = self._resolved(k, dim), sum(sizes)
+        wanted = [self._runs_of(runs, sum(sizes[:i]), size, block, blocks) for i, size in enumerate(sizes)]
+        return [[run for run in own if run[2]] for own in lengths] == wanted
+
+    def _runs_of(self, runs: Sequence[Run], start: int, size: int, block: int, blocks: int) -> list[Run]:
+        """Of a piece that has so much of each block."""
+        own = [run for b in range(blocks) for run in _within(runs, b * block + start, size)]
+        return _merged_runs(own)
 
     def once(self, node: Node, after: str) -> list[str]:
         """The outputs of such a node, which may be there already."""
@@ -296,8 +307,7 @@ class Draft:
         block, made = sum(sizes), []
         for i, size in enumerate(sizes):
             start = sum(sizes[:i])
-            own = [run for b in range(blocks) for run in _within(runs, b * block + start, size)]
-            own = _merged_runs(own)
+            own = self._runs_of(runs, start, size, block, blocks)
             if any((start, size) != (0, self.layouts[name].shape[dim]) for name, start, size in own):
                 return None
             made.append(tuple(name for name, _, _ in own))

@@ -8,6 +8,7 @@ Sizes along the samples grow and shrink with those of the graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, once_of
@@ -17,13 +18,16 @@ from netsplit.rewrite.draft import Draft
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.read import read_in
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split
-from netsplit.rewrite.split import chosen_way, fewer_than_parts, split_in, split_sizes
+from netsplit.rewrite.split import block_size, chosen_way, fewer_than_parts, split_in, split_sizes
 from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["also", "applied"]
 
 
 _DECISIONS = "rewrite.decisions"
+"""Under this a graph has, derived, its rewrites, one lot done after another, each with what was decided."""
+
+_Lots: TypeAlias = tuple[tuple[tuple[Rewrite, ...], Decisions], ...]
 
 
 def applied(graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None) -> Graph:
@@ -45,27 +49,30 @@ def applied(graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None
             f"the graph has been rewritten by {len(done)} other steps already: give it as it was captured."
         )
     left = tuple(rewrites[len(done) :])
-    follow = None if like is None or done else like.derived.get(_DECISIONS)
-    return _applied(graph, left, follow) if left else graph
+    if like is not None and not done and like.rewrites == left:
+        lots: _Lots = like.derived.get(_DECISIONS, ())
+        for own, follow in lots:
+            graph = _applied(graph, own, follow)
+        left = left[len(graph.rewrites) :]
+    return _applied(graph, left, None) if left else graph
 
 
-@once_of
-def _applied(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None) -> Graph:
+def _done(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None) -> Graph:
     draft = Draft(graph, follow)
     for each in rewrites:
         _do(draft, each)
     made = parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
-    if not graph.rewrites:
-        made.derived[_DECISIONS] = draft.decisions
+    if not graph.rewrites or _DECISIONS in graph.derived:
+        made.derived[_DECISIONS] = (*graph.derived.get(_DECISIONS, ()), (rewrites, draft.decisions))
     return made
+
+
+_applied = once_of(_done)
 
 
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
     """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
-    draft = Draft(graph)
-    for each in rewrites:
-        _do(draft, each)
-    return parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
+    return _done(graph, rewrites, None)
 
 
 def _do(draft: Draft, rewrite: Rewrite) -> None:
@@ -80,15 +87,15 @@ def _do(draft: Draft, rewrite: Rewrite) -> None:
 def _split(draft: Draft, split: Split) -> None:
     graph = draft.graph
     call = SplitCall(draft.node(split.node), draft.layouts, graph.initializers)
-    before, blocks = draft.decisions.way_before, max(split.blocks, 1)
-    if before is not None and split.blocks == 1:
+    before = draft.decisions.way_before
+    if before is not None:
         size = before.size_in(call)
         if size is not None and (size != before.size or call.is_empty):
-            sizes = split.sizes_of(size, graph.batch_size)
-            split_in(draft, split.node, split.axis, sizes, 1, before)
+            sizes = split.sizes_of(block_size(call, split.axis, size, split.blocks), graph.batch_size)
+            split_in(draft, split.node, split.axis, sizes, split.blocks, before)
             return
     axis, way = chosen_way(call, split.axis, graph)
-    sizes = split.sizes_of(way.size // blocks, graph.batch_size)
+    sizes = split.sizes_of(block_size(call, axis, way.size, split.blocks), graph.batch_size)
     if 0 in sizes:
         raise fewer_than_parts(call, axis, len(sizes), graph.batch_size)
     sizes = split_sizes(call, axis, way.size, sizes, split.blocks)

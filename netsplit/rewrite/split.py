@@ -26,6 +26,7 @@ from netsplit.rewrite.rules.table import FACTORIES, NEVER_EMPTY, WRITERS, has_ru
 from netsplit.rewrite.ways import Arguments, Axis, Cat, OperatorPart, Place, SplitCall, Way
 
 __all__ = [
+    "block_size",
     "chosen_way",
     "fewer_than_parts",
     "split_axes",
@@ -109,9 +110,7 @@ def split_sizes(
     call: SplitCall, axis: Axis, size: int, parts: int | Sequence[int], blocks: int
 ) -> tuple[int, ...]:
     """The sizes of parts of each block, checked; raises as `split_operator`."""
-    block, rest = divmod(size, max(blocks, 1))
-    if blocks < 1 or rest:
-        raise call.error(axis, f"its {size} are no {blocks} equal blocks")
+    block = block_size(call, axis, size, blocks)
     if isinstance(parts, int):
         count = parts
         sizes = tuple(block // count + (i < block % count) for i in range(count)) if count > 0 else ()
@@ -121,6 +120,14 @@ def split_sizes(
         shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {list(sizes)}"
         raise call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
     return sizes
+
+
+def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
+    """Of each of so many equal blocks; raises as `split_operator`."""
+    block, rest = divmod(size, max(blocks, 1))
+    if blocks < 1 or rest:
+        raise call.error(axis, f"its {size} are no {blocks} equal blocks")
+    return block
 
 
 def fewer_than_parts(call: SplitCall, axis: Axis, parts: int, samples: int) -> RewriteError:

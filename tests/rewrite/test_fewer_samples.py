@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import RewriteError
 from netsplit.graph import Graph
-from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate, split_axes
+from netsplit.rewrite import Rewrite, Split, along_samples, also, applied, replicate, split_axes
 from netsplit.rewrite.records import proportioned
 from tests.examples import tried
 from tests.rewrite.models import STEPS, Step, assert_same_step
@@ -105,3 +105,35 @@ def test_any_rewrites_at_any_number_of_samples(name: str, data: st.DataObject) -
         return
     assert_same_nodes(tail, graph)
     assert_same_step(own, tail)
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_blocks_along_the_samples(name: str) -> None:
+    """Each block of fewer samples has as much of every part, or empty ones; odd numbers are no blocks."""
+    step = STEPS[name]
+    rewrites = (
+        Split("linear", 0, (2, 2), blocks=2),
+        Split("linear:0", 0, (1, 1), blocks=2),
+        Split("gelu", 0, (1, 3), blocks=2),
+        Split("linear_1", 0, (2, 2), blocks=2),
+    )
+    graph = applied(step.graph(), rewrites)
+    for samples in (2, 4, 6):
+        tail = applied(fewer(step, samples).graph(), rewrites, graph)
+        assert_same_nodes(tail, graph)
+        assert_same_step(fewer(step, samples), tail)
+    with pytest.raises(RewriteError, match=r"'linear' .* along 0: its 3 are no 2 equal blocks"):
+        applied(fewer(step, 3).graph(), rewrites, graph)
+
+
+def test_rewrites_that_were_done_one_lot_after_another() -> None:
+    """What each of them decided is decided again, so that empty parts can be."""
+    step = STEPS["mlp"]
+    graph = applied(step.graph(), replicate(step.graph(), 2))
+    graph = applied(graph, (*graph.rewrites, Split("linear_1:0", 1, (4, 5))))
+    graph = also(graph, Split("linear_1:1", 1, (2, 7)))
+    graph = applied(graph, (*graph.rewrites, Split("gelu:1", 1, (6, 6))))
+    for samples in (1, 5):
+        tail = applied(fewer(step, samples).graph(), graph.rewrites, graph)
+        assert_same_nodes(tail, graph)
+        assert_same_step(fewer(step, samples), tail)
