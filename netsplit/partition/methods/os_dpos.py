@@ -28,6 +28,7 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimi
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import infeasible, missing_bytes
+from netsplit.partition.common.groups import linked_groups
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import side_by_side
@@ -114,12 +115,11 @@ class OsDpos(Partitioner):
             whole, explored = _explored(whole, self.start, EXPLORED * limit_s, deadline)
             problem, deadline = whole.given, deadline + explored.seconds
         fitting = [] if whole is None else [whole]
-        replicas, narrow = None, None
+        replicas, narrow = list[Sequenced](), None
         if self.start == "data_parallel":
-            replicas = _replicas(problem, deadline if fitting else math.inf)
+            replicas = list(_replicas(problem, deadline if fitting else math.inf))
             listed = list(_data_parallel(problem, deadline))
-            fitting += listed or ([replicas] if replicas is not None and replicas.fits else [])
-        others = [] if replicas is None else [replicas]
+            fitting += listed or [each for each in replicas if each.fits][:1]
         if not fitting:
             narrow = _in_parts_that_fit(problem, deadline)
             if narrow is None:
@@ -127,9 +127,9 @@ class OsDpos(Partitioner):
             fitting = [narrow]
         begun = min(fitting, key=lambda each: each.finish_s)
         best, ended_by = _split_while_it_gains(begun, deadline)
-        answer, scored = _least(problem, [best, begun, *fitting, *others])
+        answer, scored = _least(problem, [best, begun, *fitting, *replicas])
         made = answer.made
-        origins = {id(whole): "whole", id(narrow): "narrow", id(replicas): "replicas"}
+        origins = {id(whole): "whole", id(narrow): "narrow", **{id(each): "replicas" for each in replicas}}
         start = origins.get(id(begun), "data_parallel")
         cut = answer is best and best is not begun
         notes = {
@@ -168,11 +168,12 @@ class Sequenced:
         return cls(given, problem, tasks, sequenced(problem, tasks, OsDpos.name)[0])
 
     @classmethod
-    def side_by_side(cls, given: Problem, problem: Problem) -> Sequenced:
-        """With part j of every operator on device j, whether that fits or not."""
+    def side_by_side(cls, given: Problem, problem: Problem, devices: Sequence[str]) -> Sequenced:
+        """With part j of every operator on the j-th of these, whether that fits or not."""
         tasks = StepTasks.of(Instance.of(problem))
         order = tasks.by_rank(max_ranks(Instance.of(problem), tasks))
-        device_of = side_by_side(problem.graph, problem.cluster)
+        beside = dict.fromkeys(given.graph.nodes, devices)
+        device_of = side_by_side(problem.graph, problem.cluster, beside=beside)
         made = schedule_placed(problem, OsDpos.name, tasks, order, device_of, "replicas")
         return cls(given, problem, tasks, made)
 
@@ -334,23 +335,25 @@ def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
                 yield made
 
 
-def _replicas(problem: Problem, deadline: float) -> Sequenced | None:
-    """One on each device, on copies of the weights; None where no device has room for these, there are fewer
-    samples than devices, or making the parts would take too long."""
-    graph, devices = problem.graph, (problem.evaluate or problem).cluster.devices
+def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
+    """One on each device, on copies of the weights; and on those of a server alone, whose sums no slow link
+    carries. None where no device has room for these, there are fewer samples than devices, or making the
+    parts would take too long."""
+    graph, cluster = problem.graph, (problem.evaluate or problem).cluster
     weights = sum(each.nbytes for each in graph.initializers.values())
-    if weights > max(each.capacity_bytes for each in devices):
-        return None
-    if len(devices) < 2 or time.perf_counter() + PART_S * len(graph) * len(devices) > deadline:
-        return None
-    with suppress(RewriteError):
-        rewrites = rewrite.replicate(graph, len(devices))
-        if rewrites:
-            made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
-            replicas = Sequenced.side_by_side(problem, _rewritten(problem, made))
-            plain = replace(replicas, as_it_stands=True)  # which may hold less at once
-            return plain if problem.evaluate and not replicas.fits and plain.fits else replicas
-    return None
+    if weights > max(each.capacity_bytes for each in cluster.devices):
+        return
+    every = tuple(each.name for each in cluster.devices)
+    for devices in dict.fromkeys((every, linked_groups(cluster)[0])):
+        if len(devices) < 2 or time.perf_counter() + PART_S * len(graph) * len(devices) > deadline:
+            continue
+        with suppress(RewriteError):
+            rewrites = rewrite.replicate(graph, len(devices))
+            if rewrites:
+                made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
+                replicas = Sequenced.side_by_side(problem, _rewritten(problem, made), devices)
+                plain = replace(replicas, as_it_stands=True)  # which may hold less at once
+                yield plain if problem.evaluate and not replicas.fits and plain.fits else replicas
 
 
 def _in_parts_that_fit(problem: Problem, deadline: float) -> Sequenced | None:

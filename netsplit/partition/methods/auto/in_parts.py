@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from math import inf
 from types import MappingProxyType
@@ -27,9 +26,9 @@ from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.search import SLIGHT, Search
+from netsplit.partition.methods.auto.part_structures import StructureInParts, equal_or_by_speed, structures
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.dpos import Dpos
@@ -40,7 +39,7 @@ from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
 
-__all__ = ["InParts", "best_in_parts", "structures", "whole_or_in_parts"]
+__all__ = ["InParts", "best_in_parts", "whole_or_in_parts"]
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +56,6 @@ FASTT, JUDGED = 0.7, 0.5  # of the rest, when os_dpos and structures have ended;
 EXPLORED = 0.5  # as long as this part of the time may measuring take of what is estimated not to gain
 ANNEALED = 2  # of what was judged
 NOWHERE: Mapping[str, str] = MappingProxyType({})
-WIDE = 0.5  # times the bytes of the widest chain, from which others are cut with it
-
-
-@dataclass(frozen=True)
-class StructureInParts:
-    """What may be done to a graph, in words and how."""
-
-    origin: str
-    parts: int  # of operators that it makes, about
-    rewrites: Callable[[], tuple[Rewrite, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +132,7 @@ class _Contenders:
             return
         explorer = Explorer(self.problem, self.than_s, limit_s, self.whole)
         judged = ((each.origin, each.rewrites) for each in self.leaders)
-        longest = cuts_of_longest(self.problem, self.whole, _proportions(self.problem))
+        longest = cuts_of_longest(self.problem, self.whole, equal_or_by_speed(self.problem))
         for origin, rewrites in chain(judged, longest):
             if time.perf_counter() > until:
                 break
@@ -268,11 +257,10 @@ def best_in_parts(
         late_s = problem.metered_s() - metered_s
         return began + part * (deadline - began) + late_s
 
-    for origin, rewrites, placement in _asked(contenders, until, EXPLORED * (deadline - began)):
+    for origin, rewrites, how in _asked(contenders, until, EXPLORED * (deadline - began)):
         try:
-            graph = rewrite.applied(problem.graph, rewrites)
-            first = placement or _placement(graph, side_by_side(graph, problem.cluster))
-            contenders.judge(origin, rewrites, [first], listed=placement is None)
+            listed = isinstance(how, StructureInParts)
+            contenders.judge(origin, rewrites, _places(problem, rewrites, how), listed)
         except RewriteError as refusal:
             log.debug("auto: no %s: %s", origin, refusal)
     contenders.measure(ANNEALED)
@@ -289,32 +277,20 @@ def best_in_parts(
     return best, contenders.explored
 
 
-def structures(problem: Problem) -> Iterator[StructureInParts]:
-    """In as many parts as there are devices, equal ones and as large as the devices are fast."""
-    graph, count = problem.graph, len(problem.cluster.devices)
-    cuts = rewrite.columns_and_rows(graph)
-    widest = max((each.weight_bytes for each in cuts), default=0)
-    chosen = {
-        "columns and rows": [each for each in cuts if each.chained],
-        "columns and rows of the widest": [each for each in cuts if each.weight_bytes >= WIDE * widest],
-        "columns and rows of all weights": cuts,
-    }
-    families: dict[str, Callable[[tuple[float, ...]], tuple[Rewrite, ...]]] = {
-        "data parallelism on copies": partial(rewrite.replicate, graph),
-        "data parallelism on one set of weights": partial(rewrite.along_samples, graph),
-    }
-    for parts in _proportions(problem):
-        for origin, some in chosen.items():
-            cut = sum(len(each.cuts) for each in some)
-            yield StructureInParts(origin, count * cut, partial(rewrite.splits_of, graph, some, parts))
-        for origin, family in families.items():
-            yield StructureInParts(origin, count * len(graph), partial(family, parts))
+def _places(
+    problem: Problem, rewrites: tuple[Rewrite, ...], how: Placement | StructureInParts
+) -> list[Placement]:
+    """Raises `RewriteError`: the graph cannot be rewritten so."""
+    if isinstance(how, Placement):
+        return [how]
+    graph = rewrite.applied(problem.graph, rewrites)
+    return [_placement(graph, each) for each in how.places(graph, problem.cluster)]
 
 
 def _asked(
     contenders: _Contenders, until: Callable[[float], float], exploring_s: float
-) -> Iterator[tuple[str, tuple[Rewrite, ...], Placement | None]]:
-    """Origin, rewrites, and the placement where there is one already; what would take too long is left out,
+) -> Iterator[tuple[str, tuple[Rewrite, ...], Placement | StructureInParts]]:
+    """Origin, rewrites, and the placement, or what says of several; what would take too long is left out,
     by what the ones before took. Once structures are judged, parts of some are explored."""
     problem = contenders.problem
     known = problem.known
@@ -331,7 +307,7 @@ def _asked(
         rewrites = (*problem.graph.rewrites, *each.rewrites())
         if len(rewrites) > len(problem.graph.rewrites) and rewrites not in seen:
             seen.add(rewrites)
-            yield each.origin, rewrites, None
+            yield each.origin, rewrites, each
         part_s = max(part_s, (time.perf_counter() - began) / max(each.parts, 1))
     contenders.explore(until(JUDGED), exploring_s)
     left_s = until(FASTT) - time.perf_counter()
@@ -341,24 +317,6 @@ def _asked(
             placement = OsDpos(start="whole" if left_out else "data_parallel").partition(own)
             if placement.rewrites != problem.graph.rewrites:
                 yield OsDpos.name, placement.rewrites, placement
-
-
-def _proportions(problem: Problem) -> list[tuple[float, ...]]:
-    """Of parts: equal, and as large as devices are fast."""
-    return list(dict.fromkeys([(1.0,) * len(problem.cluster.devices), _speeds(problem)]))
-
-
-def _speeds(problem: Problem) -> tuple[float, ...]:
-    """Of the devices: how often each does everything in a second, beside the slowest."""
-    costs = problem.costs
-    seconds = {
-        device.kind: sum(costs.total_s(name, device.kind) for name in problem.graph.nodes)
-        for device in problem.cluster.devices
-    }
-    slowest = max(seconds.values())
-    if min(seconds.values()) <= 0:
-        return (1.0,) * len(problem.cluster.devices)
-    return tuple(slowest / seconds[device.kind] for device in problem.cluster.devices)
 
 
 def _listed(problem: Problem) -> Iterator[Placement]:

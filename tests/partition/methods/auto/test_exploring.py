@@ -18,7 +18,8 @@ from netsplit.partition import Auto, Dpos, OsDpos, Partitioner, Problem
 from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines import exploring
 from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
-from netsplit.partition.methods.auto.in_parts import best_in_parts, structures
+from netsplit.partition.methods.auto.in_parts import best_in_parts
+from netsplit.partition.methods.auto.part_structures import structures
 from netsplit.planning.decide import decide
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.operator_keys import unmeasured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,16 +12,16 @@ from torch import nn
 from netsplit.cluster.cluster import Link
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph import Graph, capture
-from netsplit.partition import Auto, OsDpos, Placement, Problem, SolverReport
+from netsplit.partition import Auto, Balanced, OsDpos, PipeDream, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.methods.auto.in_parts import structures
+from netsplit.partition.methods.auto.part_structures import structures
 from netsplit.partition.objectives import ObjectiveName
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
-from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.program.schedules import AsyncOneFOneB, SingleBatch
 from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate
 from tests.builders import cpus
 from tests.partition.meters import SlowParts
@@ -206,3 +207,67 @@ def test_who_may_cut_operators() -> None:
 def test_a_switch_is_true_or_false() -> None:
     with pytest.raises(ConfigError, match=r"auto\.splits is 'some': give true or false"):
         Auto(splits="some")  # type: ignore[arg-type]
+
+
+def on_servers(schedule: Schedule, layers: int = 4) -> Problem:
+    """Wide layers on two servers of two devices, between which a byte takes a thousand times as long."""
+    steps = [step for _ in range(layers) for step in (nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))]
+    model = nn.Sequential(*steps, nn.Linear(64, 4))
+    graph = capture(model, nn.CrossEntropyLoss(), (torch.randn(8, 64), torch.randint(4, (8,))))
+    seconds = {v: NodeSeconds(*(2e-3 if node.initializers else 1e-6,) * 2) for v, node in graph.nodes.items()}
+    cluster = cpus(4, ROOMY)
+    names = [device.name for device in cluster.devices]
+    links = {
+        (a, b): Link(1e-5, 1e-9 if i // 2 == j // 2 else 1e-6)
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        if i != j
+    }
+    given = tuple(replace(device, kind="x1") for device in cluster.devices)
+    costs = Costs({"x1": DeviceCosts(seconds, accumulate_s_per_byte=1e-12)}, 2)
+    work = Workload("wide", graph, costs, None)
+    whole = replace(cluster, devices=given, links=links)
+    return work.problem(whole, "simulated", schedule=schedule, memory="lifetimes")
+
+
+def test_parts_are_on_one_server_where_the_other_is_far() -> None:
+    plan = decide(on_servers(SingleBatch()), IN_PARTS)
+    assert plan.placement.rewrites
+    assert len(servers_of(plan.placement.device_of)) == 1
+    assert plan.objective_s < 0.7 * decide(on_servers(SingleBatch()), SEARCH).objective_s
+
+
+def test_stages_between_servers_are_in_parts_within() -> None:
+    """One tensor crosses, and a pipeline takes less than either server alone, or all with whole operators."""
+    problem = on_servers(GPipe(4))
+    apart = [each for each in structures(problem) if each.origin.endswith("servers apart")]
+    assert len(apart) == 5
+    seconds = []
+    for each in apart:
+        own = problem.rewritten(each.rewrites())
+        alone, staged = each.places(own.graph, problem.cluster)
+        assert (servers_of(alone), servers_of(staged)) == ({0}, {0, 1})
+        assert crossing(own.graph, alone) == 0
+        assert 0 < crossing(own.graph, staged) <= 4 * problem.graph.batch_size * 512
+        assert own.evaluate is not None
+        order = topological_priority(own.graph, own.graph.position)
+        report = SolverReport("feasible", 0.0)
+        for device_of in (alone, staged):
+            placement = Placement("given", device_of, order, report, rewrites=own.graph.rewrites)
+            seconds.append(own.evaluate(placement).iteration_s)
+    whole_s = min(decide(problem, method).objective_s for method in (Balanced(), PipeDream(), SEARCH))
+    assert min(seconds[1::2]) < 0.9 * min(*seconds[::2], whole_s)
+
+
+def servers_of(device_of: Mapping[str, str]) -> set[int]:
+    return {int(name[-1]) // 2 for name in device_of.values()}
+
+
+def crossing(graph: Graph, device_of: Mapping[str, str]) -> int:
+    """Bytes of what is made on one server and read on another."""
+    made = (each for each in graph.variables.values() if each.producer)
+    return sum(
+        each.nbytes
+        for each in made
+        if len(servers_of({v: device_of[v] for v in (each.producer, *each.consumers) if v})) > 1
+    )
