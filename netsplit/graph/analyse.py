@@ -15,7 +15,7 @@ import torch
 from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.quotient import Sets, joined, strong_components
 
-__all__ = ["Facts", "analyse", "kept_for_backward", "memory_order", "storage_id"]
+__all__ = ["Facts", "analyse", "kept_for_backward", "storage_id"]
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,6 @@ def _carries(tensor: torch.Tensor) -> bool:
 
 def storage_id(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
-
-
-def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions as a copy of such a tensor has them in memory; () where they are in their own order."""
-    if 0 in strides:  # torch has rules of its own for what is repeated
-        strides = torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
-    order = sorted(range(len(shape)), key=lambda d: (-strides[d], -shape[d]))
-    return tuple(order) if order != sorted(order) else ()
 
 
 def _touching(graph: Graph, facts: Facts) -> dict[Hashable, list[str]]:

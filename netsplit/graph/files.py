@@ -24,7 +24,9 @@ def dumps(graph: Graph) -> str:
             "format": _FORMAT,
             "version": _VERSION,
             "nodes": [asdict(node) for node in graph],
-            "variables": [_without(asdict(variable), "order") for variable in graph.variables.values()],
+            "variables": [
+                _without(asdict(variable), "order", "repeated") for variable in graph.variables.values()
+            ],
             "initializers": [_without(asdict(init), "region") for init in graph.initializers.values()],
             "entry_nodes": graph.entry_nodes,
             "input_variables": graph.input_variables,
@@ -84,9 +86,9 @@ def load(path: str | Path) -> Graph:
     return loads(file.read_text(encoding="utf-8"), str(file))
 
 
-def _without(item: dict[str, Any], key: str) -> dict[str, Any]:
-    """An item that has nothing there as before there was such a key: profiles are kept by this text."""
-    return item if item[key] else {k: v for k, v in item.items() if k != key}
+def _without(item: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """An item that has nothing there as before there were such keys: profiles are kept by this text."""
+    return {k: value for k, value in item.items() if value or k not in keys}
 
 
 def _initializer(item: dict[str, Any]) -> Initializer:

@@ -62,6 +62,7 @@ class Variable:
     requires_grad: bool = False  # a gradient flows back through it
     alias_of: str | None = None  # the earliest variable, or INITIALIZER + name, whose storage it shares
     order: tuple[int, ...] = ()  # dimensions as they lie in memory, outermost first; (): as they are
+    repeated: tuple[int, ...] = ()  # dimensions along which all is the same memory
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +70,7 @@ class Variable:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of memory that it fills, its dimensions in their order."""
+        """Of memory that it fills, its dimensions in their order, repeated ones too."""
         strides, step = [0] * len(self.shape), 1
         for d in reversed(self.order or range(len(self.shape))):
             strides[d] = step

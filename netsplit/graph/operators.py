@@ -27,6 +27,7 @@ __all__ = [
     "unchanging",
     "written_by_schema",
     "written_initializers",
+    "written_inputs",
     "written_references",
     "written_storages",
 ]
@@ -105,6 +106,12 @@ def written_references(graph: Graph, node: Node) -> list[tuple[str, str]]:
 def written_storages(graph: Graph, node: Node) -> list[str]:
     """The memory that a node writes (see `storage_of`); an initializer's behind its prefix."""
     return [storage_root(graph, reference) for reference in written_references(graph, node)]
+
+
+def written_inputs(graph: Graph) -> list[int]:
+    """The places among the graph's inputs of those that are written."""
+    written = {root for node in graph for root in written_storages(graph, node)}
+    return [j for j, k in enumerate(graph.input_variables) if k in written]
 
 
 def storage_root(graph: Graph, reference: Reference) -> str:

@@ -2,7 +2,8 @@
 
 Tensors become references: ``{"var": name}`` for a variable, ``{"init": name}`` for an initializer.
 Torch's own constants become ``{"dtype": ...}``, ``{"device": ...}``, ``{"layout": ...}`` and
-``{"memory_format": ...}``. Numbers, strings, booleans, None and lists stand for themselves.
+``{"memory_format": ...}``, complex numbers ``{"complex": ...}``. Other numbers, strings, booleans, None and
+lists stand for themselves.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def encode(value: Any, reference: Callable[[Any], dict[str, str] | None]) -> Any
         return tagged
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, complex):
+        return {"complex": str(value)}
     if isinstance(value, list | tuple):
         return [encode(item, reference) for item in value]
     if isinstance(value, torch.device):
@@ -59,6 +62,8 @@ def decode(template: Any, tensor: Callable[[str, str], Any], device: torch.devic
     ((tag, name),) = template.items()
     if tag in ("var", "init"):
         return tensor(tag, name)
+    if tag == "complex":
+        return complex(name)
     if tag == "device":
         return torch.device(name if device is None else device)
     return getattr(torch, name)

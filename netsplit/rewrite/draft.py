@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import RewriteError
-from netsplit.graph.analyse import Facts, analyse, memory_order
+from netsplit.graph.analyse import Facts, analyse
 from netsplit.graph.arguments import Reference, read_by
+from netsplit.graph.batches.strides import memory_order, repeated_dims
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
 from netsplit.graph.operators import resolve, written_references
 from netsplit.rewrite.decisions import Decisions, Handed
@@ -370,6 +371,7 @@ class Draft:
                 self.maker.get(k),
                 tuple(readers[k]),
                 order=memory_order(layouts[k].shape, layouts[k].stride),
+                repeated=repeated_dims(layouts[k].shape, layouts[k].stride),
             )
             for k in names
         }

@@ -114,7 +114,8 @@ def keep_runs(graph: Graph, before: Graph) -> None:
 
 def _plain(graph: Graph, variable: Variable) -> MemoryLayout:
     root = storage_of(graph, variable.name)
-    return MemoryLayout(variable.shape, variable.strides, variable.dtype, variable.requires_grad, root)
+    strides = tuple(0 if d in variable.repeated else step for d, step in enumerate(variable.strides))
+    return MemoryLayout(variable.shape, strides, variable.dtype, variable.requires_grad, root)
 
 
 def _outputs(runs: StandInRuns, node: Node, layouts: Mapping[str, MemoryLayout]) -> dict[str, MemoryLayout]:

@@ -272,7 +272,7 @@ class Executor(HandingOn):
             self.hand_on(wait=True)
         if (k, i, False) in self.state.arriving:
             recv, handle = self.state.arriving.pop((k, i, False))
-            self.state.values[k, i] = self.wait(ins, recv, handle)
+            self.state.values[k, i] = self.repeated(recv, self.wait(ins, recv, handle))
         return self.state.use(k, i)
 
     def _leaf(self, k: str, value: Tensor) -> Tensor:

@@ -208,3 +208,24 @@ def test_what_is_written_in_place_stays_whole() -> None:
     graph = capture(model, step.loss, (step.inputs, step.targets))
     assert "in one piece" in refused(graph, "linear", 0, 2)
     assert split_axes(graph, "linear_1")
+
+
+class _Turned(nn.Module):
+    def __init__(self, strided: bool) -> None:
+        super().__init__()
+        self.strided, self.inward, self.head = strided, nn.Linear(6, 12), nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = 2 * self.inward(x).view(len(x), 3, 4).transpose(1, 2)
+        if self.strided:
+            return self.head(doubled.as_strided((len(x), 12), (12, 1)))
+        copy = doubled.contiguous()
+        copy.mul_(0.5)
+        return self.head((doubled + copy).flatten(1))
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_parts_that_lie_otherwise_are_refused_where_another_operator_goes_by_that(strided: bool) -> None:
+    graph = capture(_Turned(strided), nn.CrossEntropyLoss(), (torch.randn(4, 6), torch.arange(4)))
+    with pytest.raises(RewriteError, match="which lies in memory in another way"):
+        split_operator(graph, "mul", 2, 3)

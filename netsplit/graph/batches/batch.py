@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import ConfigError
-from netsplit.graph.analyse import memory_order
+from netsplit.graph.analyse import storage_id
+from netsplit.graph.batches.strides import copy_as_it_lies, memory_order
 from netsplit.graph.batches.tree import Marked, Tree, flatten
 
 __all__ = ["Arguments", "Batch", "per_sample", "shared"]
@@ -54,7 +55,7 @@ class Batch:
 
     `dims[j]` is the dimension of tensor j along which the samples are; None: it is no sample's own, and
     goes whole to every micro-batch. `same[j]` is the first tensor that tensor j is the same object as:
-    what a forward writes into one of them is seen in the other.
+    what a forward writes into one of them is seen in the other. `memory[j]`: the first in whose memory it is.
     """
 
     tensors: tuple[Tensor, ...]
@@ -63,6 +64,7 @@ class Batch:
     dims: tuple[int | None, ...]
     samples: int
     same: tuple[int, ...]
+    memory: tuple[int, ...]
 
     @classmethod
     def of(
@@ -123,7 +125,10 @@ class Batch:
             known.setdefault((input_tree.key, target_tree.key), cut_dims)
         first_of: dict[int, int] = {}
         same = tuple(first_of.setdefault(id(tensor), j) for j, tensor in enumerate(tensors))
-        return cls(tuple(tensors), input_tree, target_tree, cut_dims, counts.pop() if counts else 1, same)
+        first_in: dict[int, int] = {}
+        memory = tuple(first_in.setdefault(storage_id(tensor), j) for j, tensor in enumerate(tensors))
+        samples = counts.pop() if counts else 1
+        return cls(tuple(tensors), input_tree, target_tree, cut_dims, samples, same, memory)
 
     @property
     def structure(self) -> Hashable:
@@ -142,7 +147,7 @@ class Batch:
             )
             for t, dim in zip(self.tensors, self.dims, strict=True)
         )
-        return self.structure, shapes, self.same
+        return self.structure, shapes, self.same, self.memory
 
     def rows(self, start: int, stop: int) -> Batch:
         """The samples from `start` to before `stop`; views."""
@@ -168,14 +173,19 @@ class Batch:
 
     def own(self) -> Batch:
         """With copies of the tensors, so that a graph's example keeps no larger batch alive."""
-        return replace(self, tensors=tuple(t.detach().clone() for t in self.tensors))
+        return replace(self, tensors=tuple(map(copy_as_it_lies, self.tensors)))
 
     @property
     def without_targets(self) -> Batch:
         """The inputs alone, as prediction has them."""
         n = self.inputs.count
         return replace(
-            self, tensors=self.tensors[:n], targets=flatten(None)[1], dims=self.dims[:n], same=self.same[:n]
+            self,
+            tensors=self.tensors[:n],
+            targets=flatten(None)[1],
+            dims=self.dims[:n],
+            same=self.same[:n],
+            memory=self.memory[:n],
         )
 
     def given(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from netsplit.graph.batches.strides import copy_as_it_lies
 from netsplit.graph.ir import Graph
 
 __all__ = ["copies", "own", "with_own_calls"]
@@ -26,4 +27,4 @@ def own(tensor: Tensor, trained: bool) -> Tensor:
 
 
 def copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(tensor.detach().clone() for tensor in tensors)
+    return tuple(map(copy_as_it_lies, tensors))

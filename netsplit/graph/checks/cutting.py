@@ -26,7 +26,7 @@ from netsplit.graph.checks.plain import has_values, stance, tensors_kept, thread
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph, Node
-from netsplit.graph.operators import over_the_batch
+from netsplit.graph.operators import over_the_batch, written_inputs
 from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
@@ -80,6 +80,8 @@ def check_cutting(
             one size what it computes with on another.
     """
     size = graph.batch_size
+    if size < whole.samples:
+        _refuse_shared_writes(graph, whole)
     history = KindsSeen(model, loss)
     example, rest = whole.rows(0, size), whole.rows(whole.samples - whole.samples % size, whole.samples)
     history.add(graph, example.own())
@@ -98,6 +100,17 @@ def check_cutting(
             log.warning("%s", apart)
         _tell_of_norms(graph, size)
     return history
+
+
+def _refuse_shared_writes(graph: Graph, whole: Batch) -> None:
+    """In a plain loop a micro-batch sees what those before it wrote into a tensor that each gets whole."""
+    for j in written_inputs(graph):
+        if whole.dims[j] is None:
+            words = (
+                f"the forward writes into a tensor of the batch, of shape {tuple(whole.tensors[j].shape)}, "
+                "that every micro-batch gets whole, and each would get it as it was"
+            )
+            raise CuttingError(CutApart("kept", words, ": write into a clone() of it."))
 
 
 def loss_apart(

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import CaptureError
-from netsplit.graph.analyse import Facts, analyse, kept_for_backward, memory_order, storage_id
+from netsplit.graph.analyse import Facts, analyse, kept_for_backward, storage_id
 from netsplit.graph.arguments import Reference, read_by, renamed
+from netsplit.graph.batches.strides import memory_order, repeated_dims
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.record import Recorder
@@ -117,10 +118,11 @@ def _variables(recorder: Recorder, nodes: Mapping[str, Node], names: Sequence[st
         k: Variable(
             name=k,
             dtype=str(recorder.tensors[k].dtype).removeprefix("torch."),
-            shape=tuple(recorder.tensors[k].shape),
+            shape=recorder.layouts[k][0],
             producer=producer.get(k),
             consumers=tuple(consumers[k]),
-            order=memory_order(recorder.tensors[k].shape, recorder.tensors[k].stride()),
+            order=memory_order(*recorder.layouts[k]),
+            repeated=repeated_dims(*recorder.layouts[k]),
         )
         for k in names
     }

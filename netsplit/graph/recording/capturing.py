@@ -28,6 +28,7 @@ from torch.nn.parameter import is_lazy
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
@@ -37,7 +38,7 @@ from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_parameters, refuse_sharing
 from netsplit.graph.recording.traps import said_to_compile, trapped
-from netsplit.graph.recording.whole import ModuleCall, Strides, skeleton_of
+from netsplit.graph.recording.whole import ModuleCall, skeleton_of
 from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["RecordedStep", "graph_of_step"]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.analyse import storage_id
+from netsplit.graph.batches.strides import Strides, copy_as_it_lies
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.own_seeds import SeededCall, SeedWatch
 from netsplit.graph.recording.stand_ins import named_tensors
@@ -137,15 +138,15 @@ def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tens
     """`other_values` that the model takes: indices and lengths may have to stay as they are."""
     integers = [i for i, tensor in enumerate(batch) if not tensor.is_floating_point()]
     moved = other_values(batch)
-    still = tuple(t.detach().clone() if i in integers else moved[i] for i, t in enumerate(batch))
+    still = tuple(copy_as_it_lies(t) if i in integers else moved[i] for i, t in enumerate(batch))
     for candidate in (moved, still):
         try:
             with kept(*step.children()), torch.no_grad():
-                step(*(tensor.clone() for tensor in candidate))
+                step(*map(copy_as_it_lies, candidate))
         except Exception:
             continue
         return candidate
-    return tuple(tensor.detach().clone() for tensor in batch)
+    return tuple(map(copy_as_it_lies, batch))
 
 
 def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -164,5 +165,5 @@ def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
             noise = torch.randn(moved.shape, generator=generator)
             moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
-        others.append(torch.empty_like(tensor).copy_(moved))
+        others.append(Strides.of(tensor).laid_out(moved))
     return tuple(others)

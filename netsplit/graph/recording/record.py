@@ -96,6 +96,9 @@ class Recorder(SchemaCheckMode):
         self.calls: list[RecordedCall] = []
         self.payloads: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.layouts: dict[
+            str, tuple[tuple[int, ...], tuple[int, ...]]
+        ] = {}  # shapes, strides, as they were made
         self.hooks: dict[tuple[str, str], list[Any]] = {}
         self.modules: list[tuple[nn.Module, str]] = []
         self.failed: tuple[BaseException, tuple[nn.Module, ...]] | None = None  # where an error came up
@@ -267,6 +270,7 @@ class Recorder(SchemaCheckMode):
     def _name(self, tensor: Tensor, name: str) -> None:
         self._reference[tensor._cdata] = {"var": name}
         self.tensors[name] = tensor
+        self.layouts[name] = tuple(tensor.shape), tensor.stride()
         self._keep.append(tensor)
         self._in_storage.setdefault(tensor.untyped_storage()._cdata, []).append(name)
 

@@ -24,6 +24,7 @@ from netsplit.graph.batches.calls import (
 )
 from netsplit.graph.batches.tree import Tree
 from netsplit.graph.ir import Graph
+from netsplit.graph.operators import written_inputs
 from netsplit.graph.recording.capturing import RecordedStep, graph_of_step
 from netsplit.graph.surroundings.keep import kept
 
@@ -154,7 +155,19 @@ def capture_inference(
 def _described(graph: Graph, step: TrainingStep | Inference, example: Batch) -> Graph:
     """With what flat tensors do not say: the samples, and the structure that the outputs make up."""
     tree = step.structure.tree
+    _refuse_shared_writes(graph, example)
     return replace(graph, output_spec=tree, batch_size=example.samples, input_dims=example.dims)
+
+
+def _refuse_shared_writes(graph: Graph, batch: Batch) -> None:
+    """Each tensor of a batch is sent alone: writes into it are not seen in another of the same memory."""
+    for j in written_inputs(graph):
+        others = zip(batch.memory, batch.same, strict=True)
+        if any(memory == batch.memory[j] and same != batch.same[j] for memory, same in others):
+            raise CaptureError(
+                f"the forward writes into a tensor of the batch, of shape {tuple(batch.tensors[j].shape)}, "
+                "in whose memory another one lies, which would not see that: clone() one of them."
+            )
 
 
 def as_tuple(value: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:

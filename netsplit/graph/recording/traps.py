@@ -27,12 +27,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
+from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.own_seeds import SETTERS_OF_DEVICES, process_seed_told, setters_told, told
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.tensor_methods import TensorMethods, asked_by
-from netsplit.graph.recording.whole import FunctionCall, Strides
+from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
 
 __all__ = ["Whole", "said_to_compile", "trapped"]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,55 +20,13 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import storage_id
+from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.stand_ins import named_tensors
 
-__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "Strides", "skeleton_of"]
+__all__ = ["FunctionCall", "GradientHook", "ModuleCall", "skeleton_of"]
 
 Path = tuple[nn.Module, str]
-
-
-@dataclass(frozen=True)
-class Strides:
-    """How a tensor lies in memory, whatever its sizes.
-
-    Args:
-        order: dimensions by falling stride, without those that are `repeated` (of stride 0).
-        apart: of each of these, whether its steps are farther apart than what lies within one takes.
-    """
-
-    contiguous: bool
-    order: tuple[int, ...]
-    repeated: tuple[int, ...]
-    apart: tuple[bool, ...]
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Strides:
-        sizes, steps = tensor.shape, tensor.stride()
-        repeated = tuple(d for d, size in enumerate(sizes) if size > 1 and not steps[d])
-        order = sorted((d for d in range(len(sizes)) if d not in repeated), key=lambda d: -steps[d])
-        apart, within = [], 1
-        for d in reversed(order):
-            apart.append(sizes[d] > 1 and steps[d] != within)
-            if sizes[d] > 1:
-                within = steps[d] * sizes[d]
-        return cls(tensor.is_contiguous(), tuple(order), repeated, tuple(reversed(apart)))
-
-    def laid_out(self, tensor: Tensor) -> Tensor:
-        """The tensor where it lies so, else a copy that does."""
-        if (self.contiguous and tensor.is_contiguous()) or Strides.of(tensor) == self:
-            return tensor
-        dims = (*self.repeated, *self.order)
-        moved = tensor.permute(dims)
-        for d in range(len(self.repeated)):
-            moved = moved.narrow(d, 0, 1)
-        more = (*(False for _ in self.repeated), *(False, *self.apart)[: len(self.order)])
-        room = [size + one for size, one in zip(moved.shape, more, strict=True)]
-        made = moved.new_empty((*room, 1 + any(self.apart[-1:]))).select(-1, 0)
-        for d, size in enumerate(moved.shape):
-            made = made.narrow(d, 0, size)
-        made.copy_(moved)
-        return made.permute([dims.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
 
 
 def _as_before(tensors: Sequence[Tensor], strides: Sequence[Strides], writes: Sequence[int]) -> list[Tensor]:

@@ -128,7 +128,7 @@ class HandingOn:
         recv, handle = self.state.arriving.pop((k, i, gradient))
         tensor = self._waited(ins, recv, handle.wait)
         if not gradient:
-            self.state.values[k, i] = tensor
+            self.state.values[k, i] = self.repeated(recv, tensor)
         elif (k, i) not in self.state.absent:
             self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
 
@@ -211,6 +211,13 @@ class HandingOn:
         i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
         with self.recorder.wait(transfer.tag, what, i, peer):
             return self._carried(ins, transfer, lambda: wait(self.limit_s))
+
+    def repeated(self, recv: Recv, tensor: Tensor) -> Tensor:
+        """What has come, as it repeats itself where it was made."""
+        variable = self._variable(recv)
+        for d in variable.repeated:
+            tensor = tensor.narrow(d, 0, 1)
+        return tensor.expand(variable.shape)
 
     def _carried(self, ins: Instruction, transfer: Send | Recv | Reduce, operation: Callable[[], T]) -> T:
         """The operation's result; its failure in words."""

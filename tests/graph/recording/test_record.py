@@ -365,3 +365,26 @@ def test_each_module_is_captured_in_the_mode_that_it_is_in(modes: list[bool]) ->
     assert [block.training for block in model] == modes
     inference = capture_inference(model, torch.randn(2, 4))
     assert [node.args[5] for node in inference if node.kind == "batch_norm"] == [False] * len(modes)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda h: torch.zeros_like(h).scatter_(1, h.argsort(1), h),
+        lambda h: torch.zeros(12, len(h), dtype=h.dtype).t().copy_(h),
+        lambda h: torch.empty(0, dtype=h.dtype).resize_(h.shape).copy_(h.detach()) + h,
+    ],
+)
+def test_what_a_factory_made_is_known_after_a_write(write: Callable[[Tensor], Tensor]) -> None:
+    """Its requires_grad, or its shape, is another then."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inward, self.head = nn.Linear(6, 12), nn.Linear(12, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(write(self.inward(x)))
+
+    graph = capture(Net(), nn.CrossEntropyLoss(), (torch.randn(4, 6), torch.arange(4)))
+    assert not graph.calls

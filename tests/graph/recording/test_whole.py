@@ -23,11 +23,12 @@ from torch.utils.checkpoint import checkpoint
 
 from netsplit.graph import Graph, capture, draws, initial_values, rebuild, run_microbatch
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import CALL, HOOK
 from netsplit.graph.random_draws import DrawKey
-from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCall, Strides, skeleton_of
+from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCall, skeleton_of
 from netsplit.program import GPipe
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime

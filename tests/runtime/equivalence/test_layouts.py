@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from netsplit.graph import capture
-from netsplit.graph.analyse import memory_order
+from netsplit.graph.batches.strides import memory_order
 from netsplit.graph.ir import Variable
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1
@@ -65,10 +65,16 @@ def _channels_last(t: Tensor) -> Tensor:
     return blurred.permute(0, 2, 3, 1).view(len(t), -1)
 
 
+def _repeated(t: Tensor) -> Tensor:
+    mean = t.mean(1)[:, None].tanh().expand(t.shape)
+    most = torch.maximum(mean, t)  # lies as the second, where the first repeats itself
+    return most.as_strided((len(t), 12), (12, 1)) + most.transpose(1, 2).view(len(t), 12)
+
+
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {
     each.__name__: each
     for each in (
-        _strided, _viewed, _view_written, _raveled, _converted, _conjugate, _channels_last,
+        _strided, _viewed, _view_written, _raveled, _converted, _conjugate, _channels_last, _repeated,
     )
 }  # fmt: skip
 
