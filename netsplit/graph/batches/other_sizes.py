@@ -19,6 +19,9 @@ __all__ = ["graph_at"]
 NO_NUMBERS = ("constants", "calls", "output_spec", "input_dims", "rewrites")
 """Of a graph, what is for those who run it."""
 
+_LYING = ("order", "repeated")
+"""Of a variable, likewise: of a single sample it may be another."""
+
 
 class _NotAffineError(Exception):
     pass
@@ -58,7 +61,7 @@ def _at(low: Any, high: Any, part: tuple[int, int]) -> Any:
             raise _NotAffineError
         return low + rise
     if is_dataclass(low) and not isinstance(low, type):
-        names = [each.name for each in fields(low)]
+        names = [each.name for each in fields(low) if each.name not in _LYING]
         return replace(low, **{name: _at(getattr(low, name), getattr(high, name), part) for name in names})
     if isinstance(low, Mapping):
         if list(low) != list(high):

@@ -11,6 +11,7 @@ import cloudpickle
 import torch
 
 from netsplit.cluster.cluster import Device
+from netsplit.graph.batches.strides import memory_order
 from netsplit.runtime.workers.heartbeat import Heartbeat
 
 __all__ = ["FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Reply", "Setup", "Sign", "packed"]
@@ -75,6 +76,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
         and tensor.is_contiguous()
+        and not memory_order(tensor.shape, tensor.stride())  # one channel can be the last, too
     )
 
 

@@ -60,3 +60,9 @@ def test_conjugates_are_sent_as_the_numbers_they_stand_for() -> None:
     assert torch.equal(buffer, value.resolve_conj())
     _as_sent(other := torch.empty(3)).copy_(_as_sent(value.imag))
     assert torch.equal(other, value.imag)
+
+
+def test_one_channel_that_is_the_last_arrives_as_such() -> None:
+    """Convolutions go by that, though the tensor counts as contiguous, too."""
+    sent = torch.randn(2, 1, 3, 3).to(memory_format=torch.channels_last)
+    assert pickle.loads(packed(sent)).stride() == sent.stride() != torch.empty(sent.shape).stride()
