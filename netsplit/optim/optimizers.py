@@ -145,10 +145,14 @@ class ForModel:
 
 @dataclass(frozen=True)
 class Made:
-    """An optimiser of one device's parameters, and the names in each of its groups on all devices."""
+    """An optimiser of one device's parameters, and the names in each of its groups on all devices.
+
+    `given` are tensors among its settings, of which it has copies.
+    """
 
     optimizer: torch.optim.Optimizer
     groups: tuple[tuple[str, ...], ...]
+    given: tuple[Tensor, ...] = ()
 
 
 def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> ForModel:
@@ -201,13 +205,13 @@ def make_optimizer(
         made = factory.made
     names = {id(parameter): name for name, parameter in tensors}
     optimizer, groups = _grouped(factory, tensors, names)
-    _own_settings(optimizer)
+    given = _own_settings(optimizer)
     if any(k in parts for k in own):
         _check_groups(factory, groups, parts)
     if made is not None:
         made.add(optimizer)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
-    return Made(optimizer, groups)
+    return Made(optimizer, groups, given)
 
 
 def _grouped(
@@ -305,19 +309,22 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
         raise ConfigError(f"optimizer {kind} has parameter '{twice[0]}' twice: give it each once.")
 
 
-def _own_settings(optimizer: torch.optim.Optimizer) -> None:
+def _own_settings(optimizer: torch.optim.Optimizer) -> tuple[Tensor, ...]:
     """Settings that are tensors, as a learning rate may be, become its own: schedulers write into them, and
-    the factory gives the same ones to the next optimiser that it makes.
+    the factory gives the same ones to the next optimiser that it makes. Those that it gave.
     """
+    given: dict[int, Tensor] = {}
     copied: dict[int, Tensor] = {}
 
     def own(value: Any) -> Any:
         if isinstance(value, Tensor):
+            given[id(value)] = value
             return copied.setdefault(id(value), value.detach().clone())
         return tuple(map(own, value)) if type(value) is tuple else value
 
     for settings in (optimizer.defaults, *optimizer.param_groups):
         settings.update({key: own(value) for key, value in settings.items() if key not in _LISTS})
+    return tuple(given.values())
 
 
 def plain_attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -302,7 +302,6 @@ class ParallelModel:
         rate, optimizer = self.runtime.rule.learning_rate, self.runtime.optimizer
         if rate is not None and isinstance(optimizer, ForModel):
             rate.check_steps(optimizer, epochs * (steps_per_epoch if rate.every == "step" else 1))
-            self._watch.made_optimizer()
 
     def end_epoch(self, loss: float) -> None:
         """Step a scheduler that is stepped every epoch, where there is one; `loss` is the epoch's mean."""

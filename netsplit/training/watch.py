@@ -57,9 +57,9 @@ class ModelWatch:
         kept = optimizer.made if isinstance(optimizer, ForModel) else ()
         self._notice = Notice(model, captures.loss, kept) if captures.check else None
         self._reuse = Reuse() if captures.check else None
-        factory = optimizer.factory if isinstance(optimizer, ForModel) else optimizer
-        makers = {"the optimizer": factory, "the scheduler": opened().rule.learning_rate}
-        self._factories = FactoryWatch(makers) if captures.check else None
+        rate = opened().rule.learning_rate
+        watched = captures.check and isinstance(optimizer, ForModel)
+        self._factories = FactoryWatch(optimizer, rate) if watched else None  # type: ignore[arg-type]
 
     def _warn_of_others(self) -> None:
         """Where another split model has copies of the same parameters: plain models would share them."""
@@ -107,11 +107,6 @@ class ModelWatch:
         made_s = programs.made_s
         with self._notice.own(looked=True, ran=lambda: programs.made_s != made_s):
             yield
-
-    def made_optimizer(self) -> None:
-        """A factory was called here, and may have noted that."""
-        if self._factories is not None:
-            self._factories.accept()
 
     @contextmanager
     def predicting(self, programs: Programs) -> Iterator[None]:

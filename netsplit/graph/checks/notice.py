@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -22,7 +22,7 @@ from netsplit.graph.checks.screen import Screen, gradient_hooks, hooks_of_all_mo
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.reach import is_own_module, names_in, within
 
-__all__ = ["Notice", "names_read"]
+__all__ = ["Notice"]
 
 Trained = Callable[[], Iterable[Mapping[str, Tensor]]]
 Reached = list[tuple[str, Any]]
@@ -144,7 +144,7 @@ class Notice:
         for name in _differing(self._hooks, _hooks(self._tensors), _are_same):
             return name, _AGAIN
         reached = self._reached()
-        reads = names_read(reached)
+        reads = _reads(reached)
         for name, module in _modules(reached):
             kind, was = self._modules.get(name, (type(module), module.training))
             if kind is not type(module):
@@ -213,8 +213,8 @@ def _is_as_in(state: Mapping[str, Tensor], name: str, now: Mapping[str, Tensor])
     return name in state and name in now and same_values(state[name].cpu(), now[name].cpu())
 
 
-def names_read(reached: Reached, entries: Collection[str] = ("forward",)) -> set[str]:
-    """Names in the code that runs: of methods those that other code names, from these on."""
+def _reads(reached: Reached) -> set[str]:
+    """Names in the code that runs: of methods those that other code names, from `forward` on."""
     methods: dict[str, list[FunctionType]] = {}
     names: set[str] = set()
     ahead: list[FunctionType] = []
@@ -222,7 +222,7 @@ def names_read(reached: Reached, entries: Collection[str] = ("forward",)) -> set
         if isinstance(value, FunctionType):
             _, _, inner = value.__qualname__.rpartition("<locals>.")
             name = value.__name__
-            if "." not in inner or name in entries or (name.startswith("__") and name != "__init__"):
+            if "." not in inner or name == "forward" or (name.startswith("__") and name != "__init__"):
                 ahead.append(value)
             else:
                 methods.setdefault(name, []).append(value)
