@@ -124,15 +124,13 @@ class Cluster:
                         f"cluster '{self.name}' has no link from '{source.name}' to '{target.name}': every "
                         "ordered pair of devices needs one."
                     )
-                if not all(
-                    math.isfinite(cost) and cost >= 0 for cost in (link.latency_s, link.seconds_per_byte)
-                ):
+                if not (0 <= link.latency_s < math.inf and 0 <= link.seconds_per_byte < math.inf):
                     raise ConfigError(
                         f"cluster '{self.name}': the link from '{source.name}' to '{target.name}' has "
                         f"latency {link.latency_s} s and {link.seconds_per_byte} s a byte: give finite "
                         "numbers of 0 or more."
                     )
-                for nic, pace in self.way(source.name, target.name):
+                for nic, pace in self.way(source.name, target.name) if self.nics else ():
                     if not 0 <= pace <= link.seconds_per_byte:
                         raise ConfigError(
                             f"cluster '{self.name}': the NIC of '{nic[0]}' takes {pace} s a byte, and the "

@@ -44,6 +44,7 @@ MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 """Where nobody names another."""
 
 NAMED = "named_parameters"
+_LISTS = ("params", "param_names")  # of a group; the rest are its settings
 MATCH = "match"
 
 
@@ -199,6 +200,7 @@ def make_optimizer(
         made = factory.made
     names = {id(parameter): name for name, parameter in tensors}
     optimizer, groups = _grouped(factory, tensors, names)
+    _own_settings(optimizer)
     if any(k in parts for k in own):
         _check_groups(factory, groups, parts)
     if made is not None:
@@ -302,11 +304,26 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
         raise ConfigError(f"optimizer {kind} has parameter '{twice[0]}' twice: give it each once.")
 
 
+def _own_settings(optimizer: torch.optim.Optimizer) -> None:
+    """Settings that are tensors, as a learning rate may be, become its own: schedulers write into them, and
+    the factory gives the same ones to the next optimiser that it makes.
+    """
+    copied: dict[int, Tensor] = {}
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return copied.setdefault(id(value), value.detach().clone())
+        return tuple(map(own, value)) if type(value) is tuple else value
+
+    for settings in (optimizer.defaults, *optimizer.param_groups):
+        settings.update({key: own(value) for key, value in settings.items() if key not in _LISTS})
+
+
 def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
     """Take out what is not the device's own."""
     for group in optimizer.param_groups:
         kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) in own]
-        for key in ("params", "param_names"):
+        for key in _LISTS:
             if key in group:
                 group[key] = [group[key][index] for index in kept]
     for parameter in list(optimizer.state):

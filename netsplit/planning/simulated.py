@@ -13,7 +13,7 @@ from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
-from netsplit.program.resize import with_tail
+from netsplit.program.resize import require_same_operators, with_tail
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import CopyWeights, Rewrite
@@ -48,7 +48,13 @@ class Simulated:
         return simulate(own.program(placement), self.cluster, own.costs)
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulated:
-        """Of the graph after these rewrites, and of the last micro-batch's; raises as `applied`."""
+        """Of the graph after these rewrites, and of the last micro-batch's.
+
+        Raises:
+            NetSplitError: as `applied`; or the last micro-batch has other operators than these are of.
+        """
+        if self.tail is not None and len(rewrites) > len(self.graph.rewrites):
+            require_same_operators(self.graph, self.tail)
         graph = applied(self.graph, rewrites)
         tail = None if self.tail is None else applied(self.tail, rewrites, graph)
         if graph is self.graph and tail is self.tail:

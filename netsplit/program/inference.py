@@ -1,4 +1,4 @@
-"""Where the inference graph's operators go, given where the training graph's went."""
+"""Where the operators of other captures go, of prediction too, given where the training graph's went."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.common.priority import topological_priority
 from netsplit.rewrite.parts import gathered
+from netsplit.rewrite.records import Rewrite
 from netsplit.rewrite.replay import applied
 
 __all__ = ["inference_placement", "like_priority", "like_recomputed", "like_rewritten"]
@@ -42,8 +43,8 @@ def inference_placement(training: Graph, inference: Graph, device_of: Mapping[st
     return placed
 
 
-def like_rewritten(captured: Graph, training: Graph, inference: Graph) -> Graph:
-    """The inference graph with those operators in parts whose likes in training are, where it can have them.
+def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph | None = None) -> Graph:
+    """Another capture with those operators in parts whose likes in training are, where it can have them.
 
     It then reads the parts of parameters that training has; what it reads whole is put together of them.
     Where its own parts would be others (fewer samples than parts of them), all operators are whole.
@@ -51,25 +52,34 @@ def like_rewritten(captured: Graph, training: Graph, inference: Graph) -> Graph:
     Args:
         captured: the training graph before its rewrites.
         training: and after them.
+        more: the same step as `other` at more samples, as captured: it has the same nodes, made like this.
+
+    Raises:
+        RewriteError: it cannot have the same nodes.
     """
+    rewrites = _likewise(captured, training, more or other)
+    like = None if more is None else applied(more, rewrites)
+    parts = [
+        init for init in training.initializers.values() if init.region is not None and not init.region.copy
+    ]
+    return gathered(applied(other, rewrites, like), parts)
+
+
+def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:
+    """The rewrites of training, of the likes of its operators; none where parts would be others."""
     place = dict(zip(captured.nodes, _keys(captured), strict=True))
-    twin = dict(zip(_keys(inference), inference.nodes, strict=True))
+    twin = dict(zip(_keys(other), other.nodes, strict=True))
     rewrites = []
     for each in training.rewrites:
         name, colon, rest = each.node.partition(":")
         like = twin.get(place[name]) if name in place else None
         if like is not None:
             rewrites.append(replace(each, node=like + colon + rest))
-    parts = [
-        init for init in training.initializers.values() if init.region is not None and not init.region.copy
-    ]
     try:
-        rewritten = applied(inference, rewrites)
+        same = applied(other, rewrites).regions.keys() <= training.regions.keys()
     except RewriteError:
-        rewritten = inference
-    if not rewritten.regions.keys() <= training.regions.keys():
-        rewritten = inference
-    return gathered(rewritten, parts)
+        return ()
+    return tuple(rewrites) if same else ()
 
 
 def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) -> dict[str, int]:

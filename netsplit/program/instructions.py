@@ -333,12 +333,16 @@ class Program:
 
     def summed(self, devices: Sequence[str]) -> tuple[str, ...]:
         """The parameters whose gradients these devices sum; the order is the same everywhere."""
-        group = set(devices)
-        return tuple(
-            k
-            for k, holders in self.holders.items()
-            if self.graph.initializers[k].requires_grad and group == set(holders)
-        )
+        return self._summed.get(frozenset(devices), ())
+
+    @cached_property
+    def _summed(self) -> dict[frozenset[str], tuple[str, ...]]:
+        """Devices -> the parameters that these hold, and no others."""
+        held: dict[frozenset[str], list[str]] = {}
+        for k, holders in self.holders.items():
+            if self.graph.initializers[k].requires_grad:
+                held.setdefault(frozenset(holders), []).append(k)
+        return {devices: tuple(names) for devices, names in held.items()}
 
     @property
     def transfers(self) -> int:

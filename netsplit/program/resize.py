@@ -9,7 +9,7 @@ from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program, origin
 from netsplit.program.transfers import insert_transfers
 
-__all__ = ["with_tail"]
+__all__ = ["require_same_operators", "with_tail"]
 
 
 def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
@@ -19,18 +19,7 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
         NetSplitError: the model computes something else with so many samples: other operators, or other
             constants.
     """
-    same_names = (
-        list(tail.nodes) == list(graph.nodes)
-        and list(tail.variables) == list(graph.variables)
-        and tail.output_variables == graph.output_variables
-    )
-    if not same_names or any(
-        tail.nodes[n].op != graph.nodes[n].op and not _reads_nothing(tail, n) for n in graph.nodes
-    ):
-        raise NetSplitError(
-            f"the model has other operators for {tail.batch_size} samples than for {graph.batch_size}: use a "
-            "number of samples that batch_size divides."
-        )
+    require_same_operators(graph, tail)
     for k, init in graph.initializers.items():
         differs = k not in tail.initializers or tail.initializers[k].shape != init.shape
         if differs or (k in graph.constants and not graph.constants[k].equal(tail.constants[k])):
@@ -47,6 +36,22 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
             )
     device_of = {name: program.device_of[name] for name in graph.nodes}
     return replace(program, tail=insert_transfers(tail, device_of, program.exchanges)[0])
+
+
+def require_same_operators(graph: Graph, tail: Graph) -> None:
+    """Raises as `with_tail`, where the operators are others."""
+    same_names = (
+        list(tail.nodes) == list(graph.nodes)
+        and list(tail.variables) == list(graph.variables)
+        and tail.output_variables == graph.output_variables
+    )
+    if not same_names or any(
+        tail.nodes[n].op != graph.nodes[n].op and not _reads_nothing(tail, n) for n in graph.nodes
+    ):
+        raise NetSplitError(
+            f"the model has other operators for {tail.batch_size} samples than for {graph.batch_size}: use a "
+            "number of samples that batch_size divides."
+        )
 
 
 def _reads_nothing(tail: Graph, name: str) -> bool:

@@ -18,7 +18,7 @@ from netsplit.program.instructions import Backward, Forward, Recv, Send
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.transport.handle import Handle
-from netsplit.runtime.values import IterationValues, Key
+from netsplit.runtime.values import Absent, IterationValues, Key
 
 __all__ = ["Attempt"]
 
@@ -30,7 +30,12 @@ class Attempt:
         self.executor = executor
 
     def compute(
-        self, feeds: list[dict[str, Tensor]], fractions: Sequence[float] | None, step: bool, key: DrawKey
+        self,
+        feeds: list[dict[str, Tensor]],
+        fractions: Sequence[float] | None,
+        step: bool,
+        key: DrawKey,
+        absent: Absent = frozenset(),
     ) -> BatchFailure | None:
         """All up to the first step; see `Executor.begin`.
 
@@ -39,7 +44,7 @@ class Attempt:
         """
         executor, index = self.executor, 0
         try:
-            executor.begin(feeds, fractions, step, key)
+            executor.begin(feeds, fractions, step, key, absent)
             for index in range(executor.computing):
                 executor.execute(index)
             executor.hand_on(wait=True)

@@ -42,8 +42,8 @@ from netsplit.runtime.reading.worker_reading import read_ahead
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.switching import moves
-from netsplit.runtime.values import Key
-from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceIteration
+from netsplit.runtime.values import Absent, Key
+from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.simulate.timeline import Timeline
@@ -95,6 +95,7 @@ class DistributedRuntime:
         self.loaded = LoadedPrograms(program, pool, values, backend)
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
+        self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
         self._words = LossWords(self.rule.on_nonfinite)
         pool.runs({TRAINING: program})
         tell(pool, graphs_of(program), optimizer, rule, weights)
@@ -213,7 +214,7 @@ class DistributedRuntime:
         with interrupts_held(firmly=True):
             self.pool.runs({TRAINING: program})
             self.pool.call_each(moves.move, [given for _ in devices])
-            self.program, self.programs, self.resized = program, {}, resized
+            self.program, self.programs, self.resized, self.absent = program, {}, resized, {}
             self.loaded.switched(program, late)
         return sum(each.layout.nbytes for each in moving)
 
@@ -245,17 +246,15 @@ class DistributedRuntime:
             require_read(self.pool, read)
             require_alike(self.pool, read)
         fractions, key = loss_fractions(program, fraction), self.draws.training()
-        arguments = program, feeds, number, fractions
-        outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
+        outputs = self._trained(program, batch, feeds, number, (fractions, step, mode, key))
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
-            here = split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
-            arguments = program, here, number, fractions
+            here = _here(program, batch)
             if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, here, number, fractions, key):
                 self.loss, self.metrics = loss, None
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
-                outputs = self._outputs(self._computed(worker_calls.train, *arguments, step, mode, key))
+                outputs = self._trained(program, batch, here, number, (fractions, step, mode, key))
         self._words.trained(program, loss, outputs, self.draws.batches + 1)
         with interrupts_held(firmly=True):
             results = self._commit()
@@ -274,8 +273,31 @@ class DistributedRuntime:
         self.pool.call(worker_calls.abandon)
         self.begun = None
 
-    def _outputs(self, parts: list[dict[Key, float]]) -> dict[Key, float]:
-        return {name: value for part in parts for name, value in part.items()}
+    def _trained(
+        self,
+        program: Program,
+        batch: Batch | UnreadBatch,
+        feeds: list[dict[str, Tensor]] | BatchPlace,
+        number: int,
+        how: tuple[Any, ...],
+    ) -> dict[Key, float]:
+        """The outputs of an iteration, which is computed until it is known of which gradients there is none.
+
+        Those of the last such batch are the first guess: the way that code takes may be the same.
+        """
+        absent = self.absent.get(number, frozenset())
+        while True:
+            parts: list[DeviceComputed] = self._computed(
+                worker_calls.train, program, feeds, number, *how, absent
+            )
+            nothing = frozenset(key for part in parts for key in part.nothing)
+            if nothing and not program.steps_last:
+                self._words.zeros()
+            if nothing == absent or not program.steps_last:
+                return {name: value for part in parts for name, value in part.outputs.items()}
+            self._abandon()
+            absent = self.absent[number] = nothing
+            feeds = _here(program, batch)
 
     def _nonfinite(
         self,
@@ -348,6 +370,11 @@ class DistributedRuntime:
         self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
         first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
         raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
+
+
+def _here(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
+    """What it is fed of a batch, read here."""
+    return split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
 
 
 def _merged(results: list[DeviceIteration], seconds: float) -> Timeline:

@@ -34,6 +34,7 @@ from netsplit.program.instructions import (
     Step,
 )
 from netsplit.runtime.faults.counted_targets import CountedTargets
+from netsplit.runtime.faults.less_trained import require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.faults.undo import Before
 from netsplit.runtime.offload.saved_tensors import SavedTensors
@@ -43,6 +44,7 @@ from netsplit.runtime.share import Share
 from netsplit.runtime.transfers.handing_on import HandingOn
 from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
+    Absent,
     Context,
     IterationValues,
     Key,
@@ -134,6 +136,7 @@ class Executor(HandingOn):
         fractions: Sequence[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
+        absent: Absent = frozenset(),
     ) -> None:
         """Start an iteration.
 
@@ -142,11 +145,12 @@ class Executor(HandingOn):
             fractions: of every micro-batch's loss in what is minimised; all the same by default.
             step: without it gradients are only added up, for a later iteration to step on.
             key: of what random operators draw; torch's generators are seeded, and left anywhere.
+            absent: what an earlier attempt at this iteration found.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if fractions is None:
             fractions = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
-        self.state = IterationValues(moved, list(fractions), dict(self.readers))
+        self.state = IterationValues(moved, list(fractions), dict(self.readers), absent=absent)
         self.key = key or DrawKey()
         self.stepping = step
         self.summing = None
@@ -212,9 +216,10 @@ class Executor(HandingOn):
             else:
                 leaves, results = self._compute(piece, i, values)
                 differentiable = {k: t for k, t in results.items() if t.requires_grad}
-                if self.program.training and differentiable:
-                    wanting = {k: t for k, t in leaves.items() if t.requires_grad}
+                if self.program.training:
+                    wanting = {k: t for k, t in leaves.items() if t.requires_grad and differentiable}
                     self.state.contexts[s, i] = Context(wanting, differentiable, weights)
+                    require_as_captured(self.program.graph, results, differentiable)
         del values
         for k, result in results.items():
             if k in self.program.graph.output_variables:
@@ -336,7 +341,9 @@ class Executor(HandingOn):
             for copy, place in self.copies[k]:
                 if (copy, i, True) in self.state.arriving:
                     recv, handle = self.state.arriving.pop((copy, i, True))
-                    self.state.add_gradient(k, i, place, self.wait(ins, recv, handle))
+                    gradient = self.wait(ins, recv, handle)
+                    if (copy, i) not in self.state.absent:
+                        self.state.add_gradient(k, i, place, gradient)
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.program.graph.output_variables:

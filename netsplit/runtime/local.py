@@ -21,6 +21,7 @@ from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.local import LocalTransport
+from netsplit.runtime.values import Absent
 
 __all__ = ["LocalRuntime"]
 
@@ -119,12 +120,20 @@ class LocalRuntime:
         fractions: list[float] | None,
         step: bool,
         key: DrawKey | None,
+        absent: Absent = frozenset(),
     ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
             own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            executor.begin(own, fractions, step, key)
+            executor.begin(own, fractions, step, key, absent)
         at = dict.fromkeys(program.devices, 0)
+        computed = False
         for place, name in enumerate(program.order):
+            if program.steps_last and not computed and at[name] >= program.computing(name):
+                computed = True
+                nothing = frozenset(each for own in executors.values() for each in own.state.nothing)
+                if nothing != absent:
+                    self._abandon(executors)
+                    return self._run(program, executors, feeds, fractions, step, key, nothing)
             try:
                 executors[name].execute(at[name])
             except Exception as error:
@@ -142,13 +151,16 @@ class LocalRuntime:
         index = program.order[:place].count(device)
         if not program.steps_last or index >= program.computing(device):
             return error
+        self._abandon(executors)
+        at = f" at its {program.instructions[device][index]}"
+        failure = failure_of(error, device, at, program.graph, place)
+        return BatchError(f"device {device} {failure.reason}: {AS_BEFORE}.")
+
+    def _abandon(self, executors: dict[str, Executor]) -> None:
         for executor in executors.values():
             executor.abandon()
             assert isinstance(executor.transport, LocalTransport)
             executor.transport.forget()
-        at = f" at its {program.instructions[device][index]}"
-        failure = failure_of(error, device, at, program.graph, place)
-        return BatchError(f"device {device} {failure.reason}: {AS_BEFORE}.")
 
     def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""

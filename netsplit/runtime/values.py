@@ -16,6 +16,7 @@ from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport.handle import Handle
 
 __all__ = [
+    "Absent",
     "Context",
     "HeldBack",
     "IterationValues",
@@ -29,6 +30,10 @@ __all__ = [
 ]
 
 Key = tuple[str, int]  # variable, micro-batch
+Absent = frozenset[Key]
+"""Gradients "k@q" of which there is none, as code that stays whole took another way: plain PyTorch leaves
+parameters without one there, which is not one of zeros. What is sent for them is not known to be none before
+the iteration has been computed; then it is computed once more."""
 
 
 @dataclass
@@ -77,6 +82,8 @@ class IterationValues:
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
     held_back: list[HeldBack] = field(default_factory=list)
+    absent: Absent = frozenset()  # what arrives for these are zeros that nobody adds
+    nothing: set[Key] = field(default_factory=set)  # for which zeros were sent
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:

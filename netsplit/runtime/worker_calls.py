@@ -25,7 +25,7 @@ from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.worker_reading import drop_samples, parts_read
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.process import ProcessTransport
-from netsplit.runtime.values import Key
+from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
-    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceIteration", "abandon", "add", "commit", "deploy",
-    "drop_gradients", "inspect", "load_part", "plan_part", "predict", "put", "rates", "set_rates", "state",
-    "step_scheduler", "train", "write_part",
+    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceComputed", "DeviceIteration", "abandon", "add",
+    "commit", "deploy", "drop_gradients", "inspect", "load_part", "plan_part", "predict", "put", "rates",
+    "set_rates", "state", "step_scheduler", "train", "write_part",
 ]  # fmt: skip
 
 TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
@@ -52,6 +52,14 @@ class CheckpointRules:
 
     def holder(self, worker: Worker) -> Holder:
         return Holder(worker.memory["share"], worker.device.name, self.aliases, self.constants, self.copies)
+
+
+@dataclass(frozen=True)
+class DeviceComputed:
+    """What one device has of an iteration that none has stepped on."""
+
+    outputs: dict[Key, float]  # of the graph, that arose here
+    nothing: Absent  # gradients that it sent as zeros, as there were none
 
 
 @dataclass(frozen=True)
@@ -142,8 +150,9 @@ def train(
     step: bool,
     mode: str,
     key: DrawKey,
-) -> dict[Key, float] | BatchFailure:
-    """The iteration up to its first step, to be committed or abandoned; the graph outputs that arose here.
+    absent: Absent,
+) -> DeviceComputed | BatchFailure:
+    """The iteration up to its first step, to be committed or abandoned.
 
     Of a batch by its place this device reads itself what it is fed.
     """
@@ -161,12 +170,12 @@ def train(
         if isinstance(parts, BatchFailure):
             failure: BatchFailure | None = attempt.unfed(parts)
         else:
-            failure = attempt.compute(parts, fractions, step, key)
+            failure = attempt.compute(parts, fractions, step, key, absent)
     worker.heartbeat_file.at(-1)
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    return outputs | executor.targets.told()
+    return DeviceComputed(outputs | executor.targets.told(), frozenset(executor.state.nothing))
 
 
 def inspect(

@@ -29,6 +29,7 @@ from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.inference import inference_placement, like_priority, like_recomputed, like_rewritten
 from netsplit.program.instructions import Program
+from netsplit.program.resize import require_same_operators
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
 from netsplit.rewrite.replay import applied
@@ -151,19 +152,21 @@ class Programs:
 
     def _resized(self, batch: Batch) -> Program:
         """For the shapes of the placed graph, and another number of samples."""
-        graph = self.compiler.graph
-        full, rest = divmod(batch.samples, graph.batch_size)
-        part = batch.rows(full * graph.batch_size, batch.samples)
-        tail = self.captures.training(part, graph.batch_size, True) if rest else None
+        size = self._size_in(batch)
+        known = size == self.compiler.graph.batch_size
+        full, rest = divmod(batch.samples, size) if known else (0, batch.samples)
+        part = batch.rows(full * size, batch.samples)
+        tail = self.captures.training(part, self.compiler.graph.batch_size, True) if rest else None
         return self._compiled(replace(self.compiler, tail=tail), self.placement, full + bool(rest))
 
     def _other(self, batch: Batch) -> Program:
         """For shapes of its own."""
-        size = min(self.compiler.graph.batch_size, batch.samples)
+        size = self._size_in(batch)
         full, rest = divmod(batch.samples, size)
-        graph = self.captures.training(batch.rows(0, size), size)
-        self._require_same_parameters(graph)
-        graph = applied(graph, self.placement.rewrites)
+        captured = self.captures.training(batch.rows(0, size), size)
+        self._require_same_parameters(captured)
+        graph = self._in_parts(captured)
+        self._require_same_copies(graph)
         device_of = self._placed(graph)
         placement = replace(
             self.placement,
@@ -171,18 +174,26 @@ class Programs:
             exchanges=exchanges_that_hold(graph, device_of, self.placement.exchanges),
             priority=like_priority(self._graph, graph, self.placement.priority),
             recomputed=like_recomputed(self._graph, graph, self.placement.recomputed),
+            rewrites=graph.rewrites,
         )
-        tail = self.captures.training(batch.rows(full * size, batch.samples), size) if rest else None
+        tail = None
+        if rest:
+            last = self.captures.training(batch.rows(full * size, batch.samples), size)
+            require_same_operators(captured, last)
+            tail = self._in_parts(last, captured)
         compiler = replace(self.compiler, graph=graph, tail=tail)
         return self._compiled(compiler, placement, full + bool(rest))
+
+    def _size_in(self, batch: Batch) -> int:
+        """Samples of a micro-batch; where the example is not cut, no batch is: its loss may be a sum."""
+        whole = self.compiler.schedule.microbatches == 1
+        return batch.samples if whole else min(self.compiler.graph.batch_size, batch.samples)
 
     def _inference(self, batch: Batch, microbatches: int) -> Program:
         key = batch.key, batch.samples, microbatches
         if key not in self._predicting:
             graph = self.captures.inference(batch.rows(0, batch.samples // microbatches))
-            if self.placement.rewrites:
-                graph = like_rewritten(self.compiler.graph, self._graph, graph)
-                graph = applied(graph, (*graph.rewrites, *self._reads(graph)))
+            graph = self._in_parts(graph)
             order = topological_priority(graph, graph.position)
             device_of = self._placed(graph)
             placement = replace(
@@ -223,8 +234,15 @@ class Programs:
         """That of training, whose nodes are placed."""
         return applied(self.compiler.graph, self.placement.rewrites)
 
+    def _in_parts(self, graph: Graph, more: Graph | None = None) -> Graph:
+        """Another capture, in parts as training is; see `like_rewritten`."""
+        if not self.placement.rewrites:
+            return graph
+        graph = like_rewritten(self.compiler.graph, self._graph, graph, more)
+        return applied(graph, (*graph.rewrites, *self._reads(graph)))
+
     def _reads(self, graph: Graph) -> tuple[ReadWeights, ...]:
-        """For operators of prediction, which are whole, and whose parameters may be on several devices."""
+        """For operators that are whole here, and whose parameters may be on several devices."""
         homes = {k: self.placement.device_of[node.name] for node in self._graph for k in node.initializers}
         return tuple(
             ReadWeights(node.name)
@@ -254,6 +272,26 @@ class Programs:
                 f"on a batch of these shapes the model trains '{new[0]}', which it did not use on the "
                 "example batch: give parallelize an example on which it uses all that is to be trained."
             )
+
+    def _require_same_copies(self, graph: Graph) -> None:
+        """All copies of a region step alike, so all of them have to be given the sum of the gradients."""
+        copies, own = _copies(self._graph), _copies(graph)
+        for held, numbers in own.items():
+            if numbers != copies.get(held, numbers):
+                raise NetSplitError(
+                    f"on a batch of these shapes '{held}' is read by fewer devices than have a copy of it: "
+                    "give parallelize an example batch of these shapes, or each micro-batch as many samples "
+                    "as there are copies, or more."
+                )
+
+
+def _copies(graph: Graph) -> dict[str, set[int]]:
+    """Of what is held of parameters, which copies are read."""
+    copies: dict[str, set[int]] = {}
+    for init in graph.initializers.values():
+        if init.requires_grad:
+            copies.setdefault(init.held_as, set()).add(0 if init.region is None else init.region.copy)
+    return copies
 
 
 def _require_right(problem: Problem, placement: Placement, program: Program) -> None:

@@ -11,6 +11,7 @@ section 5.2, Algorithm 2.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
@@ -37,6 +38,8 @@ from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.rewrite.records import Rewrite, Split
 
 __all__ = ["PART_S", "OsDpos", "longest_operators", "placed_ranks", "sums_s"]
+
+log = logging.getLogger(__name__)
 
 SHORTER = 1e-9  # relative: less is the rounding of sums
 PART_S = 0.001  # for each part that is made, about
@@ -75,7 +78,8 @@ class OsDpos(Partitioner):
     strategy before where a step turns out to take longer, what is foreseen to take least of answer,
     beginnings, whole graph and replicas, and to fit, is answered, where the problem has an `evaluate` that
     foresees it. Where it has a `meter`, too, parts of the longest operators, and data parallelism, that are
-    estimated not to gain are measured first if they might (`engines.exploring`).
+    estimated not to gain are measured first if they might (`engines.exploring`), and what would be answered
+    is measured before it is: what then takes longer than another is not.
 
     Args:
         start: "whole" begins with the graph as it is.
@@ -172,6 +176,10 @@ class Sequenced:
         made = schedule_placed(problem, OsDpos.name, tasks, order, device_of, "replicas")
         return cls(given, problem, tasks, made)
 
+    def knowing(self, given: Problem) -> Sequenced:
+        """The same, to be foreseen anew by what is known now."""
+        return replace(self, given=given, problem=_rewritten(given, self.problem.graph))
+
     @property
     def rewrites(self) -> tuple[Rewrite, ...]:
         """From the given graph on."""
@@ -234,6 +242,12 @@ class Sequenced:
             return 0, math.inf
         missing = missing_bytes(self.problem, placement, predicted, evaluate.cluster)
         return missing, predicted.iteration_s
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Least is best: what is foreseen to fit, by its seconds; else by what is missing."""
+        missing, seconds = self.foreseen
+        return missing > 0, missing or seconds
 
     @property
     def fits(self) -> bool:
@@ -429,15 +443,28 @@ def longest_operators(now: Sequenced) -> list[int]:
 
 def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
     """The one that is foreseen to fit and to take least, or else to lack least, where the problem has what
-    foresees; else the first.
+    foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take.
 
     Raises:
         ConfigError: the schedule can have none of them.
     """
     if problem.evaluate is None:
         return made[0], {}
-    can_be = [each for each in made if each.foreseen[1] < math.inf]
+    can_be = {each: each for each in made if each.foreseen[1] < math.inf}  # and as it is known now
     if not can_be:
         problem.evaluate(made[0].placement())
-    answer = min(can_be, key=lambda each: (each.foreseen[0] > 0, each.foreseen[0] or each.foreseen[1]))
-    return answer, {"foreseen_s": [each.foreseen[1] for each in made]}
+    notes = {"foreseen_s": [each.foreseen[1] for each in made]}
+    while True:
+        answer = min(can_be, key=lambda each: can_be[each].rank)
+        try:
+            known = problem.with_measured_parts(answer.rewrites)
+        except ConfigError as refusal:
+            if len(can_be) == 1:
+                raise
+            log.info("%s: not these parts: %s", OsDpos.name, refusal)
+            del can_be[answer]
+            continue
+        if known is problem:
+            return answer, notes
+        problem = known
+        can_be = {each: each.knowing(problem) for each in can_be}

@@ -1,4 +1,6 @@
-"""What is said of a batch's loss: that it is no finite number, or a mean over unequal numbers of targets."""
+"""What is said of a batch: a loss that is no finite number, or a mean over unequal numbers of targets; zeros
+that stand for no gradient.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ class LossWords:
         self.rule = rule
         self._said = False  # that losses are not finite, since the last that was
         self._uneven_said = False  # that micro-batches have different numbers of targets that count
+        self._zeros_said = False  # that zeros were taken where there was no gradient
 
     @property
     def of_nonfinite(self) -> bool:
@@ -61,6 +64,16 @@ class LossWords:
         log.warning("%s; %s", said, "it is left out" if self.rule == "skip" else "trained on all the same")
         self._said = True
         return self.rule == "warn"
+
+    def zeros(self) -> None:
+        """Of gradients of which there was none, where devices have stepped already."""
+        if not self._zeros_said:
+            self._zeros_said = True
+            log.warning(
+                "code that stays whole has left its input out, so that what comes before it has no gradient: "
+                "under this schedule devices have stepped on zeros instead, by which momentum and weight "
+                "decay move parameters that plain PyTorch leaves (said once)"
+            )
 
     def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
         """Of one that is about to be stepped on."""

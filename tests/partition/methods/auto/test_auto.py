@@ -16,6 +16,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import CompiledStep
+from netsplit.partition.engines.search import Search
 from netsplit.planning.decide import decide
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs
@@ -111,6 +112,24 @@ def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
     assert report.notes["stopped"] == "time"
     assert report.notes["simulated"] > 0
     assert ("simulated_moves" in report.notes) == (not known)  # which what compiled steps know does not need
+
+
+def test_no_simulation_is_begun_that_there_is_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a thousand devices: one takes longer than what is left when annealing ends."""
+    whole = Search._simulated_s
+
+    def slowly(self: Search, placement: Placement) -> float:
+        value_s = whole(self, placement)
+        self.simulation_s = 60.0
+        return value_s
+
+    monkeypatch.setattr(Search, "_simulated_s", slowly)
+    problem = replace(
+        simulated(large_problem(40, room=4.0), GPipe(4, recompute=True)), objective=SimulatedIteration()
+    )
+    report = Auto(time_limit_s=3.0, starts=4).partition(problem).report
+    assert len(report.notes["portfolio"]) > 1
+    assert (report.notes["simulated"], report.notes["simulated_moves"]) == (0, 0)
 
 
 def test_a_feasible_problem_is_placed_however_short_the_time() -> None:

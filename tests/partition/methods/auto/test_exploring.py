@@ -6,14 +6,15 @@ import time
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
+from random import Random
 from unittest.mock import ANY
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from netsplit.graph.ir import Graph, Node
-from netsplit.partition import Auto, OsDpos, Partitioner, Problem
+from netsplit.partition import Auto, Dpos, OsDpos, Partitioner, Problem
 from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines import exploring
 from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
@@ -23,6 +24,7 @@ from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.operator_keys import unmeasured
 from netsplit.program import GPipe, Schedule
 from netsplit.rewrite import Rewrite, Split, seconds
+from tests.examples import tried
 from tests.partition.meters import SlowParts
 from tests.partition.methods.auto.test_in_parts import problem_of
 
@@ -68,6 +70,26 @@ def test_an_estimate_that_is_too_high_hides_nothing(
     notes = plan.placement.report.notes["explored"]
     assert 0 < len(notes["cuts"]) <= exploring.MOST
     assert plan.placement.rewrites in meter.asked, "what is taken was measured"
+
+
+@cache
+def whole_s(schedule: Schedule | None) -> float:
+    return decide(problem_of(LAYER_S, schedule=schedule), Dpos()).objective_s
+
+
+@example(seed=1, schedule=None)
+@settings(deadline=None, max_examples=tried(3), suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**16), schedule=st.sampled_from([None, GPipe(1)]))
+def test_what_is_measured_to_gain_nothing_is_not_kept(seed: int, schedule: Schedule | None) -> None:
+    """Whatever parts take, by the rewrites that they are first measured with."""
+
+    def times(rewrites: tuple[Rewrite, ...]) -> float:
+        return 4 ** Random(f"{seed} {rewrites}").uniform(-1.0, 2.0)
+
+    _, problem = SlowParts.on(problem_of(LAYER_S, schedule=schedule), times)
+    plan = decide(problem, OsDpos(time_limit_s=20.0))
+    event("in parts" if plan.placement.rewrites else "whole")
+    assert plan.objective_s <= whole_s(schedule) * (1 + 1e-9)
 
 
 def test_what_takes_as_long_as_is_estimated_is_measured_and_not_taken(too_high: None) -> None:

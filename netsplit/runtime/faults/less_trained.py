@@ -1,0 +1,33 @@
+"""Code that stays whole may go another way on another batch, through which less is trained, but not more."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.ir import Graph
+from netsplit.runtime.faults.failure import words_of_node
+
+__all__ = ["require_as_captured"]
+
+
+def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Container[str]) -> None:
+    """Of what a segment has made of a batch that is trained.
+
+    Args:
+        results: its outputs.
+        differentiable: those that require a gradient here.
+
+    Raises:
+        NetSplitError: the example required none, so that nobody sends one; or a loss requires none.
+    """
+    loss = graph.output_variables[0]
+    for k in results:
+        if k in differentiable and not graph.variables[k].requires_grad:
+            node = next(node.name for node in graph if k in node.outputs)
+            raise NetSplitError(
+                f"trains on this batch through {words_of_node(graph, node)}, and did not on the example that "
+                "was captured: give parallelize an example batch on which it does"
+            )
+        if k == loss and k not in differentiable:
+            raise NetSplitError("made a loss of this batch that depends on nothing trained")

@@ -1,0 +1,142 @@
+"""Batches on which a model has other operators than on the one that its rewrites were chosen for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import netsplit
+from netsplit.errors import NetSplitError
+from netsplit.partition.base import Problem
+from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.program import GPipe
+from netsplit.rewrite import Rewrite, Split, applied, replicate
+from tests.nets import SGD
+from tests.runtime.references import plain_loop
+from tests.workers import Pools, lent_to_sessions
+
+LOSS = nn.CrossEntropyLoss()
+Batch = tuple[tuple[Tensor], Tensor]
+
+
+class Swapped(nn.Module):
+    """Two alike layers, of which short texts have the second first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = (self.a, self.b) if x.shape[1] > 4 else (self.b, self.a)
+        made: Tensor = self.c(second(torch.tanh(first(x)))).mean(1)
+        return made
+
+
+class Shortened(Swapped):
+    """Short texts have one layer more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x) if x.shape[1] > 4 else self.a(torch.tanh(self.b(self.a(x))))
+        made: Tensor = self.c(self.b(h)).mean(1)
+        return made
+
+
+class FewSamples(Swapped):
+    """What lies in memory in order already is not copied: of one sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x).transpose(0, 1).contiguous()
+        made: Tensor = self.c(self.b(torch.tanh(h))).mean(0)
+        return made
+
+
+@dataclass
+class Given(Partitioner):
+    """Parts by their numbers."""
+
+    name = "given"
+    rewrites: tuple[Rewrite, ...] = ()
+    replicas: bool = False
+
+    def choose(self, problem: Problem) -> Choice:
+        rewrites = replicate(problem.graph, 2) if self.replicas else self.rewrites
+        return Choice(side_by_side(applied(problem.graph, rewrites), problem.cluster), rewrites=rewrites)
+
+
+def batch(samples: int, length: int, seed: int) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, length, 6, generator=draw, dtype=torch.float64)
+    return (x,), torch.randint(3, (samples,), generator=draw)
+
+
+def drawn(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind().double()
+
+
+@contextmanager
+def trained(kind: type[nn.Module], method: Given, pools: Pools) -> Iterator[netsplit.ParallelModel]:
+    """On two workers, in micro-batches of four texts of 6."""
+    with (
+        lent_to_sessions(pools),
+        netsplit.parallelize(
+            drawn(kind), LOSS, batch(8, 6, 0), partitioner=method, schedule=GPipe(2), optimizer=SGD,
+            progress=False,
+        ) as model,
+    ):  # fmt: skip
+        yield model
+
+
+METHODS = {
+    "columns": Given((Split("linear", 2, (4, 2)),)),
+    "columns and rows": Given((Split("linear", 2, (4, 2)), Split("linear_1", "input.2", (1, 5)))),
+    "samples": Given((Split("linear", 0, (2, 2)), Split("linear_1", 0, (1, 3)))),
+    "copies": Given(replicas=True),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", [Swapped, Shortened])
+def test_other_operators_train_the_same_parameters(
+    kind: type[nn.Module], method: str, pools: Pools, unmeasured: None
+) -> None:
+    """Whole micro-batches, and a smaller last one, before and after usual batches."""
+    shapes = ((8, 6), (8, 3), (7, 3), (8, 6), (7, 6))
+    batches = [batch(samples, length, seed) for seed, (samples, length) in enumerate(shapes)]
+    wanted = plain_loop(drawn(kind), LOSS, batches, 4, SGD)
+    with trained(kind, METHODS[method], pools) as model:
+        losses = [model.train_batch(*each) for each in batches]
+        state, said = model.state_dict(), model.predict(*batches[1][0])
+    assert losses == pytest.approx(wanted.losses, rel=1e-12)
+    for k, tensor in wanted.state.items():
+        torch.testing.assert_close(state[k], tensor, rtol=1e-12, atol=1e-12)
+    reference = drawn(kind)
+    reference.load_state_dict(state)
+    torch.testing.assert_close(said, reference.eval()(*batches[1][0]), rtol=1e-12, atol=1e-12)
+
+
+def test_copies_that_not_all_are_read_are_refused(pools: Pools, unmeasured: None) -> None:
+    """Of one sample there are no two parts; the copy of the second would stay as it is."""
+    with trained(Swapped, METHODS["copies"], pools) as model:
+        model.train_batch(*batch(8, 6, 0))
+        with pytest.raises(NetSplitError, match="read by fewer devices than have a copy of it"):
+            model.train_batch(*batch(1, 3, 1))
+        model.train_batch(*batch(8, 3, 2))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_operators_of_a_last_microbatch_are_named_as_such(
+    method: str, pools: Pools, unmeasured: None
+) -> None:
+    """As where all operators are whole: that the rewrites are of others is no matter of the user's."""
+    with (
+        trained(FewSamples, METHODS[method], pools) as model,
+        pytest.raises(NetSplitError, match="other operators for 1 samples than for 4: use a number"),
+    ):
+        model.train_batch(*batch(5, 6, 1))
