@@ -344,7 +344,7 @@ def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
     if weights > max(each.capacity_bytes for each in cluster.devices):
         return
     every = tuple(each.name for each in cluster.devices)
-    for devices in dict.fromkeys((every, linked_groups(cluster)[0])):
+    for devices in dict.fromkeys((linked_groups(cluster)[0], every)):
         if len(devices) < 2 or time.perf_counter() + PART_S * len(graph) * len(devices) > deadline:
             continue
         with suppress(RewriteError):

@@ -13,7 +13,7 @@ from itertools import product
 
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import InfeasibleError, TimeLimitError
+from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.groups import linked_groups
@@ -87,7 +87,7 @@ def _in_groups(problem: Problem, groups: Sequence[tuple[str, ...]]) -> Iterator[
     """All on the first group; and runs of operators on one after another, where that is foreseen to gain."""
     yield dict.fromkeys(problem.graph.nodes, groups[0])
     of = {each[0]: each for each in groups}
-    with suppress(InfeasibleError, TimeLimitError):
+    with suppress(InfeasibleError, ModelSizeError, TimeLimitError):
         first_of = STAGES.partition(_by_group(problem, groups)).device_of
         if len(set(first_of.values())) > 1:
             yield {name: of[first] for name, first in first_of.items()}
