@@ -29,8 +29,11 @@ def _attention(call: SplitCall) -> Ways:
         return [k for k in ("query", "key", "value") if call.shape(k)[axis] == out[axis]]
 
     ways: Ways = {d: way(d, *those_with(d)) for d in range(rank - 2)}
-    heads, few = rank - 3, call.shape("key")[rank - 3] if rank > 2 else 1
-    if call["enable_gqa"] and 1 < few < out[heads]:
+    heads = rank - 3
+    few, of_values = [call.shape(k)[heads] if rank > 2 else 1 for k in ("key", "value")]
+    if call["enable_gqa"] and few != of_values:
+        ways[heads] = "its keys have other heads than its values"
+    elif call["enable_gqa"] and 1 < few < out[heads]:
         times = out[heads] // few
         own: dict[Place, Where] = {
             "query": Where(heads, times=times),

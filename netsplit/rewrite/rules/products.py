@@ -20,13 +20,17 @@ __all__ = ["RULES"]
 
 
 def _linear(call: SplitCall) -> Ways:
-    """y[..., o] = sum over i of x[..., i] w[o, i], + b[o]"""
+    """y[..., o] = sum over i of x[..., i] w[o, i], + b[o], or another b that broadcasts"""
     inner = call.rank("input") - 1
     if call.rank("weight") == 1:
         return {}
-    ways: Ways = {d: even(call, d, {"input": d}) for d in range(inner)}
-    bias: dict[Place, Where] = {"bias": Where(0)} if call.has("bias") else {}
-    ways[inner] = Way(call.output[inner], {"weight": Where(0), **bias}, (Cat(Where(inner)),))
+
+    def along(axis: int, place: Place, dim: int) -> Way:
+        own = broadcast(call, "bias", axis) if call.has("bias") else None
+        return even(call, axis, {place: dim, **({} if own is None else {"bias": own})})
+
+    ways: Ways = {d: along(d, "input", d) for d in range(inner)}
+    ways[inner] = along(inner, "weight", 0)
     ways[f"input.{inner}"] = Way(
         call.shape("input")[inner],
         {"input": Where(inner), "weight": Where(1)},

@@ -124,6 +124,10 @@ def _numbers(given: int | Sequence[int]) -> Sequence[int]:
     return [given] if isinstance(given, int) else given
 
 
+def _reversed(call: SplitCall) -> Ways:
+    return _permuted(call, range(call.rank("self"))[::-1])
+
+
 def _turned(call: SplitCall) -> Ways:
     dims = list(range(call.rank("self")))
     return _permuted(call, [*dims[:-2], *dims[:-3:-1]] if len(dims) > 1 else dims)
@@ -234,7 +238,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist"), _moved
     ),
-    **dict.fromkeys(("aten.t.default", "aten.mT.default", "aten.numpy_T.default"), _turned),
+    **dict.fromkeys(("aten.t.default", "aten.mT.default"), _turned),
+    "aten.numpy_T.default": _reversed,
     "aten.expand.default": _expand,
     **dict.fromkeys(("aten.select.int", "aten.unbind.int"), _but_one(True)),
     **dict.fromkeys(("aten.slice.Tensor", "aten.narrow.default"), _but_one(False)),
