@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks
-from netsplit.partition.bounds.least_bytes import least_bytes
+from netsplit.partition.bounds.least_bytes import least_bytes_of_atoms
 from netsplit.partition.bounds.pipeline_ends import PipelineEnds
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.mixed_integer import highs, run_highs
@@ -73,11 +73,8 @@ def iteration_bound_s(problem: Problem, schedule: AnySchedule, limit_s: float = 
 
 
 def _held(instance: Instance, schedule: AnySchedule) -> Floats:
-    """[rows, A] `least_bytes` of atoms."""
-    own = least_bytes(instance.problem, schedule) if schedule.within else np.zeros((0, instance.n))
-    sums = np.zeros((len(instance.atoms), len(own)))
-    np.add.at(sums, instance.atom_of, own.T)
-    return sums.T
+    """[rows, A] bytes; no rows where the capacities are not heeded."""
+    return least_bytes_of_atoms(instance, schedule) if schedule.within else np.zeros((0, len(instance.atoms)))
 
 
 def _classes(instance: Instance) -> list[Ints]:

@@ -10,10 +10,10 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.instance import Floats
+from netsplit.partition.common.instance import Floats, Instance
 from netsplit.profile.memory import node_state_bytes
 
-__all__ = ["bytes_saved_by", "least_bytes"]
+__all__ = ["bytes_saved_by", "least_bytes", "least_bytes_of_atoms"]
 
 
 def least_bytes(problem: Problem, schedule: AnySchedule) -> Floats:
@@ -41,6 +41,14 @@ def least_bytes(problem: Problem, schedule: AnySchedule) -> Floats:
             if sure := savers & reached:
                 before[min(sure, key=graph.position.__getitem__)] += schedule.kept * nbytes
     return _rows(graph, before, at_step)
+
+
+def least_bytes_of_atoms(instance: Instance, schedule: AnySchedule) -> Floats:
+    """[rows, A] sums of `least_bytes` over the nodes of every atom."""
+    own = least_bytes(instance.problem, schedule)
+    sums = np.zeros((len(instance.atoms), len(own)))
+    np.add.at(sums, instance.atom_of, own.T)
+    return sums.T
 
 
 def bytes_saved_by(graph: Graph) -> dict[frozenset[str], int]:

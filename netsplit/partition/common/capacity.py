@@ -14,7 +14,7 @@ from netsplit.partition.base import Placement, Predicted, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.profile.memory import Load
 
-__all__ = ["check_capacity", "fill_in_order", "infeasible", "missing_bytes", "read_bytes"]
+__all__ = ["atom_needs", "check_capacity", "fill_in_order", "infeasible", "missing_bytes", "read_bytes"]
 
 
 def fill_in_order(
@@ -67,7 +67,7 @@ def check_capacity(problem: Problem, method: str) -> None:
             raise infeasible(
                 problem,
                 method,
-                f"{_subject(atom)} {read_bytes(missing + largest.capacity_bytes)} on one device:"
+                f"{atom_needs(atom)} {read_bytes(missing + largest.capacity_bytes)} on one device:"
                 f" {read_bytes(missing)} are missing on the largest, '{largest.name}'",
             )
 
@@ -144,7 +144,7 @@ def _least_fill(problem: Problem) -> dict[str, str]:
     return placed
 
 
-def _subject(atom: tuple[str, ...]) -> str:
+def atom_needs(atom: Sequence[str]) -> str:
     """The start of the sentence that says what an atom needs."""
     shown = ", ".join(f"'{name}'" for name in atom[:3])
     more = f" and {len(atom) - 3} more" if len(atom) > 3 else ""

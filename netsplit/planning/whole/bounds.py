@@ -1,4 +1,4 @@
-"""What no plan is below that a search for a whole plan might still find."""
+"""What no plan is below that a search for a whole plan might still find; and why there is none at all."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from netsplit.graph.checks.replicated import unreplicable_nodes
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.bounds.least_bytes import least_bytes_of_atoms
+from netsplit.partition.common.capacity import atom_needs, read_bytes
+from netsplit.partition.common.instance import Instance
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 
-__all__ = ["of_every_plan_s", "without_replicas_s"]
+__all__ = ["of_every_plan_s", "why_none_fits", "without_replicas_s"]
 
 
 def of_every_plan_s(
@@ -31,7 +34,10 @@ def of_every_plan_s(
     """
 
     def bound_s(m: int, limit_s: float) -> float:
-        return _bound_s(problem_of(m), m, open_.recompute, open_.replicas and m > 1, limit_s)
+        problem = problem_of(m)
+        return iteration_bound_s(
+            problem, _any(problem, m, open_.recompute, open_.replicas and m > 1), limit_s
+        )
 
     bounds = {m: bound_s(m, 0.0) for m in counts}
     refined: set[int] = set()
@@ -47,14 +53,44 @@ def of_every_plan_s(
 def without_replicas_s(problem: Problem, limit_s: float = LIMIT_S) -> float:
     """Of plans whose operators are each on one device, with the problem's own number of micro-batches."""
     m = simulated_by(problem).schedule.microbatches
-    return _bound_s(problem, m, recompute=True, replicas=False, limit_s=limit_s)
+    return iteration_bound_s(problem, _any(problem, m, recompute=True, replicas=False), limit_s)
 
 
-def _bound_s(problem: Problem, microbatches: int, recompute: bool, replicas: bool, limit_s: float) -> float:
-    schedule = AnySchedule(
+def why_none_fits(
+    problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule
+) -> str | None:
+    """What proves that no plan of whole operators is within the capacities with any of these numbers of
+    micro-batches, in words; None: nothing does, and there may be one."""
+    reasons = [_too_much(problem_of(m), m, open_) for m in counts]
+    return None if open_.splits or None in reasons else reasons[-1]
+
+
+def _too_much(problem: Problem, microbatches: int, open_: AutoSchedule) -> str | None:
+    """Of bytes that come with operators wherever they are: of one more than any device has, or of all."""
+    instance = Instance.of(problem)
+    if not instance.n:
+        return None
+    replicas = open_.replicas and microbatches > 1
+    schedule = _any(problem, microbatches, open_.recompute, replicas)
+    most, every = int(instance.capacity.max()), int(instance.capacity.sum())
+    present = least_bytes_of_atoms(instance, schedule.of_one if replicas else schedule).max(axis=0)
+    largest = int(present.argmax())
+    if present[largest] > most:
+        needs = atom_needs([instance.names[v] for v in instance.atoms[largest]])
+        needed = read_bytes(int(present[largest]))
+        return f"{needs} {needed} on one device, and none has more than {read_bytes(most)}"
+    held = int(least_bytes_of_atoms(instance, schedule).sum(axis=1).max())
+    if held > every:
+        return (
+            f"the model needs at least {read_bytes(held)}, and all devices together have {read_bytes(every)}"
+        )
+    return None
+
+
+def _any(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -> AnySchedule:
+    return AnySchedule(
         microbatches,
         simulated_by(problem).training,
         kept=0 if recompute or problem.costs.offload.activations else 1,
         alone=unreplicable_nodes(problem.graph) if replicas else frozenset(problem.graph.nodes),
     )
-    return iteration_bound_s(problem, schedule, limit_s)

@@ -13,10 +13,11 @@ from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, stages_of_line
 from netsplit.planning.whole.lines.structures import orders_of_devices
 
-__all__ = ["every_kind", "roomy"]
+__all__ = ["PLAINEST", "every_kind", "roomy"]
 
 LATE = "it was not tried, for want of time"
 NONE = "no cut of these operators that was tried makes one"
+PLAINEST: tuple[Kind, ...] = ("single", "data parallel")
 REPLICATED: tuple[Kind, ...] = ("data parallel", "hybrid")
 LEAST: dict[Kind, int] = {"single": 1, "hybrid": 3}
 """Devices that a kind takes; two where it is not named."""
@@ -28,6 +29,7 @@ def every_kind(
     open_: AutoSchedule,
     line: Callable[[int], NodeLine],
     judged: Callable[[int, LineStages], Tried | None],
+    kinds: Sequence[Kind] = KINDS,
 ) -> dict[Kind, str]:
     """Try one of each kind of which nothing was tried yet; of those that there are none of, why.
 
@@ -38,7 +40,7 @@ def every_kind(
         judged: simulates stages with a number of micro-batches.
     """
     reasons: dict[Kind, str] = {}
-    for kind in KINDS:
+    for kind in kinds:
         if any(tried.kind == kind for tried in judge.tried):
             continue
         refused = _impossible(judge.problem_of(counts[0]), counts, open_, kind)

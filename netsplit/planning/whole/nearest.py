@@ -1,4 +1,4 @@
-"""Where no plan of any kind fits: the nearest one, what it lacks, and with how much it fits."""
+"""Where no plan that fits is known: the nearest one, what it lacks, and with how much it fits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.notation import microbatches_listed
 from netsplit.planning.fitting import fitted, nearest_fill
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.planning.whole.judge import Judge, problem_under
 from netsplit.program.schedules import OneFOneB, Schedule
 
@@ -35,10 +36,14 @@ def nothing_fits(
     judge: Judge,
     method: Partitioner | None,
     told: Sequence[str],
+    seconds: float,
 ) -> NetSplitError:
     """By the plan that lacks least; of a method whose answers were all refused, the reason for that.
 
+    That there is none is said only where bytes prove it; else what the search did not find.
+
     Args:
+        seconds: that the search took.
         told: what is to be said of the numbers of micro-batches, some of which may have been left out.
     """
     nearest = min(judge.tried, key=lambda tried: tried.rank, default=None)
@@ -52,8 +57,18 @@ def nothing_fits(
     enough = read_bytes(peak) if same else f"{read_bytes(nearest.missing_bytes)} more"
     again = " with activations computed again" if nearest.recomputes else ""
     parts, remarks = nearest.schedule.microbatches, [f"; {each}" for each in told]
+    reason, where = why_none_fits(problem_of, counts, open_), f"on cluster '{cluster.name}'"
+    if reason is not None:
+        known = f"no plan fits {where}, as {reason}; of those tried"
+    elif method is not None:
+        known = f"no plan of {method.name} was found to fit {where} in {seconds:.1f} s, though others may:"
+    else:
+        known = (
+            f"no plan was found to fit {where} in {seconds:.1f} s, though more time (schedule.time_limit_s) "
+            "may find one: of those tried"
+        )
     return InfeasibleError(
-        f"no plan fits on cluster '{cluster.name}': the nearest, {nearest.origin} under "
+        f"{known} the nearest, {nearest.origin} under "
         f"{nearest.schedule.name} with {parts} micro-batch{'es' * (parts > 1)}{again}, has its peak at "
         f"{read_bytes(peak)} on device '{nearest.missing_on}' of {read_bytes(room)}: "
         f"{read_bytes(nearest.missing_bytes)} are missing there; that plan fits with {enough} on each device "

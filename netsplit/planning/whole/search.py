@@ -11,8 +11,9 @@
     with what time is left:             every schedule for all that may be best by it, ─┘
                                         operators annealed for all other numbers
 
-Where nothing fits by then, methods that heed capacities are asked for what keeps least. What cannot be better
-is not simulated: no iteration is shorter than a placement's `least_s`.
+Where no line fits, the quick methods are asked as if there were room, the smallest micro-batches first; where
+nothing fits in the end, methods that heed capacities for what keeps least. What cannot be better is not
+simulated: no iteration is shorter than a placement's `least_s`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s, without_replicas_s
 from netsplit.planning.whole.judge import Judge, Kind, Tried, identity, problem_under
-from netsplit.planning.whole.kinds import every_kind, roomy
+from netsplit.planning.whole.kinds import PLAINEST, every_kind, roomy
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, placed, stages_of_line
 from netsplit.planning.whole.lines.structures import device_counts, groupings, orders_of_devices
@@ -127,7 +128,11 @@ class WholeSearch:
     def _whole_operators(self) -> None:
         if self.method is None:
             self._structures(self._until(STRUCTURES))
+            if self.judge.winner is None:  # before methods take the time: these rows say what is missing
+                every_kind(self.judge, self.counts, self.open, self.line, self._judge_line, PLAINEST)
             self.orders.named(self._until(ORDERS))
+            if self.judge.winner is None:
+                self._with_room(self._until(ANSWERS))
         self._answers(ANSWERS)
         self.orders.named(self._until(ORDERS_AGAIN))
         if self.judge.winner is None:
@@ -226,6 +231,36 @@ class WholeSearch:
         self.of_line[identity(placement)] = (m, cut)
         first = schedule or self._usual(m, cut.folded)
         return self.judge.judge(placement.method, first, placement)
+
+    def _with_room(self, until: float) -> None:
+        """Where nothing fits yet: what methods answer that are not told the capacities, the smallest
+        micro-batches first, until one fits; and of that method larger ones, as long as they do.
+
+        To ask all of them takes far less than to make one's answer fit.
+        """
+        for m, name in product(reversed(self.counts), METHODS_TRIED):
+            if self._over(until):
+                return
+            if self._fits_with_room(m, METHODS[name]()):
+                larger = (
+                    fewer for fewer in reversed(self.counts) if fewer < m and not self._over(self.deadline)
+                )
+                all(self._fits_with_room(fewer, METHODS[name]()) for fewer in larger)
+                return
+
+    def _fits_with_room(self, m: int, method: Partitioner) -> bool:
+        """Whether its answer without capacities is within them, which is simulated then."""
+        first = self._usual(m)
+        problem = problem_under(self.problem_of(m), first)
+        try:
+            placement = method.partition(roomy(problem))
+        except NetSplitError as error:
+            log.info("%s has no answer for the whole plan: %s", method.name, error)
+            return False
+        fits = self._allowed(problem, placement) and _fits(problem, placement)
+        if fits:
+            self.judge.judge(method.name, first, placement)
+        return fits
 
     def _answers(self, part: float) -> None:
         """Of methods that take no long, or the one that was asked for; until that part of the time."""

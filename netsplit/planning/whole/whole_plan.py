@@ -93,7 +93,8 @@ class WholePlan:
         if self.bound_s > 0:
             faster = max(self.iteration_s / self.bound_s - 1.0, 0.0)
             plan = "plan of whole operators" if self.splits else "plan"
-            proven = f"; proven: no {plan} is more than {100 * faster:.1f} % faster"
+            much = f"{100 * faster:.1f} % faster" if faster < 1.0 else f"{1.0 + faster:.1f} times as fast"
+            proven = f"; proven: no {plan} is more than {much}"
             if self.counts:
                 proven += f" with {microbatches_listed(self.counts)}"
         what = (
@@ -194,7 +195,8 @@ def decide_whole(
         told: micro-batches to what there is to be said of so many.
 
     Raises:
-        InfeasibleError: nothing fits; the message says what is missing in the nearest plan.
+        InfeasibleError: nothing was found to fit; the message says what is missing in the nearest plan, and
+            whether it is proven that nothing does.
         NetSplitError: the method that is asked for gives no answer that may be taken.
     """
     limit_s = open_.time_limit_s
@@ -212,7 +214,8 @@ def decide_whole(
     if judge.winner is None and method is None:
         try_nearest(problem_of, counts, open_, judge)
     if judge.winner is None:
-        raise nothing_fits(problem_of, counts, open_, judge, method, told(max(counts)))
+        took_s = time.perf_counter() - started
+        raise nothing_fits(problem_of, counts, open_, judge, method, told(max(counts)), took_s)
     changes = changed_clusters(search, search.started + limit_s * SEARCHED) if gains else []
     winner, plan = _best_verified(search, PROVING * limit_s)
     every = sorted({*counts, winner.schedule.microbatches})

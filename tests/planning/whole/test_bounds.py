@@ -13,7 +13,7 @@ from netsplit.graph.checks.replicated import unreplicable_nodes, why_unreplicabl
 from netsplit.partition import Problem
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import of_every_plan_s
+from netsplit.planning.whole.bounds import of_every_plan_s, why_none_fits
 from netsplit.program import GPipe
 from tests.builders import cluster_of, costs_of, graph_fed
 from tests.examples import tried
@@ -52,6 +52,46 @@ def test_no_plan_is_below_the_bound_of_all(problem: Problem, seed: int) -> None:
             tried_some = True
             assert bound_s <= simulated_by(problem)(placement).iteration_s * NEVER + 1e-12
     assert tried_some
+
+
+@settings(max_examples=tried(90), deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems(max_nodes=4, max_devices=3), seed=st.integers(0, 10**6))
+def test_where_it_is_proven_that_nothing_fits_no_plan_does(problem: Problem, seed: int) -> None:
+    """With the most bytes for which it is proven, by bisection."""
+    draw = random.Random(seed)
+    problem = drawn(problem, draw)
+    schedule = simulated_by(problem).schedule
+    assume(schedule.update_every is None and problem.graph.nodes)
+    open_ = AutoSchedule(recompute=draw.random() < 0.5)
+
+    def proven(capacity: int) -> bool:
+        tight = with_capacities(problem, [capacity] * len(problem.cluster.devices))
+        tight = replace(tight, evaluate=problem.evaluate, memory="lifetimes")
+        return why_none_fits(lambda m: tight, (schedule.microbatches,), open_) is not None
+
+    assume(proven(0))
+    low, high = 0, ROOM
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if proven(middle) else (low, middle)
+    for placement in placements(problem, draw):
+        if open_.recompute or not placement.recomputed:
+            assert max(simulated_by(problem)(placement).peak_bytes.values()) > low
+
+
+def test_all_devices_together_may_be_too_small_for_what_each_has_room_for() -> None:
+    graph = graph_fed({"n0": [], "n1": ["n0"], "n2": ["n1"]}, weights={"n0": 8, "n1": 8, "n2": 8})
+    costs = costs_of(graph, forward_s=1.0, backward_s=2.0)
+
+    def reason(capacity: int, splits: bool = False) -> str | None:
+        problem = simulated(Problem(graph, costs, cluster_of([capacity] * 2)), GPipe(1))
+        return why_none_fits(lambda m: problem, (1,), AutoSchedule(splits=splits))
+
+    proofs = {capacity: reason(capacity) for capacity in range(0, 200, 4)}
+    assert "needs" in (proofs[4] or "")
+    assert any("all devices together have" in (proof or "") for proof in proofs.values())
+    assert proofs[196] is None
+    assert reason(4, splits=True) is None
 
 
 def test_nodes_without_replicas_are_counted_whole() -> None:

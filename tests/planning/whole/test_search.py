@@ -9,14 +9,17 @@ from functools import cache
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.optimizers import MOMENTUM
+from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
+from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.decide import verified
 from netsplit.planning.simulated import simulated_by
@@ -26,6 +29,7 @@ from netsplit.planning.whole import search as searching
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.gains import changed_clusters, gains_of
 from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
+from netsplit.planning.whole.kinds import roomy
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
 from netsplit.planning.whole.search import WholeSearch
@@ -153,10 +157,83 @@ def test_methods_that_heed_capacities_are_asked_where_nothing_else_fits() -> Non
     assert max(whole.peak_bytes.values()) <= tight
 
 
+def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_was_found() -> None:
+    """On one device, with all kept: a byte less than the plan has does not fit, which nothing proves."""
+    alone = decided(lambda m: problem_of("chain", m, 1), (1,))
+
+    def refusal(capacity: int) -> str:
+        with pytest.raises(InfeasibleError) as caught:
+            decided(lambda m: problem_of("chain", m, 1, capacity), (1,), recompute=False, time_limit_s=0.3)
+        return str(caught.value)
+
+    (peak,) = alone.peak_bytes.values()
+    little, tight = refusal(100), refusal(peak - 1)
+    assert little.startswith("no plan fits on cluster 'cpu1', as the node")
+    assert " on one device, and none has more than 100 bytes; of those tried the nearest" in little
+    assert tight.startswith("no plan was found to fit on cluster 'cpu1' in ")
+    assert "more time (schedule.time_limit_s) may find one: of those tried the nearest" in tight
+    for said in (little, tight):
+        assert f"that plan fits with {read_bytes(peak)} on each device" in said
+
+
 @pytest.mark.usefixtures("only_heeding")
 def test_the_nearest_of_what_methods_found_is_told_where_nothing_fits() -> None:
     with pytest.raises(InfeasibleError, match=r"the nearest, (auto|netsplit|a fill in order) under"):
         decided(lambda m: problem_of("chain", m, 2, 1000), (1, 2), recompute=False, time_limit_s=0.5)
+
+
+class Siamese(nn.Module):
+    """Its towers share their weights, so a line comes back to the device that has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.Sequential(
+            nn.Linear(48, 96), nn.SiLU(), nn.Linear(96, 96), nn.SiLU(), nn.Linear(96, 32)
+        )
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return (self.tower(a) * self.tower(b)).sum(-1)
+
+
+@cache
+def siamese(microbatches: int, capacity: int = 2**40) -> Problem:
+    with torch.device("meta"):
+        pairs, wanted = (torch.zeros(24, 48), torch.zeros(24, 48)), torch.zeros(24)
+        step = Foreseen(
+            Siamese(), nn.SoftMarginLoss(), Batch.of(pairs, wanted),
+            Devices.described(cluster(2)), MOMENTUM,
+        )  # fmt: skip
+        graph = step.planner(OneFOneB(microbatches)).problem().graph
+    work = Workload("net", graph, costs_of(graph, 1e-3, 2e-3), cpus(2, capacity))
+    return work.problem(objective="simulated", schedule=OneFOneB(microbatches), memory="lifetimes")
+
+
+class Asked(Exception):
+    """A method was asked to fit, which takes far longer than to ask what it answers with room."""
+
+
+def test_before_one_method_is_made_to_fit_all_were_asked_and_the_plainest_plans_have_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts, fitting = (1, 2, 4, 12), OneFOneB(12)
+    free = roomy(problem_under(siamese(12), fitting))
+    room = max(simulated_by(free)(METHODS["heft"]().partition(free)).peak_bytes.values())
+    assert all(siamese(m, room) for m in counts)
+
+    def asked(*args: Any, **keys: Any) -> Any:
+        raise Asked
+
+    monkeypatch.setattr(searching, "fitted", asked)
+    judge, now = Judge(lambda m: siamese(m, room), recompute=False), time.perf_counter()
+    open_ = AutoSchedule(recompute=False)
+    search = WholeSearch(lambda m: siamese(m, room), counts, open_, judge, None, now, now + 60)
+    with pytest.raises(Asked):
+        search.run()
+    assert judge.winner is not None
+    assert judge.winner.schedule.microbatches == 12
+    missing = {tried.kind: tried.missing_bytes for tried in judge.tried if not tried.fits}
+    assert missing["single"] > 0
+    assert missing["data parallel"] > 0
 
 
 @pytest.mark.parametrize(

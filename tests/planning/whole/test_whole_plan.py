@@ -121,6 +121,13 @@ def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
     assert peak(split) <= small
 
 
+def test_a_bound_that_is_far_off_is_said_in_times_and_not_in_percent() -> None:
+    whole = planned(cluster(1), microbatches=4, time_limit_s=0.2)
+    for times, words in ((1.5, "50.0 % faster"), (18.6, "18.6 times as fast")):
+        far = replace(whole, bound_s=whole.iteration_s / times)
+        assert f"no plan is more than {words} with 4 micro-batches" in far.lines[1]
+
+
 def test_where_nothing_fits_one_sentence_says_what_the_nearest_plan_lacks() -> None:
     with pytest.raises(InfeasibleError) as caught:
         planned(cluster(2, "1MB"), microbatches=2)
