@@ -122,16 +122,19 @@ def sampled_steps(operator: OpInfo, most: int) -> Iterator[SampledStep]:
     calls = [(operator.op, given) for given in unlike]
     calls += [(alias.op, given) for alias in operator.aliases for given in unlike[:2]]
     for op, given in calls:
+        model = _with_gradients(op, given)
+        if model is None:
+            continue
         try:
-            model = _with_gradients(op, given)
             yield SampledStep(model, capture(model, _difference, ((GIVEN,), GIVEN)))
         except NetSplitError:
             continue
 
 
-def _with_gradients(op: Callable[..., Any], given: Any) -> CallsOperator:
-    """Of all that it is given, of the first tensor, or of none: as far as torch has them."""
-    for trained in (99, 1):
+def _with_gradients(op: Callable[..., Any], given: Any) -> CallsOperator | None:
+    """Of all that it is given, of the first tensor, or of none: as far as torch has them. None: it takes no
+    copies of the sample's tensors, as `as_strided` beyond their elements."""
+    for trained in (99, 1, 0):
         try:
             model = CallsOperator(op, given, trained)
             loss = model(GIVEN)
@@ -141,7 +144,7 @@ def _with_gradients(op: Callable[..., Any], given: Any) -> CallsOperator:
             return model
         except (RuntimeError, NotImplementedError):
             continue
-    return CallsOperator(op, given, 0)
+    return None
 
 
 def _difference(said: Tensor, target: Tensor) -> Tensor:
