@@ -26,7 +26,7 @@ QUICK = (
     "nn.functional.glu", "nn.functional.group_norm", "nn.functional.instance_norm", "nn.functional.kl_div",
     "nn.functional.layer_norm", "nn.functional.linear", "nn.functional.max_pool2d",
     "nn.functional.mse_loss", "nn.functional.nll_loss", "nn.functional.pad", "nn.functional.pixel_shuffle",
-    "softmax",
+    "nn.functional.scaled_dot_product_attention", "softmax",
 )  # fmt: skip
 REST = sorted(OPERATORS.keys() - set(QUICK))
 LOTS = 16
