@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import CALL, Graph, once_of
 from netsplit.runtime.faults.failure import words_of_node
 
 __all__ = ["require_as_captured"]
@@ -23,7 +23,7 @@ def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Co
     """
     loss = graph.output_variables[0]
     for k in results:
-        if k in differentiable and not graph.variables[k].requires_grad:
+        if k in differentiable and k in _untrained_by_code(graph):
             node = next(node.name for node in graph if k in node.outputs)
             raise NetSplitError(
                 f"trains on this batch through {words_of_node(graph, node)}, and did not on the example that "
@@ -31,3 +31,19 @@ def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Co
             )
         if k == loss and k not in differentiable:
             raise NetSplitError("made a loss of this batch that depends on nothing trained")
+
+
+@once_of
+def _untrained_by_code(graph: Graph) -> frozenset[str]:
+    """What had no gradient since code that stays whole gave none, itself or to what it is made of.
+
+    What is made without gradients, or by an operator that has none, is so on every batch.
+    """
+    untrained: set[str] = set()
+    for node in graph:
+        reads_trained = any(graph.variables[k].requires_grad for k in node.inputs) or any(
+            graph.initializers[k].requires_grad for k in node.initializers
+        )
+        if node.op.startswith(CALL) or (not reads_trained and not untrained.isdisjoint(node.inputs)):
+            untrained.update(k for k in node.outputs if k and not graph.variables[k].requires_grad)
+    return frozenset(untrained)

@@ -294,14 +294,15 @@ def test_a_batch_that_is_interrupted_before_any_device_has_stepped_is_as_if_it_h
     data = batches(3)
     with lent_to_sessions(pools), split() as parallel:
         parallel.train_batch(*data[0])
-        before, computed = parallel.state_dict(), parallel.runtime._outputs
+        before, computed = parallel.state_dict(), parallel.runtime._computed
 
-        def outputs(parts: list[Any]) -> Any:
+        def outputs(*args: Any) -> list[Any]:
+            parts = computed(*args)
             press()
-            return computed(parts)
+            return parts
 
         with monkeypatch.context() as patch:
-            patch.setattr(parallel.runtime, "_outputs", outputs)
+            patch.setattr(parallel.runtime, "_computed", outputs)
             with pytest.raises(KeyboardInterrupt):
                 parallel.train_batch(*data[1])
         assert parallel.trained_batches == 1
