@@ -21,7 +21,7 @@ from netsplit.runtime.checkpoint.wholes import whole_tensors
 __all__ = ["SampledStep", "called_here", "kind_of", "sampled_steps", "sizes_to_try"]
 
 # The samples' module forbids to set flags of backends, as other tests of the process do.
-torch.backends.__allow_nonbracketed_mutation_flag = True
+torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 LOOKED_AT, MOST_ELEMENTS = 400, 4000
 GIVEN = torch.ones(2, 1, dtype=torch.float64)
