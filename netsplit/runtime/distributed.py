@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from netsplit.runtime.controller.loaded import LoadedPrograms, graphs_of, light
 from netsplit.runtime.controller.losses import LossWords
 from netsplit.runtime.faults.counted_targets import none_counts
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
+from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (
     as_batch,
@@ -302,7 +304,7 @@ class DistributedRuntime:
         Those of the last such batch are the first guess: the way that code takes may be the same.
         """
         absent = self.absent.get(number, frozenset())
-        while True:
+        for attempt in count(1):
             parts: list[DeviceComputed] = self._computed(
                 worker_calls.train, program, feeds, number, *how, absent
             )
@@ -312,8 +314,10 @@ class DistributedRuntime:
             if nothing == absent or not program.steps_last:
                 return {name: value for part in parts for name, value in part.outputs.items()}
             self._abandon()
+            require_steady(program, attempt)
             absent = self.absent[number] = nothing
             feeds = _here(program, batch)
+        raise AssertionError("an iteration ends")
 
     def _nonfinite(
         self,

@@ -19,6 +19,7 @@ from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint.wholes import whole_tensors
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
+from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.local import LocalTransport
@@ -123,6 +124,7 @@ class LocalRuntime:
         step: bool,
         key: DrawKey | None,
         absent: Absent = frozenset(),
+        attempt: int = 1,
     ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
             own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
@@ -135,7 +137,8 @@ class LocalRuntime:
                 nothing = frozenset(each for own in executors.values() for each in own.state.nothing)
                 if nothing != absent:
                     self._abandon(executors)
-                    return self._run(program, executors, feeds, fractions, step, key, nothing)
+                    require_steady(program, attempt)
+                    return self._run(program, executors, feeds, fractions, step, key, nothing, attempt + 1)
             try:
                 executors[name].execute(at[name])
             except Exception as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import BatchError, NetSplitError
 from netsplit.graph.ir import CALL, Graph, once_of
-from netsplit.runtime.faults.failure import words_of_node
+from netsplit.program.instructions import Program
+from netsplit.runtime.faults.failure import AS_BEFORE, words_of_node
 
-__all__ = ["require_as_captured"]
+__all__ = ["require_as_captured", "require_steady"]
 
 
 def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Container[str]) -> None:
@@ -31,6 +32,22 @@ def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Co
             )
         if k == loss and k not in differentiable:
             raise NetSplitError("made a loss of this batch that depends on nothing trained")
+
+
+def require_steady(program: Program, attempts: int) -> None:
+    """Of an iteration that is to be computed once more, as other gradients were left out than was taken.
+
+    Each attempt knows those of one segment more, as gradients go from segment to segment.
+
+    Raises:
+        BatchError: more attempts than that tell; the model is to be as before the batch.
+    """
+    if attempts > len(program.segments) + 1:
+        raise BatchError(
+            "code that stays whole leaves its input out in one computation of a batch and not in the next, "
+            "so that it is not known which gradients there are: let it go by its tensors, or by what torch "
+            f"draws; {AS_BEFORE}."
+        )
 
 
 @once_of

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +18,7 @@ from netsplit.program.schedules import AsyncOneFOneB
 from tests.nets import SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
+    Trained,
     assert_same,
     compiled,
     cut,
@@ -131,6 +135,36 @@ def test_what_was_not_trained_through_on_the_example_is_refused_on_a_batch_where
     program = compiled(step, cut(step, [0.2]), 2, ORDER)
     with pytest.raises(BatchError, match=r"module 'two'.* did not on the example"):
         local(program, case, [((-x,), targets)], SGD)
+
+
+class Turning(Skipping):
+    """Every other time it leaves out the input of samples that are told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor, way: Tensor) -> Tensor:
+        self.calls += bool(way.max() > 1)
+        return self.fc(x) if self.calls % 2 == 0 else self.usual.expand_as(x)
+
+
+class Turns(Ways):
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipping = Turning()
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_code_that_goes_another_way_each_time_is_refused(pools: Pools, here: bool) -> None:
+    case = Case("turns", Turns, WAYS.inputs, WAYS.targets)
+    (x,), targets = WAYS.another(0)
+    step = capture(case.fresh(), case.loss, ((-x.abs(),), targets))
+    program = compiled(step, cut(step, [0.2, 0.6]), 3, GPipe(1))
+    batch = (2 + x.abs(),), targets
+    trained: Callable[..., Trained] = local if here else partial(on_workers, pool=pools(3))
+    with pytest.raises(BatchError, match="in one computation of a batch and not in the next"):
+        trained(program, case, [batch], optimizer=SGD)
 
 
 def test_a_loss_that_depends_on_nothing_is_refused() -> None:
