@@ -79,6 +79,22 @@ def test_company_is_put_beside_what_the_same_round_took_alone() -> None:
 
 
 def test_contention_is_not_told_where_rounds_differ_too_much() -> None:
-    ratio = iter([1.0, 1.0, 3.0, 1.0, 3.0, 3.0])
-    turns = in_rounds(lambda: {4: 1.0}, lambda: [{4: next(ratio)}])
+    asked = iter([1.0, *[1.0, 3.0, 3.0] * 5])
+    turns = in_rounds(lambda: {4: 1.0}, lambda: [{4: next(asked)}])
     assert turns == TurnSeconds({4: 1.0})
+    assert next(asked, None) is None
+
+
+@pytest.mark.parametrize(
+    "ratios",
+    [
+        [1.5, 1.5, 0.9, 1.5, 1.6],
+        [1.5, 1.5, 3.0, 1.5, 1.6],
+        [3.0, 1.0, 3.0, 1.0, 3.0, *[1.5] * 3],
+    ],
+)
+def test_what_disturbs_a_few_rounds_says_nothing(ratios: list[float]) -> None:
+    asked = iter([9.0, *ratios])
+    turns = in_rounds(lambda: {4: 1.0}, lambda: [{4: next(asked)}])
+    assert turns.contention == {4: 1.5}
+    assert next(asked, None) is None

@@ -30,9 +30,10 @@ __all__ = ["InTurn", "SizedStep", "in_rounds"]
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 5  # at most, after one that is not counted
+ROUNDS = 5  # after one that is not counted
+MOST = 15  # while they differ too much
 FEWEST = 2
-SPREAD = 0.20  # of a size's middle contention over its least, above which other work is suspected
+SPREAD = 0.20  # of a size's middle contention over its lower quartile, above which other work is suspected
 ENOUGH_S = 8.0  # of rounds, from which none is added to the fewest
 
 Round = Callable[[], Mapping[int, float]]
@@ -92,21 +93,23 @@ def in_rounds(
     """Medians over rounds of what `alone` takes, and of what each device takes in `company` beside that.
 
     A size that is missing in any round is left out. Where the rounds' contentions differ by more than
-    `SPREAD`, as other programs keep the machine busy, there is none.
+    `SPREAD`, as other programs keep the machine busy, there are more rounds; where that is of no use, there is
+    none.
     """
     took: list[Mapping[int, float]] = []
     beside: list[Mapping[int, float]] = []
     began = time.perf_counter()
-    for done in range(1 + ROUNDS):
+    for done in range(1 + MOST):
         own = alone()
         several = company() if company is not None else []
         if done:
             took.append(own)
             beside.append(_ratios(own, several))
-        if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
+        late = time.perf_counter() - began > ENOUGH_S
+        if (done >= FEWEST and late) or (done >= ROUNDS and _agree(beside)):
             break
     ratios = _medians(beside)
-    if any(ratio > (1 + SPREAD) * min(each[n] for each in beside) for n, ratio in ratios.items()):
+    if not _agree(beside):
         log.info("how devices slow one another at each size is uncertain: rounds differ too much")
         ratios = {}
     return TurnSeconds(_medians(took), {n: max(ratio, 1.0) for n, ratio in ratios.items()})
@@ -116,6 +119,15 @@ def _ratios(own: Mapping[int, float], several: Sequence[Mapping[int, float]]) ->
     """Of the mean of several devices to one alone, by size."""
     sizes = [n for n in own if several and all(n in each for each in several)]
     return {n: fmean(each[n] for each in several) / own[n] for n in sizes}
+
+
+def _agree(rounds: Sequence[Mapping[int, float]]) -> bool:
+    """Whether the middle of no size is far above its lower quartile; one disturbed round says nothing."""
+    lower = len(rounds) // 4
+    return all(
+        ratio <= (1 + SPREAD) * sorted(each[n] for each in rounds)[lower]
+        for n, ratio in _medians(rounds).items()
+    )
 
 
 def _medians(rounds: Sequence[Mapping[int, float]]) -> dict[int, float]:
