@@ -93,8 +93,7 @@ def in_rounds(
     """Medians over rounds of what `alone` takes, and of what each device takes in `company` beside that.
 
     A size that is missing in any round is left out. Where the rounds' contentions differ by more than
-    `SPREAD`, as other programs keep the machine busy, there are more rounds; where that is of no use, there is
-    none.
+    `SPREAD`, as other programs keep the machine busy, there are more rounds; where that does not help, none.
     """
     took: list[Mapping[int, float]] = []
     beside: list[Mapping[int, float]] = []
