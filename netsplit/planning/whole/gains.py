@@ -13,7 +13,8 @@ from netsplit.partition.base import Problem
 from netsplit.planning.whole.judge import Judge, Tried
 from netsplit.planning.whole.lines.stages import Group
 from netsplit.planning.whole.pace import SimulationPace
-from netsplit.planning.whole.search import WholeSearch
+from netsplit.planning.whole.search.search_time import SearchTime
+from netsplit.planning.whole.search.whole_search import WholeSearch
 
 __all__ = ["ChangedCluster", "Gain", "changed_clusters", "gain_lines", "gains_of"]
 
@@ -135,9 +136,8 @@ def _searched(
     if added:
         first = _extended(search, len(cluster.devices) - 1)
         counts += search.others
-    other = WholeSearch(
-        changed, counts, search.open, judge, None, time.perf_counter(), pace.deadline, first=first
-    )
+    timed = SearchTime(judge, time.perf_counter(), pace.deadline)
+    other = WholeSearch(counts, search.open, judge, None, timed, first=first)
     if not added:  # the same operators on the same kinds of devices
         other.known_lines = search.known_lines
     with suppress(NetSplitError):  # known plans stand
@@ -163,7 +163,7 @@ def _extended(search: WholeSearch, new: int) -> tuple[tuple[Group, ...], ...]:
         return ((*groups, (new,)),)
     wider = [(*groups[:g], (*groups[g], new), *groups[g + 1 :]) for g in range(len(groups))]
     longer = [(*groups[:g], (new,), *groups[g:]) for g in range(1, len(groups) + 1)]
-    replicates = search.replicates(search.problem_of(search.counts[0]))
+    replicates = search.answers.replicates(search.problem_of(search.counts[0]))
     return tuple(dict.fromkeys([*wider, *longer] if replicates else longer))
 
 

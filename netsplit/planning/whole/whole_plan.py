@@ -26,7 +26,8 @@ from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.nearest import nothing_fits, try_nearest
 from netsplit.planning.whole.notes import notes_of
 from netsplit.planning.whole.pace import SimulationPace
-from netsplit.planning.whole.search import WORTH_S, WholeSearch
+from netsplit.planning.whole.search.search_time import SearchTime
+from netsplit.planning.whole.search.whole_search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule
 
 __all__ = ["WholePlan", "decide_whole"]
@@ -208,15 +209,15 @@ def decide_whole(
     gains = gains and method is None
     searched = started + limit_s * (SEARCHED - GAINS * gains)
     judge = Judge(problem_of, open_.recompute, improved, SimulationPace(searched))
-    search = WholeSearch(problem_of, counts, open_, judge, method, started, searched, others)
+    search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, searched), others)
     search.run()
-    deadline += search.metered_s
+    deadline += search.time.metered_s
     if judge.winner is None and method is None:
         try_nearest(problem_of, counts, open_, judge)
     if judge.winner is None:
         took_s = time.perf_counter() - started
         raise nothing_fits(problem_of, counts, open_, judge, method, told(max(counts)), took_s)
-    changes = changed_clusters(search, search.started + limit_s * SEARCHED) if gains else []
+    changes = changed_clusters(search, search.time.started + limit_s * SEARCHED) if gains else []
     winner, plan = _best_verified(search, PROVING * limit_s)
     every = sorted({*counts, winner.schedule.microbatches})
     bound_s = of_every_plan_s(problem_of, every, open_, deadline)
@@ -232,7 +233,7 @@ def decide_whole(
         time.perf_counter() - started,
         len(judge.seen),
         tuple(every),
-        search.metered_s,
+        search.time.metered_s,
         search.explored,
     )
 
@@ -249,7 +250,7 @@ def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
             search.run_again()
         while (winner := judge.winner) is not None:
             try:
-                return winner, _verified(judge, winner, time.perf_counter() - search.started, proving_s)
+                return winner, _verified(judge, winner, time.perf_counter() - search.time.started, proving_s)
             except NetSplitError as refusal:
                 log.warning("%s under %s is not taken: %s", winner.origin, winner.schedule.name, refusal)
                 refused = refusal

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.whole import search as searching
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import Judge, identity
 from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.orders import CLOSE
-from netsplit.planning.whole.search import WholeSearch
+from netsplit.planning.whole.search import whole_search
+from netsplit.planning.whole.search.search_time import SearchTime
+from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.program.schedules import OneFOneB
 from tests.builders import chain, costs_of, cpus
@@ -37,7 +38,7 @@ def search_of_chain() -> WholeSearch:
     """Of two stages with few micro-batches, and no more than that."""
     judge, now = Judge(lambda m: problem_of("chain", m, 2), recompute=False), time.perf_counter()
     open_ = AutoSchedule(replicas=False)
-    search = WholeSearch(judge.problem_of, COUNTS, open_, judge, None, now, now + 60)
+    search = WholeSearch(COUNTS, open_, judge, None, SearchTime(judge, now, now + 60))
     search.try_groups(COUNTS, ((0,), (1,)))
     return search
 
@@ -88,7 +89,7 @@ def test_a_device_waits_for_the_way_there_and_for_no_more_than_that(where: str, 
 def test_other_schedules_are_tried_for_what_is_behind_under_its_first_one() -> None:
     """1F1B with two micro-batches is far behind four, and it is zero bubble that four stages gain most by."""
     search = search_of_chain()
-    search.orders.named(search.deadline)
+    search.orders.named(search.time.deadline)
     names, judge = set(search.orders.best()), search.judge
     for key, met in judge.met.items():
         assert met.least_s > judge.best_s or names <= names_tried(judge, key)
@@ -97,7 +98,7 @@ def test_other_schedules_are_tried_for_what_is_behind_under_its_first_one() -> N
 
 def test_an_order_is_searched_for_what_is_behind_under_all_named_ones() -> None:
     search = search_of_chain()
-    search.orders.searched(search.deadline)
+    search.orders.searched(search.time.deadline)
     judge = search.judge
     for key, met in judge.met.items():
         assert met.least_s >= judge.best_s * (1 - CLOSE) or "searched" in names_tried(judge, key)
@@ -106,7 +107,7 @@ def test_an_order_is_searched_for_what_is_behind_under_all_named_ones() -> None:
 def test_the_time_that_is_left_is_for_all_that_may_be_better_and_no_longer() -> None:
     search = search_of_chain()
     search._go_on()
-    assert time.perf_counter() < search.deadline
+    assert time.perf_counter() < search.time.deadline
     judge = search.judge
     for key, met in judge.met.items():
         every = {schedule.name for schedule in search.open.orders(met.microbatches)}
@@ -117,7 +118,7 @@ def test_the_time_that_is_left_is_for_all_that_may_be_better_and_no_longer() -> 
 def test_nothing_is_tried_any_more_where_the_bound_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     search = search_of_chain()
     best_s, known = search.judge.best_s, set(search.judge.seen)
-    monkeypatch.setattr(searching, "of_every_plan_s", lambda *args, **keys: best_s)
+    monkeypatch.setattr(whole_search, "of_every_plan_s", lambda *args, **keys: best_s)
     search._go_on()
     assert set(search.judge.seen) == known
     assert any(schedule == OneFOneB(4) for schedule, _ in known)

@@ -25,14 +25,15 @@ from netsplit.planning.decide import verified
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.verify import verify
 from netsplit.planning.whole import kinds, whole_plan
-from netsplit.planning.whole import search as searching
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.gains import changed_clusters, gains_of
 from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
 from netsplit.planning.whole.kinds import roomy
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
-from netsplit.planning.whole.search import WholeSearch
+from netsplit.planning.whole.search import answers, whole_search
+from netsplit.planning.whole.search.search_time import SearchTime
+from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
@@ -138,8 +139,8 @@ def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **optio
 @pytest.fixture
 def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a line nor a method that takes no long has anything."""
-    monkeypatch.setattr(searching, "METHODS_TRIED", ())
-    for room in (searching, kinds):
+    monkeypatch.setattr(answers, "METHODS_TRIED", ())
+    for room in (whole_search, kinds):
         monkeypatch.setattr(room, "stages_of_line", lambda costs, groups: None)
 
 
@@ -223,10 +224,10 @@ def test_before_one_method_is_made_to_fit_all_were_asked_and_the_plainest_plans_
     def asked(*args: Any, **keys: Any) -> Any:
         raise Asked
 
-    monkeypatch.setattr(searching, "fitted", asked)
+    monkeypatch.setattr(answers, "fitted", asked)
     judge, now = Judge(lambda m: siamese(m, room), recompute=False), time.perf_counter()
     open_ = AutoSchedule(recompute=False)
-    search = WholeSearch(lambda m: siamese(m, room), counts, open_, judge, None, now, now + 60)
+    search = WholeSearch(counts, open_, judge, None, SearchTime(judge, now, now + 60))
     with pytest.raises(Asked):
         search.run()
     assert judge.winner is not None
@@ -275,9 +276,7 @@ def searched(run: Callable[[WholeSearch], None]) -> WholeSearch:
     """For two devices, as far as `run` goes."""
     judge = Judge(lambda m: data_parallel(m, 2), recompute=True)
     now = time.perf_counter()
-    search = WholeSearch(
-        lambda m: data_parallel(m, 2), (1, 2, 4), AutoSchedule(), judge, None, now, now + 60, (3, 6)
-    )
+    search = WholeSearch((1, 2, 4), AutoSchedule(), judge, None, SearchTime(judge, now, now + 60), (3, 6))
     run(search)
     return search
 

@@ -1,0 +1,1 @@
+"""The search for a whole plan: what is tried, by whom it is answered, and when each part ends."""
