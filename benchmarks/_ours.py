@@ -111,6 +111,7 @@ class Deployed:
         """Take it back on the workers; not to be timed."""
         self.session.pool.call(_use, self.name)
         runtime = self.model.runtime
+        self.session.pool.deployed = runtime
         self.session.pool.runs({1: runtime.program})
 
     @property

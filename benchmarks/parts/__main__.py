@@ -148,6 +148,7 @@ def _agree(
 
 def _ready(session: Session, models: dict[str, ParallelModel], name: str) -> None:
     session.pool.call(_use, name)
+    session.pool.deployed = models[name].runtime
     session.pool.runs({1: models[name].runtime.program})
 
 

@@ -235,6 +235,7 @@ def _contender(
 ) -> Contender:
     def ready() -> None:
         session.pool.call(_use, of)
+        session.pool.deployed = models[of].runtime
         session.pool.runs({1: models[of].runtime.program})
 
     pids = tuple(hello.pid for hello in session.pool.hellos)

@@ -85,7 +85,7 @@ class DistributedRuntime:
         offload: Offload | None = None,
     ) -> None:
         self.program = program
-        self.pool = pool
+        self._pool = pool
         self.resized = resized
         self.draws = DrawCounter(seed)
         self.optimizer = optimizer
@@ -101,10 +101,28 @@ class DistributedRuntime:
         self.waiting = False  # gradients, for a later iteration to step on
         self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
         self._words = LossWords(self.rule.on_nonfinite)
+        pool.deployed = self
         pool.runs({TRAINING: program})
         tell(pool, graphs_of(program), optimizer, rule, weights)
         check_element_wise(optimizer, program.graph)
         self.loaded.deploy(optimizer, rule, weights, offload)
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The workers, as long as they hold this model.
+
+        Raises:
+            NetSplitError: another was put on them since, or operators of a further plan were measured there.
+        """
+        self._require_held()
+        return self._pool
+
+    def _require_held(self) -> None:
+        if self._pool.deployed is not self:
+            raise NetSplitError(
+                "the workers of this session no longer hold this model, as another was deployed or measured "
+                "on them since: make all planners before deploying, and give each model a session of its own."
+            )
 
     def train_batch(
         self, inputs: Any, targets: Any = None, *, fraction: float = 1.0, step: bool = True
@@ -244,6 +262,7 @@ class DistributedRuntime:
         self, inputs: Any, targets: Any, mode: str, fraction: float, step: bool
     ) -> list[DeviceIteration]:
         batch = inputs if isinstance(inputs, UnreadBatch) else as_batch(self.program, inputs, targets)
+        self._require_held()  # before further programs are sent there
         program = self._program_for(batch)
         if isinstance(batch, UnreadBatch) and not self.readers.issuperset(fed_devices(program)):
             raise UnlikeBatch("a batch is read on devices that have no dataset.")

@@ -83,6 +83,7 @@ class WorkerPool:
         self.connections: list[Connection] = []
         self.hellos: list[Hello] = []
         self.programs: dict[int, Program] = {}  # what the workers run, by the heartbeats' phase
+        self.deployed: object | None = None  # the runtime whose tensors the workers hold
         self.failed = False
         self._asked = [-1] * len(spec.devices)  # messages to each worker since its set-up
         self._doing = "start"

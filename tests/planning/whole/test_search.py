@@ -144,6 +144,19 @@ def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(room, "stages_of_line", lambda costs, groups: None)
 
 
+def test_a_method_that_fails_takes_no_other_answer_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Any, problem: Problem) -> Placement:
+        raise MemoryError("much")
+
+    for name in ("heft", "m_topo"):
+        monkeypatch.setattr(METHODS[name], "partition", fails)
+    plan = decided(lambda m: problem_of("chain", m, 2), (1, 4), replicas=False)
+    assert {row.placement for row in plan.frontier}.isdisjoint({"heft", "m_topo"})
+    open_ = AutoSchedule(time_limit_s=1.5)
+    with pytest.raises(MemoryError, match="much"):
+        decide_whole(lambda m: problem_of("chain", m, 2), (1, 4), 8, open_, method=METHODS["heft"]())
+
+
 @pytest.mark.usefixtures("only_heeding")
 def test_methods_that_heed_capacities_are_asked_where_nothing_else_fits() -> None:
     free = decided(lambda m: problem_of("chain", m, 2), (1, 4), replicas=False)
@@ -209,7 +222,7 @@ def siamese(microbatches: int, capacity: int = 2**40) -> Problem:
     return work.problem(objective="simulated", schedule=OneFOneB(microbatches), memory="lifetimes")
 
 
-class Asked(Exception):
+class Asked(BaseException):
     """A method was asked to fit, which takes far longer than to ask what it answers with room."""
 
 

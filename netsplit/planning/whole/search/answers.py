@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from time import perf_counter
@@ -67,10 +67,8 @@ class MethodAnswers:
         """Whether its answer without capacities is within them, which is simulated then."""
         first = self.usual(m)
         problem = problem_under(self.judge.problem_of(m), first)
-        try:
-            placement = method.partition(roomy(problem))
-        except NetSplitError as error:
-            log.info("%s has no answer for the whole plan: %s", method.name, error)
+        placement = self._made(method, lambda: method.partition(roomy(problem)))
+        if placement is None:
             return False
         fits = self.allowed(problem, placement) and _fits(problem, placement)
         if fits:
@@ -112,17 +110,28 @@ class MethodAnswers:
 
         Heuristics are asked without the capacities first, as most answers fit without having been told.
         """
+        return self._made(method, lambda: self._asked(problem, schedule, method))
+
+    def _asked(self, problem: Problem, schedule: Schedule, method: Partitioner) -> Placement:
         last = self.time.deadline if self.judge.winner is not None else float("inf")
+        if getattr(method, "time_limit_s", None) is None:
+            placement = method.partition(roomy(problem))
+            late = not self.judge.affords(schedule, placement)
+            if late or self._behind(schedule.microbatches, placement) or _fits(problem, placement):
+                return placement
+        return fitted(problem, method, last, lambda nearest: self._near(method, schedule, nearest))
+
+    def _made(self, method: Partitioner, answer: Callable[[], Placement]) -> Placement | None:
+        """None where it refuses; or fails, unless it is the only one that was asked for."""
         try:
-            if getattr(method, "time_limit_s", None) is None:
-                placement = method.partition(roomy(problem))
-                late = not self.judge.affords(schedule, placement)
-                if late or self._behind(schedule.microbatches, placement) or _fits(problem, placement):
-                    return placement
-            return fitted(problem, method, last, lambda nearest: self._near(method, schedule, nearest))
+            return answer()
         except NetSplitError as error:
             log.info("%s has no answer for the whole plan: %s", method.name, error)
-            return None
+        except Exception:  # a plan without one method is better than none
+            if self.method is not None:
+                raise
+            log.exception("%s failed and is left out", method.name)
+        return None
 
     def _near(self, method: Partitioner, schedule: Schedule, placement: Placement) -> None:
         """What lacks least of a method's answers, none of which fits."""
