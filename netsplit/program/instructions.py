@@ -193,6 +193,8 @@ class Program:
     pooled: frozenset[str] = frozenset()
     """Parts of parameters that a segment reads for others of its device: their gradients of all micro-batches
     are summed until its last backward, which takes the sum."""
+    unread: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Trained parameters that the graph does not read -> the devices that hold them: see `stepping_all`."""
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -342,6 +344,8 @@ class Program:
         for k, holders in self.holders.items():
             if self.graph.initializers[k].requires_grad:
                 held.setdefault(frozenset(holders), []).append(k)
+        for k, holders in self.unread.items():
+            held.setdefault(frozenset(holders), []).append(k)
         return {devices: tuple(names) for devices, names in held.items()}
 
     @property

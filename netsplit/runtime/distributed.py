@@ -19,6 +19,7 @@ from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
+from netsplit.program.stepping import stepping_all
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import State
 from netsplit.runtime.checkpoint.weights import WeightSource
@@ -84,7 +85,7 @@ class DistributedRuntime:
         backend: str | None = None,
         offload: Offload | None = None,
     ) -> None:
-        self.program = program
+        self.program = program = stepping_all(program, program)
         self._pool = pool
         self.resized = resized
         self.draws = DrawCounter(seed)
@@ -193,7 +194,7 @@ class DistributedRuntime:
     @property
     def learning_rates(self) -> list[float]:
         """Of the optimiser's groups, which every device has alike."""
-        rates: list[float] = self.pool.call_one(0, worker_calls.rates)
+        rates: list[float] = self.pool.call_one(self._training_rank, worker_calls.rates)
         return rates
 
     @learning_rates.setter
@@ -236,6 +237,7 @@ class DistributedRuntime:
             NetSplitError: gradients wait for a step; nothing is changed then.
             WorkerError: a worker died or hung.
         """
+        program = stepping_all(program, program)
         devices, before = program.devices, self._held.copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))
         if any(each.waiting for each in every.values()):
@@ -255,6 +257,13 @@ class DistributedRuntime:
         return self._held.late()
 
     @property
+    def _training_rank(self) -> int:
+        """Of the first device that has trained parameters: its optimiser has taken every step."""
+        program, initializers = self.program, self.program.graph.initializers
+        trains = (any(initializers[k].requires_grad for k in program.held[name]) for name in program.devices)
+        return next((rank for rank, each in enumerate(trains) if each), 0)
+
+    @property
     def _held(self) -> HeldState:
         return HeldState(self.program, self.pool, self.loaded)
 
@@ -266,7 +275,7 @@ class DistributedRuntime:
         program = self._program_for(batch)
         if isinstance(batch, UnreadBatch) and not self.readers.issuperset(fed_devices(program)):
             raise UnlikeBatch("a batch is read on devices that have no dataset.")
-        if program.asynchronous and not step:
+        if (program.asynchronous or self.program.asynchronous) and not step:
             raise NetSplitError(
                 "gradients cannot be accumulated over batches under a schedule whose devices step within the "
                 "batch: set accumulate to 1, or choose another schedule."
@@ -302,7 +311,7 @@ class DistributedRuntime:
             results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
             self.begun = None
             self.draws.batches += 1
-            self.rates = results[0].rates
+            self.rates = results[self._training_rank].rates
             self.scale = next((each.scale for each in results if each.scale is not None), self.scale)
         return results
 
@@ -369,7 +378,8 @@ class DistributedRuntime:
             return self.program
         key = batch.key, batch.samples
         if key not in self.programs:
-            self.programs[key] = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
+            resized = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
+            self.programs[key] = stepping_all(resized, self.program)
         return self.programs[key]
 
     def drop_gradients(self) -> None:

@@ -16,6 +16,7 @@ from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
+from netsplit.program.stepping import stepping_all
 from netsplit.runtime.checkpoint.wholes import whole_tensors
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
@@ -68,10 +69,11 @@ class LocalRuntime:
             )
             for name in program.devices
         }
-        self.program = program
+        self.program = stepping_all(program, program)
         self.offload = offload or Offload()
         self.metrics: Any = None
         self._kept: dict[int, tuple[Program, dict[str, Executor]]] = {}
+        self._stepping: dict[int, tuple[Program, Program]] = {}
 
     def train_batch(
         self,
@@ -90,7 +92,7 @@ class LocalRuntime:
             step: without it gradients are only added up.
             program: another than the usual one, for a batch of another size.
         """
-        program = program or self.program
+        program = self.program if program is None else self._stepping_all(program)
         executors = self.executors_of(program)
         key = self.draws.training()
         losses = self.run(program, executors, inputs, targets, loss_fractions(program, fraction), step, key)
@@ -99,6 +101,12 @@ class LocalRuntime:
         outputs = {key: float(tensor) for key, tensor in losses.items()}
         self.metrics = mean_metrics(program, outputs)
         return mean_loss(program, outputs)
+
+    def _stepping_all(self, program: Program) -> Program:
+        """Made when the program is first run."""
+        if id(program) not in self._stepping:
+            self._stepping[id(program)] = program, stepping_all(program, self.program)
+        return self._stepping[id(program)][1]
 
     def run(
         self,

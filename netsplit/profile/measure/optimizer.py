@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil, prod
@@ -38,6 +38,7 @@ _OWN = ("state", "param_groups", "defaults")  # of every optimiser
 Stepping = Callable[[torch.optim.Optimizer, Mapping[str, nn.Parameter]], Callable[[], None]]
 """Makes, of an optimiser and its parameters by name, what steps on them."""
 TRIED = 12  # steps that tell whether parameters are stepped on their own
+_MISSING = 3  # one in so many of them without a gradient
 
 
 def optimizer_alpha(factory: OptimizerFactory) -> int:
@@ -192,21 +193,47 @@ def with_dummies(factory: OptimizerFactory) -> tuple[ForModel, list[str]]:
 def _check_alone(factory: ForModel) -> None:
     """Whether a parameter is stepped as if it were alone, which is what it is on a device of its own.
 
+    In every step with a gradient, and in some without.
+
     Raises:
         ConfigError: it is not.
     """
-    pair = _smallest(factory)
-    together = _moved(factory, pair, pair)
+    kind = type(make_optimizer(factory, {}).optimizer).__name__
+    for pair in _pairs(factory):
+        _require_alike(factory, pair, 0, (
+            f"optimizer {kind} steps on a parameter otherwise when others are there, which may be on other "
+            "devices: choose one that treats each parameter by itself, such as torch.optim.AdamW (clip_norm "
+            "cuts the norm over all devices)."
+        ))  # fmt: skip
+        try:
+            _require_alike(factory, pair, _MISSING, (
+                f"optimizer {kind} steps on a parameter otherwise when others, maybe on other devices, had "
+                "gradients in a step in which it had none: let what it counts, in groups or attributes, not "
+                "go by gradients, or keep it in self.state[parameter]."
+            ))  # fmt: skip
+        except (RuntimeError, IndexError) as error:
+            raise ConfigError(
+                f"optimizer {kind} cannot step where no parameter has a gradient ({error}), as may be so on "
+                "a device: let it pass over parameters without one."
+            ) from error
+
+
+def _require_alike(factory: ForModel, pair: Sequence[str], missing: int, otherwise: str) -> None:
+    together = _moved(factory, pair, pair, missing=missing)
     for name in pair:
-        alone = _moved(factory, pair, [name])[name]
+        alone = _moved(factory, pair, [name], missing=missing)[name]
         near = 1e-3 * float(together[name].abs().max())
         if not torch.allclose(alone, together[name], rtol=1e-3, atol=near, equal_nan=True):
-            kind = type(make_optimizer(factory, {}).optimizer).__name__
-            raise ConfigError(
-                f"optimizer {kind} steps on a parameter otherwise when others are there, which may be on "
-                "other devices: choose one that treats each parameter by itself, such as torch.optim.AdamW "
-                "(clip_norm cuts the norm over all devices)."
-            )
+            raise ConfigError(otherwise)
+
+
+def _pairs(factory: ForModel) -> list[list[str]]:
+    """The two smallest parameters that have elements, and where these are in two groups, two of one group."""
+    pair, groups = _smallest(factory), make_optimizer(factory, {}).groups
+    if any(set(pair) <= set(group) for group in groups):
+        return [pair]
+    inner = (_smallest(factory, group) for group in groups)
+    return [pair, *next(([each] for each in inner if len(each) == 2), [])]
 
 
 def steps_alike(factory: OptimizerFactory, stepping: Stepping) -> bool:
@@ -221,16 +248,24 @@ def steps_alike(factory: OptimizerFactory, stepping: Stepping) -> bool:
     return all(torch.allclose(plain[k], other[k], rtol=0, atol=0, equal_nan=True) for k in pair)
 
 
-def _smallest(factory: ForModel) -> list[str]:
-    """Two parameters that have elements."""
-    sizes = {name: prod(shape) for name, (_, shape) in factory.parameters.items() if prod(shape)}
+def _smallest(factory: ForModel, names: Iterable[str] | None = None) -> list[str]:
+    """Two parameters, of these, that have elements."""
+    shapes = {name: factory.parameters[name][1] for name in (factory.parameters if names is None else names)}
+    sizes = {name: prod(shape) for name, shape in shapes.items() if prod(shape)}
     return sorted(sizes, key=lambda name: sizes[name])[:2]
 
 
 def _moved(
-    factory: ForModel, pair: Sequence[str], names: Sequence[str], stepping: Stepping | None = None
+    factory: ForModel,
+    pair: Sequence[str],
+    names: Sequence[str],
+    stepping: Stepping | None = None,
+    missing: int = 0,
 ) -> dict[str, Tensor]:
-    """How far parameters go in some steps, on gradients that depend on their place in `pair` alone."""
+    """How far parameters go in some steps, on gradients that depend on their place in `pair` alone.
+
+    Each has none in one of `missing` steps, where that is not 0, never two in the same step.
+    """
     draws = {name: torch.Generator().manual_seed(pair.index(name)) for name in names}
 
     def drawn(name: str) -> Tensor:
@@ -242,9 +277,11 @@ def _moved(
     optimizer = make_optimizer(factory, own).optimizer
     take_step = partial(_stepped, optimizer) if stepping is None else stepping(optimizer, own)
     with torch.random.fork_rng(devices=[]):
-        for _ in range(TRIED):
+        for n in range(TRIED):
             for name, parameter in own.items():
-                parameter.grad = drawn(name) * 10.0 ** pair.index(name)
+                gradient = drawn(name) * 10.0 ** pair.index(name)
+                has_none = missing and n % missing == pair.index(name)
+                parameter.grad = None if has_none else gradient
             take_step()
     return {name: parameter.detach() - before[name] for name, parameter in own.items()}
 

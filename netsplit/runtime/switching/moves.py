@@ -31,7 +31,7 @@ from netsplit.runtime.workers.worker import Worker
 __all__ = ["Inventory", "StateMove", "TensorLayout", "inventory", "move", "moves_of"]
 
 
-_ATTRIBUTES = "optimizer.attributes"  # of one that stepped; a checkpoint has none, as torch's has none
+_ATTRIBUTES = "optimizer.attributes"  # a checkpoint has none, as torch's has none
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def inventory(worker: Worker, copies: Copies) -> Inventory:
     """What is here, where the devices have these copies."""
     state = _state(worker, copies)
     share: Share = worker.memory["share"]
-    if share.optimizer is not None and not share.idle:
+    if share.optimizer is not None and share.parameters:  # others need not have taken every step
         state[_ATTRIBUTES] = plain_attributes(share.optimizer)
     tensors = {key: value for key, value in state.items() if _is_moved(value)}
     return Inventory(

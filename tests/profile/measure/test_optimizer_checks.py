@@ -61,6 +61,29 @@ class LateNorm(optim.SGD):
         super().step(closure)
 
 
+class CountsGradients(optim.SGD):
+    """Its groups count the steps in which any of their parameters had a gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            group["k"] = group.get("k", 0) + bool(moved)
+            for p in moved:
+                p.sub_(p.grad, alpha=group["lr"] / group["k"])
+
+
+class NeedsGradients(optim.SGD):
+    """Looks at the gradients before it steps, and at nothing of them."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        torch.stack(
+            [p.grad.sum() for group in self.param_groups for p in group["params"] if p.grad is not None]
+        )
+        super().step(closure)
+
+
 class Lookahead(optim.SGD):
     """Keeps slow weights in a list beside the groups."""
 
@@ -104,6 +127,15 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a norm of all": (partial(NormCoupled, lr=0.1), "NormCoupled steps on a parameter otherwise when others"),
     "a distance of all": (partial(Distance, lr=0.1), "Distance steps on a parameter otherwise when others"),
     "a norm of all, later": (LateNorm, "LateNorm steps on a parameter otherwise when others"),
+    "gradients counted": (partial(CountsGradients, lr=0.1), "otherwise when others, maybe .*had gradients"),
+    "gradients counted in groups": (
+        ParameterGroups(CountsGradients, lr=0.1, groups=[{"match": "*.bias", "lr": 0.2}]),
+        "CountsGradients steps on a parameter otherwise when others, maybe .*had gradients",
+    ),
+    "gradients needed": (
+        partial(NeedsGradients, lr=0.1),
+        "NeedsGradients cannot step where no parameter has a gradient",
+    ),
     "tensors by position": (
         Lookahead,
         r"Lookahead keeps tensors of all parameters in 'slow'.*at .*optimizer_checks.py:\d+ .*self.state",

@@ -1,0 +1,218 @@
+"""Batches whose graphs leave parameters out: an optimiser steps on these, too, and on gradients that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from netsplit.graph import Graph, capture, initial_values
+from netsplit.graph.batches.batch import Batch
+from netsplit.program import GPipe, Program, Schedule
+from netsplit.program.instructions import Reduce, Step
+from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.program.stepping import stepping_all
+from netsplit.rewrite import applied, replicate
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.local import LocalRuntime
+from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from tests.builders import cpus
+from tests.nets import SGD
+from tests.runtime.equivalence.running import Trained, assert_same, compiled
+from tests.runtime.references import plain_loop
+from tests.workers import Pools
+
+Example = tuple[tuple[Tensor], Tensor]
+LOSS = nn.CrossEntropyLoss()
+LONG, SHORT = 5, 2
+LENGTHS = (LONG, SHORT, SHORT, LONG, LONG, SHORT, SHORT, LONG)
+GPIPE = GPipe(2)
+
+
+class Optional(nn.Module):
+    """`further` is for long texts alone; `aside` never has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.further, self.aside, self.head = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        if x.shape[1] == LONG:
+            h = h + torch.tanh(self.further(h))
+        mean: Tensor = self.head(h + self.aside(h).detach()).mean(1)
+        return mean
+
+
+class Counting(optim.Optimizer):
+    """Warms up by a counter in its groups and cools down by one of its own, whatever has gradients."""
+
+    def __init__(self, parameters: Any, decay: float = 1.0) -> None:
+        super().__init__(parameters, {"lr": 0.2, "k": 0})
+        self.steps, self.decay = 0, decay
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        for group in self.param_groups:
+            group["k"] += 1
+            for parameter in group["params"]:
+                parameter.mul_(self.decay)
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=-group["lr"] * min(group["k"] / 4, 1) / self.steps)
+
+
+def decaying(parameters: Any) -> optim.Optimizer:
+    """It moves what has no gradient, too."""
+    return Counting(parameters, 0.9)
+
+
+OPTIMIZERS: dict[str, OptimizerFactory] = {"sgd": SGD, "counting": Counting, "decaying": decaying}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Optional().double()
+
+
+def batch(seed: int, length: int, samples: int = 8) -> Example:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, length, 6, generator=draw, dtype=torch.float64)
+    return (x,), torch.randint(6, (samples,), generator=draw)
+
+
+@cache
+def graph_of(length: int, samples: int) -> Graph:
+    return capture(model(), LOSS, batch(0, length, samples))
+
+
+def by_layer(graph: Graph, homes: dict[str, str]) -> dict[str, str]:
+    return {node.name: homes.get(node.module, "cpu:0") for node in graph}
+
+
+def apart(length: int, order: Schedule, **options: Any) -> Program:
+    graph = graph_of(length, order.microbatch_size(8))
+    return compiled(graph, by_layer(graph, {"further": "cpu:1", "aside": "cpu:2"}), 3, order, **options)
+
+
+def stage_of_two(length: int, order: Schedule, **options: Any) -> Program:
+    """What is for long texts has replicas, of which each has gradients of its own until they are summed."""
+    graph, replicas = graph_of(length, order.microbatch_size(8)), {"cpu:1": ("cpu:1", "cpu:2")}
+    given = replicas if length == LONG else {}
+    return compiled(graph, by_layer(graph, {"further": "cpu:1"}), 3, order, replicas=given, **options)
+
+
+def data_parallel(length: int, order: Schedule, **options: Any) -> Program:
+    graph = graph_of(length, order.microbatch_size(8))
+    return compiled(graph, by_layer(graph, {}), 3, order, replicas={"cpu:0": ("cpu:0", "cpu:2")}, **options)
+
+
+def in_copies(length: int, order: Schedule, **options: Any) -> Program:
+    whole = graph_of(length, order.microbatch_size(8))
+    graph = applied(whole, replicate(whole, 2))
+    device_of = {node.name: f"cpu:{int(node.name.endswith(':1'))}" for node in graph}
+    return compiled(graph, device_of, 3, order, **options)
+
+
+PLACED: dict[str, Callable[..., Program]] = {
+    "apart": apart, "a stage of two": stage_of_two, "data parallel": data_parallel, "in copies": in_copies,
+}  # fmt: skip
+
+
+def trained(runtime: LocalRuntime | DistributedRuntime, step: Callable[..., float], group: int) -> Trained:
+    losses = []
+    for n, length in enumerate(LENGTHS):
+        losses.append(step(n, length, fraction=1 / group, step=n % group == group - 1))
+    return Trained(losses, runtime.state())
+
+
+def here(
+    placed: Callable[..., Program], factory: OptimizerFactory, group: int, clip_norm: float | None
+) -> Trained:
+    programs = {k: placed(k, GPIPE, shared_norm=clip_norm is not None) for k in (LONG, SHORT)}
+    values = initial_values(model(), programs[LONG].graph)
+    runtime = LocalRuntime(programs[LONG], cpus(3), values, factory, UpdateRule(clip_norm))
+
+    def step(n: int, length: int, **how: Any) -> float:
+        return runtime.train_batch(*batch(n, length), program=programs[length], **how)
+
+    return trained(runtime, step, group)
+
+
+def on_workers(
+    pools: Pools,
+    placed: Callable[..., Program],
+    factory: OptimizerFactory,
+    group: int,
+    clip_norm: float | None,
+) -> Trained:
+    def resized(batch: Batch) -> Program:
+        return placed(batch.tensors[0].shape[1], GPIPE, shared_norm=clip_norm is not None)
+
+    program = placed(LONG, GPIPE, shared_norm=clip_norm is not None)
+    values = initial_values(model(), program.graph)
+    runtime = DistributedRuntime(
+        program, pools(3), values, factory, UpdateRule(clip_norm), resized=resized
+    )  # fmt: skip
+
+    def step(n: int, length: int, **how: Any) -> float:
+        return runtime.train_batch(*batch(n, length), **how)
+
+    return trained(runtime, step, group)
+
+
+def wanted(factory: OptimizerFactory, group: int, clip_norm: float | None) -> Trained:
+    batches: Sequence[Example] = [batch(n, length) for n, length in enumerate(LENGTHS)]
+    return plain_loop(model(), LOSS, batches, 4, factory, group=group, clip_norm=clip_norm)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", PLACED)
+def test_every_device_steps_with_every_batch(
+    name: str, optimizer: str, group: int, clip_norm: float | None
+) -> None:
+    factory = OPTIMIZERS[optimizer]
+    assert_same(here(PLACED[name], factory, group, clip_norm), wanted(factory, group, clip_norm))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+@pytest.mark.parametrize("name", PLACED)
+def test_on_workers(name: str, clip_norm: float | None, pools: Pools) -> None:
+    assert_same(on_workers(pools, PLACED[name], decaying, 2, clip_norm), wanted(decaying, 2, clip_norm))
+
+
+@pytest.mark.parametrize("name", ["apart", "a stage of two"])
+def test_where_devices_step_within_the_batch_all_step_as_often(name: str) -> None:
+    order = AsyncOneFOneB(4)
+    programs = {k: PLACED[name](k, order) for k in (LONG, SHORT)}
+    values = initial_values(model(), programs[LONG].graph)
+    runtime = LocalRuntime(programs[LONG], cpus(3), values, Counting)
+    for n, length in enumerate(LENGTHS):
+        runtime.train_batch(*batch(n, length), program=programs[length])
+    counted = {k: share.optimizer.steps for k, share in runtime.shares.items()}  # type: ignore[union-attr]
+    every = 4 * len(LENGTHS)
+    replicas = {"cpu:1": every // 2, "cpu:2": every // 2}  # which step after a micro-batch of each
+    assert counted == {"cpu:0": every, "cpu:1": every, "cpu:2": every} | (replicas if name != "apart" else {})
+
+
+def test_a_program_that_lacks_nothing_stays_as_it_is() -> None:
+    usual = data_parallel(LONG, GPIPE, shared_norm=True)
+    assert stepping_all(usual, usual) is usual
+
+
+def test_only_devices_with_parameters_step_and_all_of_them_have_a_part_in_the_norm() -> None:
+    usual, short = (apart(length, GPIPE, shared_norm=True) for length in (LONG, SHORT))
+    more = stepping_all(short, usual)
+    for name in more.devices:
+        assert [type(ins) for ins in short.instructions[name]][-2:] != [Reduce, Step] or name == "cpu:0"
+        *_, norm, step = more.instructions[name]
+        assert isinstance(step, Step)
+        assert isinstance(norm, Reduce)
+        assert norm.devices == more.devices
+    assert stepping_all(apart(LONG, GPIPE), usual).unread == {}
