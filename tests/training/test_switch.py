@@ -11,6 +11,7 @@ import torch
 from netsplit.errors import NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
+from netsplit.graph import capture, initial_values
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import Ddp, MTopo, Random, Single
 from netsplit.partition.base import Problem
@@ -20,8 +21,10 @@ from netsplit.planning.simulated import simulated_by
 from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
+from netsplit.runtime.share import UpdateRule
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
+from tests.builders import costs_of
 from tests.nets import CASES, SGD, TOLERANCE, Case
 from tests.rewrite.test_copies import by_number
 from tests.runtime.checkpoint.test_checkpoint import planned, samples_of
@@ -123,6 +126,26 @@ def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session
     close(state, unmoved.state_dict())
 
 
+def frozen() -> Case:
+    def build() -> torch.nn.Module:
+        made = CHAIN.build()
+        next(made.parameters()).requires_grad_(False)
+        return made
+
+    return replace(CHAIN, name="frozen", build=build)
+
+
+def smoothed() -> Case:
+    return replace(CHAIN, name="smoothed", loss=torch.nn.CrossEntropyLoss(label_smoothing=0.5))
+
+
+def _captured_anew(planner: Planner, case: Case) -> Planner:
+    made = case.fresh()
+    graph = capture(made, case.loss, case.another(0, 2))
+    values, costs = initial_values(made, graph, case.loss), costs_of(graph, 1e-4, 2e-4, alpha=3)
+    return replace(planner, model=made, graph=graph, values=values, costs=costs, loss=case.loss)
+
+
 def test_what_would_train_something_else_is_refused_and_training_goes_on(session: Session) -> None:
     planner, first = planner_of()
     model = session.deploy(planner, first)
@@ -132,10 +155,17 @@ def test_what_would_train_something_else_is_refused_and_training_goes_on(session
         model.switch(replace(planner, schedule=AsyncOneFOneB(planner.schedule.microbatches)).plan(MTopo()))
     with pytest.raises(NetSplitError, match="another model"):
         model.switch(planner_of(CASES["two_heads"])[1])
+    for training in (frozen, smoothed):
+        with pytest.raises(NetSplitError, match="another loss, or other trained parameters"):
+            model.switch(_captured_anew(planner, training()).plan(MTopo()))
+    clipped = replace(planner, rule=UpdateRule(clip_norm=0.1))
+    with pytest.raises(NetSplitError, match="gradients are clipped or scaled under one"):
+        model.switch(clipped.plan(MTopo()))
     with pytest.raises(NetSplitError, match="would become one of every replica"):
         model.switch(planner.plan(Ddp()))
     assert model.plan is first
-    other = replace(planner, schedule=OneFOneB(planner.schedule.microbatches)).plan(Single())
+    again = _captured_anew(planner, CHAIN)
+    other = replace(again, schedule=OneFOneB(planner.schedule.microbatches)).plan(Single())
     model.switch(other)
     assert simulated_by(model.plan.problem).schedule.name == "1f1b"
     assert model.train_batch(*CHAIN.batch()) > 0

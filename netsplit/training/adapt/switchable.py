@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import replicated_statistics, why_unreplicable
+from netsplit.graph.ir import Graph
 from netsplit.graph.recording.whole import GradientHook, ModuleCall
 from netsplit.partition.base import Placement
 from netsplit.planning.plan import Plan
@@ -46,6 +47,12 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
         return f"it is for the devices {', '.join(there.devices)}, and these are {', '.join(here.devices)}"
     if set(graph.wholes) != set(other.problem.graph.wholes):
         return "it is of another model"
+    if not (graph.rewrites or other.problem.graph.rewrites) and _training(graph) != _training(
+        other.problem.graph
+    ):
+        return "it is of another model, another loss, or other trained parameters"
+    if plan.compiler.shared_norm != other.compiler.shared_norm:
+        return "gradients are clipped or scaled under one of the two alone"
     if _but_for_copies(plan.placement) != _but_for_copies(other.placement):
         return "its operators are cut into other parts"
     if set(here.graph.initializers) != set(there.graph.initializers):
@@ -74,6 +81,13 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
             "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
         )
     return None
+
+
+def _training(graph: Graph) -> tuple[object, ...]:
+    """What is computed, and which parameters are trained."""
+    nodes = [(each.name, each.op, each.args, each.kwargs, each.no_grad, each.autocast) for each in graph]
+    trained = {k: each.requires_grad for k, each in graph.initializers.items()}
+    return nodes, trained, graph.autocast
 
 
 def _but_for_copies(placement: Placement) -> list[Rewrite]:
