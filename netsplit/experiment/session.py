@@ -32,6 +32,7 @@ from netsplit.interrupts import interrupts_held
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.profile.measure.optimizer import check_switchable
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
@@ -185,6 +186,7 @@ class Session:
         self.stages.stage("parameters to the devices")
         if adapt is not None:
             require_adaptable(plan, backend)
+            check_switchable(planner.optimizer)
         program, _ = plan.simulated
         began = time.perf_counter()
         check_replicas(plan.problem.graph, plan.placement.replicated)

@@ -23,6 +23,7 @@ from netsplit.pictures.shown import ShownFigure
 from netsplit.planning.plan import Plan
 from netsplit.planning.summary import PlanSummary
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.profile.measure.optimizer import check_switchable
 from netsplit.runtime.checkpoint.cut import Cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
@@ -132,6 +133,8 @@ class ParallelModel:
             WorkerError: a worker died or hung.
         """
         require_switchable(self.plan, plan)
+        if self.runtime.optimizer is not None:
+            check_switchable(self.runtime.optimizer)
         runtime, began = self._open(), time.perf_counter()
         program = plan.simulated[0]
         programs = self.programs.of_plan(plan)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
+from netsplit.optim.carried import uncarried_attribute, uncarried_state
 from netsplit.optim.elsewhere import check_hooks, check_keys
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
@@ -118,6 +119,7 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         _check_finite(make_optimizer(bound, {}).optimizer)
         check_hooks()
         optimizer_alpha(bound)
+        _check_carried(bound)
         _check_alone(bound)
     except ConfigError:
         raise
@@ -128,6 +130,45 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             f"optimizer cannot be made of {given} ({reason}): give a function of parameters, "
             "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
+
+
+def _check_carried(factory: ForModel) -> None:
+    """Whether checkpoints have all of its state.
+
+    Raises:
+        ConfigError: they have not.
+    """
+    optimizer, own = _small(factory)
+    for _ in range(2):
+        step_on(optimizer, own)
+    if (reason := uncarried_state(optimizer)) is not None:
+        raise ConfigError(
+            f"optimizer {type(optimizer).__name__} {reason} in a checkpoint: name it otherwise."
+        )
+
+
+def check_switchable(factory: OptimizerFactory) -> None:
+    """Whether another plan's devices get all that it keeps.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    optimizer, own = _small(factory)
+    step_on(optimizer, own)
+    name = uncarried_attribute(optimizer, lambda: step_on(optimizer, own))
+    if name is not None:
+        raise ConfigError(
+            f"optimizer {type(optimizer).__name__} keeps what changes with its steps in '{name}', which does "
+            "not move when the plan changes: keep numbers there, or what belongs to a parameter in "
+            "self.state[parameter]."
+        )
+
+
+def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:
+    """Of one small parameter of each group, and these."""
+    small, chosen = with_dummies(factory)
+    own = {name: nn.Parameter(torch.ones(small.parameters[name][1])) for name in chosen}
+    return make_optimizer(small, own).optimizer, list(own.values())
 
 
 def _check_finite(optimizer: torch.optim.Optimizer) -> None:
