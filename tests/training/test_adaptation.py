@@ -147,6 +147,22 @@ def test_a_worker_that_becomes_slow_loses_its_work() -> None:
     assert decision.switch_s == 0.01
 
 
+def test_a_worker_that_recovers_has_work_again() -> None:
+    workers = adapting()
+    workers.train(30)
+    fast, usual = workers.real, run(workers.plan, workers.adaptation.costs, workers.real).iteration_s
+    workers.real = slowed(workers.adaptation.costs, "cpu:1", 50.0)
+    workers.train(60)
+    assert set(workers.plan.placement.device_of.values()) == {"cpu:0"}
+    workers.train(1000)  # still slow: tried now and then, ever more seldom, and left again
+    tried = [each for each in workers.adaptation.decisions if "may be fast again" in each.why]
+    assert 1 <= len(tried) <= 4
+    assert all(each.outcome != "kept" for each in tried)
+    workers.real = fast
+    workers.train(1500)
+    assert run(workers.plan, workers.adaptation.costs, fast).iteration_s < 1.1 * usual
+
+
 def test_a_change_that_a_false_cost_asked_for_is_taken_back_and_not_asked_for_again() -> None:
     workers = adapting(real_factor=20.0)
     workers.train(40)

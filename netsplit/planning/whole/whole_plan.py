@@ -124,7 +124,11 @@ class WholePlan:
         devices = self.plan.summary().devices.lines()
         parts = [*self.lines, "", *devices, "", *frontier_table(self.frontier).lines(), *self.absent]
         if self.gains:
-            parts += ["", "What more would bring, at least (each searched in short):", *(f"  {line}" for line in gain_lines(self.gains))]
+            parts += [
+                "",
+                "What more would bring, at least (each searched in short):",
+                *(f"  {line}" for line in gain_lines(self.gains)),
+            ]
         return "\n".join(parts)
 
     def __repr__(self) -> str:

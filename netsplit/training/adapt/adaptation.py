@@ -178,6 +178,9 @@ class Adaptation:
         """What changed since the last look; None: nothing did."""
         if self._looked_s is None:
             return "the first measured iterations"
+        for name in sorted(self.costs.forgotten):
+            self._refused.clear()
+            return f"{name} was slow, has computed nothing for some time, and may be fast again"
         for name, before in self._slowness.items():
             now = self.costs.slowness(name)
             if abs(now / before - 1) > _CHANGED:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
@@ -29,6 +29,8 @@ __all__ = ["SegmentTime", "WorkerCosts", "segment_medians"]
 SegmentTime = tuple[str, EventKind, str]  # device, what it did, the segment or the step
 _ZERO = NodeSeconds(0.0, 0.0)
 _COMPUTED: tuple[EventKind, ...] = ("forward", "backward", "weight")
+SLOWER = 1.15  # times as long as first known, from which a worker counts as slow
+_IDLE = 30  # windows in which a slow worker computes nothing, before what is known of it is forgotten
 _LEARNT: frozenset[EventKind] = frozenset({*_COMPUTED, "step"})
 
 
@@ -59,6 +61,8 @@ class WorkerCosts:
         costs: by worker, as they are known now.
         first: as they were known before anything was measured.
         seen: worker -> the operators that were timed there.
+        forgotten: slow workers that computed nothing for so long that they may be as fast as at first again.
+            The next time it takes twice as long.
     """
 
     graph: Graph
@@ -66,6 +70,9 @@ class WorkerCosts:
     costs: Costs
     first: Costs
     seen: dict[str, set[str]]
+    forgotten: set[str] = field(default_factory=set)  # at the last window
+    _idle: dict[str, int] = field(default_factory=dict)  # worker -> windows without work
+    _patience: dict[str, int] = field(default_factory=dict)  # worker -> how many are waited for
 
     @classmethod
     def of(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
@@ -88,6 +95,19 @@ class WorkerCosts:
         for name in devices:
             devices[name] = self._learnt(name, nodes, measured, predicted)
         self.costs = replace(self.costs, devices=devices)
+        working = {name for name, kind, _ in measured if kind in _COMPUTED}
+        self.forgotten = {name for name in devices if self._forgets(name, name in working)}
+
+    def _forgets(self, name: str, works: bool) -> bool:
+        """Of a slow worker without work nothing is measured that would show that it has recovered."""
+        self._idle[name] = 0 if works else self._idle.get(name, 0) + 1
+        patience = self._patience.setdefault(name, _IDLE)
+        if self._idle[name] < patience or self.slowness(name) < SLOWER:
+            return False
+        self.costs = self.costs.with_device(name, nodes=self.first.devices[name].nodes)
+        self.seen[name] = set()
+        self._idle[name], self._patience[name] = 0, 2 * patience
+        return True
 
     def slowness(self, name: str) -> float:
         """How many times as long as first known a worker takes for the operators that were timed on it."""
