@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
-from netsplit.partition import MTopo
+from netsplit.partition import MTopo, Single
+from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.simulate.simulate import simulate
@@ -147,20 +148,29 @@ def test_a_worker_that_becomes_slow_loses_its_work() -> None:
     assert decision.switch_s == 0.01
 
 
-def test_a_worker_that_recovers_has_work_again() -> None:
-    workers = adapting()
-    workers.train(30)
-    fast, usual = workers.real, run(workers.plan, workers.adaptation.costs, workers.real).iteration_s
-    workers.real = slowed(workers.adaptation.costs, "cpu:1", 50.0)
-    workers.train(60)
-    assert set(workers.plan.placement.device_of.values()) == {"cpu:0"}
-    workers.train(1000)  # still slow: tried now and then, ever more seldom, and left again
-    tried = [each for each in workers.adaptation.decisions if "may be fast again" in each.why]
-    assert 1 <= len(tried) <= 4
-    assert all(each.outcome != "kept" for each in tried)
-    workers.real = fast
-    workers.train(1500)
-    assert run(workers.plan, workers.adaptation.costs, fast).iteration_s < 1.1 * usual
+def test_a_slow_worker_without_work_is_forgotten_after_some_time_and_again_after_twice_that() -> None:
+    plan = plan_of()
+    alone = verified(plan.problem, Single().partition(plan.problem))
+    (idle,) = {"cpu:0", "cpu:1"} - set(alone.placement.device_of.values())
+    costs = costs_of_plan(plan)
+    slow = slowed(costs, idle, 50.0)
+    for windows in (30, 60):
+        costs.observe(plan.simulated[0], [run(plan, costs, slow)])
+        assert costs.slowness(idle) == pytest.approx(50.0, rel=0.01)
+        for left in reversed(range(windows)):
+            costs.observe(alone.simulated[0], [run(alone, costs, slow)])
+            assert costs.forgotten == ({idle} if left == 0 else set())
+        assert costs.slowness(idle) == 1.0
+        assert costs.costs.devices[idle].nodes == costs.first.devices[idle].nodes
+
+
+def test_a_worker_that_is_not_known_to_be_slow_is_not_forgotten() -> None:
+    plan = plan_of()
+    alone = verified(plan.problem, Single().partition(plan.problem))
+    costs = costs_of_plan(plan)
+    for _ in range(100):
+        costs.observe(alone.simulated[0], [run(alone, costs, costs.costs)])
+        assert not costs.forgotten
 
 
 def test_a_change_that_a_false_cost_asked_for_is_taken_back_and_not_asked_for_again() -> None:
