@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
-from time import perf_counter
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import why_unreplicable
@@ -81,14 +81,14 @@ class MethodAnswers:
         for method in methods:
             took_s = 0.0
             for m in self.counts:
-                began = perf_counter()
+                began = time.perf_counter()
                 if self.time.over(self.time.until(part) - took_s):
                     break
                 first = self.usual(m)
                 problem = problem_under(self.judge.problem_of(m), first)
                 problem = replace(problem, time_limit_s=self._limit(method))
                 placement = self.answer(problem, first, method)
-                took_s = perf_counter() - began
+                took_s = time.perf_counter() - began
                 if placement is None or not self.allowed(problem, placement):
                     continue
                 if not self._behind(m, placement):
@@ -146,7 +146,7 @@ class MethodAnswers:
         usual = [self.usual(m) for m in reversed(self.counts)]
         others = [schedule for first in usual for schedule in self._frugal(first)]
         for schedule, method in product([*usual, *others], methods):
-            left_s = last - perf_counter()
+            left_s = last - time.perf_counter()
             if self.judge.winner is not None or left_s <= 0:
                 return
             order = replace(schedule, recompute="auto") if self.open.recompute else schedule  # type: ignore[call-arg]

@@ -18,11 +18,11 @@ simulated: no iteration is shorter than a placement's `least_s`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, zip_longest
-from time import perf_counter
 
 from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
@@ -174,9 +174,9 @@ class WholeSearch:
     def _cuts(self, until: float) -> Iterator[tuple[float, int, LineStages]]:
         """Promised seconds, micro-batches and stages; one device, and data parallelism with every number, at
         least."""
-        begun, least = perf_counter(), 2 + len(self.counts) * (1 + len(self.first))
+        begun, least = time.perf_counter(), 2 + len(self.counts) * (1 + len(self.first))
         for asked, (m, groups) in enumerate(self._asked()):
-            if asked >= least and perf_counter() - begun > CUTTING * (until - begun):
+            if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
                 return
             yield from self._cut(self.problem_of(m), m, groups)
 
@@ -221,11 +221,11 @@ class WholeSearch:
             if tried.iteration_s > NEAR * self.judge.best_s:
                 continue
             current, gained = tried, True
-            while gained and perf_counter() < until:
+            while gained and time.perf_counter() < until:
                 gained = False
                 m, cut = self.of_line[identity(current.placement)]
                 for moved in _neighbours(cut):
-                    if perf_counter() > until:
+                    if time.perf_counter() > until:
                         break
                     other = self._judge_line(m, moved, current.schedule)
                     if other is not None and other.rank < current.rank:
@@ -246,7 +246,7 @@ class WholeSearch:
     @property
     def _proven(self) -> bool:
         """Whether the quick bound says that no plan is better by anything to speak of."""
-        now = perf_counter()
+        now = time.perf_counter()
         bound_s = of_every_plan_s(self.problem_of, self.counts, self.open, until=now)
         return bound_s >= self.judge.best_s * (1 - CLOSE)
 
@@ -259,9 +259,9 @@ class WholeSearch:
         """Between unlike devices, where operators may be better placed than any stages: annealed under the
         schedule that leaves their order open most, with the numbers of micro-batches that are best so far."""
         kinds = {device.kind for device in self.problem_of(self.counts[0]).cluster.devices}
-        looks = int((until - perf_counter()) / LOOK_S)
+        looks = int((until - time.perf_counter()) / LOOK_S)
         for i, tried in enumerate(self._best_of_counts()[:looks] if len(kinds) > 1 else ()):
-            left_s = until - perf_counter()
+            left_s = until - time.perf_counter()
             if left_s < LITTLE_S:
                 return
             free = self.answers.usual(tried.schedule.microbatches, wanted=GPipe.name)
@@ -308,7 +308,7 @@ class WholeSearch:
         known = () if winner is None else (winner.schedule.microbatches,)
         counts = list(dict.fromkeys([self.counts[0], *(known or self.counts[-1:])]))
         for i, m in enumerate(counts):
-            now = perf_counter()
+            now = time.perf_counter()
             until = now + SEARCHING * max(0.0, self.time.last - now) / (len(counts) - i)
             usual = self.answers.usual(m)
             with self.time.metered(m):
