@@ -11,10 +11,10 @@ from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, r
 if TYPE_CHECKING:
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.copies import copy_weights
-    from netsplit.rewrite.data_parallel import along_samples, copies_after, replicate
     from netsplit.rewrite.draft import require_operators
     from netsplit.rewrite.read import read_weights
     from netsplit.rewrite.replay import also, applied
+    from netsplit.rewrite.samples.data_parallel import along_samples, copies_after, replicate
     from netsplit.rewrite.seconds import rewritten_costs
     from netsplit.rewrite.split import split_axes, split_operator
 
@@ -42,14 +42,14 @@ __all__ = [
 __getattr__ = imports_of(
     __name__,
     {
-        "along_samples": "data_parallel",
+        "along_samples": "samples.data_parallel",
         "also": "replay",
         "applied": "replay",
         "columns_and_rows": "columns_rows",
-        "copies_after": "data_parallel",
+        "copies_after": "samples.data_parallel",
         "copy_weights": "copies",
         "read_weights": "read",
-        "replicate": "data_parallel",
+        "replicate": "samples.data_parallel",
         "require_operators": "draft",
         "rewritten_costs": "seconds",
         "split_axes": "split",

@@ -21,13 +21,14 @@ from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.experiment.whole.cutting import RightCuts, gradients_too, suspected
 from netsplit.experiment.whole.in_turn import SizeSeconds
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.cutting import check_cutting
+from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.interrupts import interrupts_held
@@ -136,9 +137,7 @@ class StepHere:
         rest = self.whole.rows(samples - samples % size, samples)
         tail = self._captured(rest.own()) if rest.samples else None
         with interrupts_held():
-            history = (
-                check_cutting(self.model, self.loss, self.whole, graph, tail, alike) if self.check else None
-            )
+            history = self._checked(graph, tail, alike) if self.check else None
         values = self._values(graph)
         source = self._source(graph, values)
         check_idle(self._made, graph)
@@ -156,6 +155,10 @@ class StepHere:
             tail, self.whole.key, self.known, self.max_programs, self.check, history, weights=source,
             parts=self.costs.parts(task, costs),
         )  # fmt: skip
+
+    def _checked(self, graph: Graph, tail: Graph | None, alike: bool) -> KindsSeen:
+        apart, gradients = suspected(self.model, graph), gradients_too(graph)
+        return check_cutting(self.model, self.loss, self.whole, graph, tail, alike, apart, gradients)
 
     def decided(self, open_: AutoSchedule, method: Partitioner, seed: int = 0) -> Planner:
         """The planner of the whole plan: schedule, micro-batches and all else are decided here.

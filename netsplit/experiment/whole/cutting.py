@@ -1,7 +1,7 @@
 """Which numbers of micro-batches train what the batch trains; others are left out before anything is decided.
 
 the first rows of the batch ──loss, at once and cut──► add up? ── no ──► one micro-batch is left
-                                                                         what was asked for is remarked on
+                 graph ──what is taken over samples──► a mean? ── no ──┘     what was asked for is remarked on
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from torch import Tensor, nn
 from netsplit.experiment.planner import Planner
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.cutting import CutApart, CuttingError, loss_apart
+from netsplit.graph.checks.apart import OTHERWISE, CutApart, loss_apart
+from netsplit.graph.checks.cutting import CuttingError
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.rewrite.samples.mixing import sample_totals
 
-__all__ = ["RightCuts"]
+__all__ = ["RightCuts", "gradients_too", "suspected"]
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +63,16 @@ class RightCuts:
             log.info("computing the loss of a few samples, at once and cut: may batches be cut?")
         model, loss, batch = self._valued()
         drawn = batch is not self.whole
-        left, seen = list(counts), set[int]()
+        left, seen, gradients = list(counts), set[int](), gradients_too(graph)
         for microbatches in sorted(counts, reverse=True):  # the smallest micro-batches first
             own = -(-self.whole.samples // microbatches)
             size = min(own, batch.samples // 2)
             for each in sorted({min(FEW, size), size} - {0} - seen) if microbatches > 1 else ():
                 seen.add(each)
                 alone = drawn and each == FEW  # half as much to compute, and all there is where it adds up
-                apart = loss_apart(model, loss, batch, graph, 1 if alone else each)
+                apart = loss_apart(model, loss, batch, graph, 1 if alone else each, gradients=gradients)
                 if alone and apart is not None:
-                    apart = loss_apart(model, loss, batch, graph, each)
+                    apart = loss_apart(model, loss, batch, graph, each, gradients=gradients)
                 if apart is None:
                     self._looked = True
                 elif apart.kind in ("sum", "list", "other"):
@@ -80,7 +82,8 @@ class RightCuts:
                     left = self.without(left, microbatches, apart)
             if self._looked:
                 break
-        return left
+        apart = suspected(self.model, graph) if max(left) > 1 else None
+        return left if apart is None else self.without(left, max(left), apart)
 
     def without(self, counts: Sequence[int], microbatches: int, apart: CutApart) -> list[int]:
         """Those that are left when so many micro-batches have been seen to be apart.
@@ -153,6 +156,30 @@ class RightCuts:
                 if isinstance(module, nn.Module):
                     _draw(module, generator)
         return model, loss, batch
+
+
+def gradients_too(graph: Graph) -> bool:
+    """Whether a loss could be alike and its gradient not: of one total of samples it could not."""
+    return sample_totals(graph).terms != 1 or bool(graph.calls)
+
+
+def suspected(model: nn.Module, graph: Graph) -> CutApart | None:
+    """What a loss has that is no mean over samples, though its value may be one on some of them.
+
+    Args:
+        graph: of the model's training step at any size.
+    """
+    node = sample_totals(graph).mixed
+    if node is None:
+        return None
+    at = f" ({node.source})" if node.source else ""
+    return CutApart(
+        "other",
+        f"the loss of {type(model).__name__} goes on with what is taken over all samples of a batch, at "
+        f"'{node.name}'{at}: where it is the mean of its micro-batches' on some samples, it need not be on "
+        "others",
+        OTHERWISE,
+    )
 
 
 _UNKNOWN = "whether the losses of micro-batches add up to that of their batch in"

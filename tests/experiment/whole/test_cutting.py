@@ -20,7 +20,8 @@ from netsplit.experiment.whole import cutting as cutting_of_plans
 from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.cutting import CutApart, CuttingError, loss_apart
+from netsplit.graph.checks.apart import CutApart, loss_apart
+from netsplit.graph.checks.cutting import CuttingError
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
 from tests.builders import costs_of
@@ -39,6 +40,13 @@ def summed(outputs: Tensor, targets: Tensor) -> Tensor:
 def contrastive(outputs: Tensor, _: Tensor) -> Tensor:
     unit = F.normalize(outputs)
     return F.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(unit), device=unit.device))
+
+
+def counted(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean over samples of losses above a threshold, which on these are all."""
+    losses = F.cross_entropy(outputs, targets, reduction="none")
+    kept = losses > 1e-6
+    return (losses * kept).sum() / kept.sum()
 
 
 def net(device: str = "cpu") -> nn.Module:
@@ -89,7 +97,12 @@ def plainly(loss: Any, targets: Tensor = Y) -> tuple[list[float], dict[str, Tens
 
 @pytest.mark.usefixtures("by_size")
 @pytest.mark.parametrize(
-    ("loss", "said"), [(summed, "is a sum over the samples"), (contrastive, "is no mean")]
+    ("loss", "said"),
+    [
+        (summed, "is a sum over the samples"),
+        (contrastive, "is no mean"),
+        (counted, "goes on with what is taken over all samples of a batch, at '"),
+    ],
 )
 def test_what_is_no_mean_over_the_samples_is_trained_on_whole_batches(
     loss: Any, said: str, pools: Pools
@@ -109,6 +122,9 @@ def test_micro_batches_that_are_asked_for_are_taken_with_a_remark_but_no_sum_is(
     assert whole.schedule.microbatches == 4
     assert any("is no mean over samples alone" in note for note in whole.to_dict()["notes"])
     assert "is no mean over samples alone" in str(whole)
+    whole, *_ = trained(pools, counted, microbatches=4)
+    assert whole.schedule.microbatches == 4
+    assert "need not be on others; micro-batches train by their own" in str(whole)
     with pytest.raises(CaptureError, match="is a sum over the samples"):
         trained(pools, summed, microbatches=4)
     assert trained(pools, summed, microbatches=[1, 4])[0].schedule.microbatches == 1
@@ -129,7 +145,9 @@ def test_what_is_seen_at_the_decided_size_alone_is_decided_anew(pools: Pools) ->
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize(("loss", "kind"), [(summed, "is a sum"), (contrastive, "is no mean")])
+@pytest.mark.parametrize(
+    ("loss", "kind"), [(summed, "is a sum"), (contrastive, "is no mean"), (counted, "goes on with")]
+)
 def test_a_plan_keeps_the_batch_whole_too(loss: Any, kind: str, device: str) -> None:
     """Without values some are drawn."""
     given = (net(device), loss, (X.to(device), Y.to(device)), fast())

@@ -80,7 +80,7 @@ def test_a_micro_batch_without_targets_is_refused_wherever_it_is() -> None:
 def test_a_batch_too_large_to_look_at_whole_is_looked_at_by_its_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("netsplit.graph.checks.cutting._MOST_BYTES", 100)
+    monkeypatch.setattr("netsplit.graph.checks.apart._MOST_BYTES", 100)
     told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 3, -100, Y))
     assert "no mean" not in caplog.text
     told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 7, -100, Y))
@@ -166,3 +166,34 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())
     assert all(module.training for module in model.modules())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o, y: F.cross_entropy(o, y) + o.sum() - o.sum().detach(),
+        lambda o, y: F.cross_entropy(o, y) + 1e-5 * (1e4 * o).sin().sum(),
+    ],
+    ids=["of value 0", "small"],
+)
+def test_a_term_without_a_value_shows_by_its_gradient(
+    loss: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    told(loss)
+    assert re.search(
+        r"the gradient of '2.(bias|weight)' in Sequential on 4 samples at once is apart", caplog.text
+    )
+    caplog.clear()
+    told(lambda o, y: F.cross_entropy(o, y) + o.mean() - o.mean().detach())
+    assert not caplog.text
+
+
+def test_a_hook_that_changes_gradients_shows_by_them(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    told(nn.CrossEntropyLoss(), model=model)
+    assert not caplog.text
+    model[2].weight.register_hook(lambda gradient: gradient / gradient.norm())
+    told(nn.CrossEntropyLoss(), model=model)
+    assert "or what a hook makes of a gradient, is no mean over samples alone" in caplog.text

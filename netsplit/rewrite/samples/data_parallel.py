@@ -11,36 +11,25 @@ but has one row for each, as the zeros that a recurrence begins with, is made in
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from netsplit.errors import RewriteError
-from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.copies import reads_weights
 from netsplit.rewrite.draft import Draft
 from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned
+from netsplit.rewrite.samples.rows import (
+    CutAlong,
+    SampleRows,
+    rows_given,
+    rows_joined,
+    rows_kept,
+    rows_of,
+    variable_at,
+)
 from netsplit.rewrite.split import split_in, ways_to_cut
-from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way
+from netsplit.rewrite.ways import Cat, SplitCall, Way
 
 __all__ = ["along_samples", "copies_after", "replicate"]
-
-
-@dataclass(frozen=True)
-class _SampleRows:
-    """Where the samples lie in a tensor: its dimension `dim` is [samples, rows], flattened."""
-
-    dim: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class _CutAlong:
-    """An operator along one of its axes, which has so many rows for each sample."""
-
-    call: SplitCall
-    axis: Axis
-    way: Way
-    rows: int
 
 
 @once_of
@@ -101,17 +90,17 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
     """Of all nodes but these; and the first that could not be cut after all, "" for none."""
     samples = graph.batch_size
     plain, draft = Draft(graph), Draft(graph)
-    lies = {k: _SampleRows(0, 1) for k in graph.input_variables if _begins(graph, k, samples)}
+    lies = rows_given(graph)
     splits: dict[str, Split] = {}
     for node in graph:
         call = SplitCall(node, plain.layouts, graph.initializers)
         ways = {} if node.name in whole else ways_to_cut(call, graph)
-        fitting = ((axis, _rows(call, way, lies, samples)) for axis, way in ways.items())
+        fitting = ((axis, rows_of(call, way, lies, samples)) for axis, way in ways.items())
         axis, rows = next(((axis, rows) for axis, rows in fitting if rows), (0, 0))
         if not rows:
-            lies |= _kept(graph, call, lies)
+            lies |= rows_kept(graph, call, lies)
             continue
-        cut = _CutAlong(call, axis, ways[axis], rows)
+        cut = CutAlong(call, axis, ways[axis], rows)
         for each in (*_made_for(graph, cut, lies, whole), cut):
             name = each.call.node.name
             if name in splits:  # made in parts for others, along another axis
@@ -121,63 +110,26 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
                 split_in(draft, name, own.axis, own.sizes, own.blocks)
             except RewriteError:
                 return (), name
-            lies |= _joined(each)
+            lies |= rows_joined(each)
     return tuple(splits.values()), ""
 
 
-def _begins(graph: Graph, k: str, samples: int) -> bool:
-    shape = graph.variables[k].shape
-    return bool(shape) and shape[0] == samples
-
-
-def _rows(call: SplitCall, way: Way, lies: Mapping[str, _SampleRows], samples: int) -> int:
-    """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0.
-
-    A tensor that is no sample's may be cut with them.
-    """
-    rows, rest = divmod(way.size, samples)
-    if rest or not rows or way.in_one:
-        return 0
-    seen = False
-    for place in call.tensors:
-        name = _variable(call, place)
-        own = lies.get(name)
-        where = way.cut.get(place)
-        if own is None and (where is None or (name and where.blocks == 1)):
-            continue
-        if own is None or where is None or (where.dim, where.blocks) != (own.dim, 1):
-            return 0
-        if where.times * rows != own.rows:
-            return 0
-        seen = True
-    return rows if seen else 0
-
-
-def _joined(cut: _CutAlong) -> dict[str, _SampleRows]:
-    """Where the samples lie in what the parts make."""
-    return {
-        k: _SampleRows(how.where.dim, how.where.times * cut.rows)
-        for k, how in zip(cut.call.node.outputs, cut.way.joined, strict=True)
-        if k and isinstance(how, Cat) and how.where.blocks == 1
-    }
-
-
 def _made_for(
-    graph: Graph, cut: _CutAlong, lies: Mapping[str, _SampleRows], whole: Collection[str]
-) -> list[_CutAlong]:
+    graph: Graph, cut: CutAlong, lies: Mapping[str, SampleRows], whole: Collection[str]
+) -> list[CutAlong]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
     made of. What nobody can make so stays whole, and is cut where it is."""
-    made: dict[str, _CutAlong] = {}
+    made: dict[str, CutAlong] = {}
     for k, rows in _read(cut):
         name = graph.variables[k].producer
         if k in lies or name is None or name in whole:
             continue
         call = SplitCall(graph.nodes[name], cut.call.layouts, graph.initializers)
-        if any(_variable(call, place) in lies for place in call.tensors):
+        if any(variable_at(call, place) in lies for place in call.tensors):
             continue
         ways = ways_to_cut(call, graph).items()
         fitting = (
-            _CutAlong(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
+            CutAlong(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
         )
         own = next((each for each in fitting if each.rows), None)
         if own is not None:
@@ -186,39 +138,18 @@ def _made_for(
     return list(made.values())
 
 
-def _read(cut: _CutAlong) -> Iterator[tuple[str, _SampleRows]]:
+def _read(cut: CutAlong) -> Iterator[tuple[str, SampleRows]]:
     """The variables that an operator's parts read pieces of, and where the samples lie in them."""
     for place, where in cut.way.cut.items():
-        if k := _variable(cut.call, place):
-            yield k, _SampleRows(where.dim, where.times * cut.rows)
+        if k := variable_at(cut.call, place):
+            yield k, SampleRows(where.dim, where.times * cut.rows)
 
 
-def _rows_made(call: SplitCall, way: Way, k: str, wanted: _SampleRows, samples: int) -> int:
+def _rows_made(call: SplitCall, way: Way, k: str, wanted: SampleRows, samples: int) -> int:
     """Steps of the axis for a sample, where its parts make pieces of k for samples that lie so; else 0."""
     how = way.joined[call.node.outputs.index(k)]
     if not isinstance(how, Cat) or (how.where.dim, how.where.blocks) != (wanted.dim, 1) or way.in_one:
         return 0
     rows, rest = divmod(wanted.rows, how.where.times)
-    weights = any(not _variable(call, place) for place in way.cut)
+    weights = any(not variable_at(call, place) for place in way.cut)
     return 0 if rest or weights or way.size != rows * samples else rows
-
-
-def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, _SampleRows]) -> dict[str, _SampleRows]:
-    """Of an operator that stays whole: where they lay before, in what has as much there."""
-    made: dict[str, _SampleRows] = {}
-    for k in filter(None, call.node.outputs):
-        shape = graph.variables[k].shape
-        for name in call.node.inputs:
-            own = lies.get(name)
-            if own is None or own.dim >= len(shape):
-                continue
-            if shape[own.dim] == graph.variables[name].shape[own.dim]:
-                made[k] = own
-                break
-    return made
-
-
-def _variable(call: SplitCall, place: Place) -> str:
-    """The name of the variable there; "" of an initializer."""
-    ((tag, name),) = references(call.template(place))
-    return name if tag == "var" else ""

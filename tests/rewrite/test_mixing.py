@@ -1,0 +1,122 @@
+"""Losses that go on with a total over samples, on samples that do not show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from netsplit.graph import capture
+from netsplit.graph.batches.batch import Batch
+from netsplit.rewrite.samples.mixing import sample_totals
+
+X = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2, 3, 4, 0, 1, 2])
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def each(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def where_larger(outputs: Tensor, targets: Tensor) -> Tensor:
+    own = each(outputs, targets)
+    return torch.where(own > 0.01, own, 0.0).sum() / (own > 0.01).sum()
+
+
+def balanced(outputs: Tensor, _: Tensor) -> Tensor:
+    shares = outputs.softmax(1)
+    return (shares.mean(0) * (shares > 0.2).float().mean(0)).sum()
+
+
+def by_loop(outputs: Tensor, targets: Tensor) -> Tensor:
+    own = [torch.log1p(F.mse_loss(z, torch.ones_like(z))) for z in outputs.unbind()]
+    return F.cross_entropy(outputs, targets) + torch.stack(own).sum() / len(outputs)
+
+
+class Uncertain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.exp(-self.weight) * F.cross_entropy(outputs, targets) + self.weight
+
+
+MIXED: dict[str, Loss] = {
+    "above the mean": lambda o, y: (each(o, y) * (each(o, y) > each(o, y).mean())).mean(),
+    "a mean over those above": where_larger,
+    "a mean over those that count": lambda o, y: (each(o, y) * (y != 9)).sum() / (y != 9).sum().clamp(min=1),
+    "weighed by one another": lambda o, y: (each(o, y) * (each(o, y) / each(o, y).sum()).detach()).sum(),
+    "flooded": lambda o, y: (each(o, y).mean() - 0.1).abs() + 0.1,
+    "over its own value": lambda o, y: F.cross_entropy(o, y) / F.cross_entropy(o, y).detach(),
+    "a hinge of a deviation": lambda o, y: F.cross_entropy(o, y) + F.relu(0.0 - o.std(0)).mean(),
+    "a hinge of the largest": lambda o, y: F.cross_entropy(o, y) + F.relu(o.max() - 100.0),
+    "less the mean": lambda o, y: F.cross_entropy(o - o.mean(0, keepdim=True).detach(), y),
+    "squared": lambda o, y: F.cross_entropy(o, y) * F.cross_entropy(o, y),
+    "balanced": balanced,
+}
+MEANS: dict[str, Loss] = {
+    "cross entropy": F.cross_entropy,
+    "over the number of samples": lambda o, y: each(o, y).sum() / len(o),
+    "over ones": lambda o, y: each(o, y).sum() / torch.ones_like(y).sum(),
+    "above a constant": lambda o, y: (each(o, y) * (each(o, y) > 0.7)).mean(),
+    "focal": lambda o, y: ((1 - torch.exp(-each(o, y))) ** 2 * each(o, y)).mean(),
+    "of two": lambda o, y: 0.5 * F.cross_entropy(o, y) + (o.softmax(1) * o.log_softmax(1)).sum(1).mean(),
+    "less the row's mean": lambda o, y: F.cross_entropy(o - o.mean(1, keepdim=True), y),
+    "less the row's largest": lambda o, y: F.cross_entropy(o - o.amax(-1, keepdim=True), y),
+    "with the mean to each": lambda o, y: (each(o, y) + 0.1 * each(o, y).mean()).mean(),
+    "by a weight that is learned": Uncertain(),
+    "by a loop": by_loop,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("loss", "mixed"),
+    [(loss, True) for loss in MIXED.values()] + [(loss, False) for loss in MEANS.values()],
+    ids=[*MIXED, *MEANS],
+)
+def test_what_goes_on_with_a_total_is_told_from_means(loss: Any, mixed: bool, size: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 5))
+    graph = capture(model, loss, Batch.of(X, Y).rows(0, size).own())
+    node = sample_totals(graph).mixed
+    assert (node is not None) == mixed
+    assert node is None or node.module in ("", "loss")
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [("cross entropy", 1), ("of two", 2), ("with the mean to each", 2), ("focal", 1), ("by a loop", 2)],
+)
+def test_terms_of_a_loss_are_counted(name: str, terms: int | None) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    graph = capture(model, MEANS[name], Batch.of(X, Y).rows(0, 4).own())
+    assert sample_totals(graph).terms == terms
+
+
+def test_samples_may_lie_in_another_dimension() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    batch = Batch.of(torch.randn(3, 4, 6), torch.randn(3, 4, 5), dims=(1, 1))
+
+    def above(outputs: Tensor, targets: Tensor) -> Tensor:
+        squares = (outputs - targets).square().mean((0, 2))
+        return (squares * (squares > squares.mean())).mean()
+
+    assert sample_totals(capture(model, above, batch)).mixed is not None
+
+
+def test_normalisation_by_the_batch_is_no_such_value() -> None:
+    """Plain PyTorch that adds up gradients takes statistics of micro-batches, which is said."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
+    batch = Batch.of(torch.randn(4, 3, 4, 4), Y[:4])
+    totals = sample_totals(capture(model, nn.CrossEntropyLoss(), batch))
+    assert totals.mixed is None
+    assert totals.terms == 1
