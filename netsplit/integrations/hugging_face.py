@@ -83,13 +83,16 @@ class TrainedLoss(nn.Module):
         """The loss of some samples.
 
         Args:
-            items: (n,) of double precision, each a sample's part of the number that the loss divides by, so
-                that micro-batches' losses, weighted by their samples, add up to the batch's own.
+            items: () of double precision, a sample's part of the number that the loss divides by, so that
+                micro-batches' losses, weighted by their samples, add up to the batch's own.
         """
+        number = 0 if items is None else _samples(inputs)
         inputs, labels = dict(inputs), None
         if self.loss is not None:
             labels = inputs.pop(LABELS, None)
-        count: dict[str, Any] = {} if items is None else {"num_items_in_batch": items.sum().to(self.dtype)}
+        count: dict[str, Any] = (
+            {} if items is None else {"num_items_in_batch": (items * number).to(self.dtype)}
+        )
         outputs = self.model(**inputs, **(count if self.items else {}))
         if self.loss is not None and (labels is not None or self.smoothing is None):
             return self.loss(
@@ -161,8 +164,7 @@ class SplitTrainer(Base):
         counted = items is not None and (self.model_accepts_loss_kwargs or loss is not None)
         batch: tuple[Any, Any] = ({"inputs": dict(inputs)}, None)
         if counted:
-            samples = next(t.shape[0] for t in inputs.values() if isinstance(t, Tensor) and t.ndim)
-            part = torch.full((samples,), float(items) / samples, dtype=torch.float64)
+            part = torch.tensor(float(items) / _samples(inputs), dtype=torch.float64)
             batch = ({"inputs": dict(inputs), "items": part}, None)
         if self.parallel is None:
             smoothing = (
@@ -241,3 +243,7 @@ def _loaded(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever the bytes ask for
         raise NetSplitError(f"'{file}' cannot be read: {' '.join(str(error).split())[:200]}.") from error
+
+
+def _samples(inputs: Mapping[str, Any]) -> int:
+    return next(t.shape[0] for t in inputs.values() if isinstance(t, Tensor) and t.ndim)

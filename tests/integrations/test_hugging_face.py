@@ -95,11 +95,12 @@ def losses(trained: Any) -> list[float]:
     ids=str,
 )
 def test_it_trains_what_the_plain_trainer_trains(
-    trainer: Train, options: dict[str, Any], args: dict[str, Any]
+    trainer: Train, options: dict[str, Any], args: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, split = trainer(**args), trainer(options, **args)
     plain.train()
     split.train()
+    assert "all samples of a batch" not in caplog.text
     assert losses(split) == pytest.approx(losses(plain), abs=2e-5)
     assert [entry.get("learning_rate") for entry in split.state.log_history] == [
         entry.get("learning_rate") for entry in plain.state.log_history
