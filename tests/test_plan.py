@@ -160,6 +160,8 @@ def test_a_norm_is_cut_of_such_gradients_as_plain_pytorch_cuts(tied: bool) -> No
         ({"cluster": "v100x9"}, ["cluster is 'v100x9'", "v100x8"]),
         ({"cluster": "mixed3"}, ["cluster 'mixed3' says how fast its devices are beside a measured graph"]),
         ({"cluster": 0}, ["0 workers"]),
+        ({"cluster": 100_000}, ["100000 workers", "at most"]),
+        ({"offload": "both"}, ["offload is both", "cpu:0", "GPUs"]),
         ({"cluster": 2.5}, ["cluster is 2.5", "number of workers"]),
         ({"schedule": "gpip"}, ["schedule 'gpip'", "auto"]),
         ({"schedule": netsplit.AutoSchedule(microbatches=3)}, ["32 does not divide into 3"]),
