@@ -47,16 +47,20 @@ from netsplit.training.parallel import ParallelModel
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize", "plan"]
 
+MOST_WORKERS = 1024
+
 
 def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
     """A cluster of worker processes of one thread each on this machine.
 
     Args:
-        workers: how many.
+        workers: how many, at most 1024.
         capacity: of each, as bytes or as text such as "24MiB"; "all" is the machine's memory.
     """
     if workers < 1:
         raise ConfigError(f"cpu_cluster was asked for {workers} workers: ask for at least 1.")
+    if workers > MOST_WORKERS:
+        raise ConfigError(f"cpu_cluster was asked for {workers} workers: ask for at most {MOST_WORKERS}.")
     devices = [LocalDevice(f"cpu:{rank}", "cpu", capacity) for rank in range(workers)]
     return local_cluster(f"cpu{workers}", devices)
 
@@ -237,7 +241,7 @@ def plan(
         stages.stage("plan", getattr(order, "time_limit_s", None), "s")
         step: Foreseen | Profiled
         if profile == "predicted":
-            devices = Devices.of(where, autocast)
+            devices = Devices.of(where, autocast, offload)
             step = Foreseen(model, loss, whole, devices, made, clip_norm, autocast, ema_decay, offload)
         else:
             work = profile if isinstance(profile, Workload) else read_workload(profile)

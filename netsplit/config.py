@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from netsplit.config_keys import PARTIAL, TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
@@ -44,8 +44,6 @@ LowPrecision = Literal["bfloat16", "float16"]
 OffloadName = Literal["none", "optimizer", "activations", "both"]
 """What lies in the host's memory while no device computes with it (conf/config.yaml)."""
 
-TARGET = "_target_"
-PARTIAL = "_partial_"
 _CALLED = ("loss", "metrics")  # nodes that may be a function as well as what one makes
 TOO_LARGE = (
     "can't allocate memory",
@@ -325,8 +323,7 @@ def _convert(
 
 
 def _must_be_given(key: str, accepts: str) -> str:
-    as_given = re.sub(r"\[(\d+)\]", r".\1", key)  # Hydra's way to name an entry of a list
-    return f"{key} must be given, and is {accepts}: add {as_given}=<value>."
+    return f"{key} must be given, and is {accepts}: add {key_as_given(key)}=<value>."
 
 
 def _accepts(known: Mapping[str, Parameter], key: str) -> str:

@@ -40,7 +40,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 from yaml import YAMLError
 
-from netsplit.config import TARGET, build, suggest
+from netsplit.config import build, suggest
+from netsplit.config_keys import TARGET, is_left_out, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, run_marked
 
@@ -291,7 +292,10 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
     parent = error.parent_node
     names = [str(name) for name in parent] if isinstance(parent, DictConfig) and not parent._is_none() else []
     if names and str(error.key) not in names:
-        return f"{key} is not a config key: {suggest(str(error.key), names)}{_of_cases(key, parent)}"
+        cases = _of_cases(key, parent)
+        if not cases and is_left_out(parent, str(error.key)):
+            return f"{key} is left out in the config: put + before it, as in +{key_as_given(key)}=<value>."
+        return f"{key} is not a config key: {suggest(str(error.key), names)}{cases}"
     if isinstance(parent, ListConfig) and isinstance(error.key, int) and error.key >= len(parent):
         return f"{key} is not there: the list has {len(parent)} entries, counted from 0."
     first = str(error).splitlines()[0].strip().rstrip(".")

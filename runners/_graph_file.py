@@ -10,7 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import TARGET, OffloadName, build
+from netsplit.config import OffloadName, build
+from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 

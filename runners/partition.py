@@ -11,7 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.config import TARGET, build, suggest
+from netsplit.config import build, suggest
+from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
 
 from ._entry import entry, option, options

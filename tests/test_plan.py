@@ -124,12 +124,44 @@ def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
         netsplit.plan(nn.Linear(12, 3), LOSS, (X, Y), 2, profile=profile)
 
 
+class LookUp(nn.Module):
+    """Rows of a table; `tied`: which the scores are made with, too."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table, self.out, self.tied = nn.Embedding(9, 4, sparse=True), nn.Linear(4, 9), tied
+
+    def forward(self, rows: Tensor) -> Tensor:
+        values = self.table(rows)
+        return nn.functional.linear(values, self.table.weight) if self.tied else self.out(values)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_norm_is_cut_of_such_gradients_as_plain_pytorch_cuts(tied: bool) -> None:
+    model, batch = LookUp(tied), (torch.randint(9, (8,)), torch.randint(9, (8,)))
+
+    def plan() -> None:
+        netsplit.plan(model, LOSS, batch, 2, schedule="gpipe", partitioner="m_topo", clip_norm=1.0)
+
+    LOSS(model(batch[0]), batch[1]).backward()
+    if tied:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        plan()
+        return
+    with pytest.raises(NotImplementedError):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    with pytest.raises(ConfigError, match=r"the gradient of 'table\.weight' is sparse"):
+        plan()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"cluster": "v100x9"}, ["cluster is 'v100x9'", "v100x8"]),
         ({"cluster": "mixed3"}, ["cluster 'mixed3' says how fast its devices are beside a measured graph"]),
         ({"cluster": 0}, ["0 workers"]),
+        ({"cluster": 100_000}, ["100000 workers", "at most"]),
+        ({"offload": "both"}, ["offload is both", "cpu:0", "GPUs"]),
         ({"cluster": 2.5}, ["cluster is 2.5", "number of workers"]),
         ({"schedule": "gpip"}, ["schedule 'gpip'", "auto"]),
         ({"schedule": netsplit.AutoSchedule(microbatches=3)}, ["32 does not divide into 3"]),

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from netsplit.config import TARGET, suggest
+from netsplit.config import suggest
+from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
 
 __all__ = ["cases_of", "published_of"]

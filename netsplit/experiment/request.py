@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import check_offload
-from netsplit.config import TARGET, build, require_node, validated
+from netsplit.config import build, require_node, validated
+from netsplit.config_keys import TARGET
 from netsplit.data.reading.own import ReadingKeys, as_data
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from netsplit.graph.ir import INITIALIZER, Graph, Node
 
-__all__ = ["HANDING_ON", "gives_sparse_gradients", "hands_on", "storage_bytes", "storage_of"]
+__all__ = [
+    "HANDING_ON", "gives_sparse_gradients", "hands_on", "sparse_gradients", "storage_bytes", "storage_of",
+]  # fmt: skip
 
 HANDING_ON = frozenset(["aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default"])
 """Operators by which initializers, or what they are cut in or put together of, come to others as they are."""
@@ -48,3 +50,13 @@ def gives_sparse_gradients(node: Node) -> bool:
         return False
     given = node.args[place] if len(node.args) > place else node.kwargs.get("sparse")
     return given is True
+
+
+def sparse_gradients(graph: Graph) -> list[str]:
+    """Trained initializers whose gradients are sparse: all that read them give such ones."""
+    sparse: dict[str, bool] = {}
+    for node in graph:
+        for k in node.initializers:
+            if graph.initializers[k].requires_grad:
+                sparse[k] = sparse.get(k, True) and gives_sparse_gradients(node)
+    return [k for k, alone in sparse.items() if alone]

@@ -17,14 +17,16 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from netsplit.config import OnNonFinite
-from netsplit.graph.ir import Initializer, Region
+from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph, Initializer, Region
+from netsplit.graph.storage import sparse_gradients
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import Offload
 from netsplit.runtime.offload.host_memory import HostMemory
 from netsplit.runtime.offload.moments import HostMoments
 
-__all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule"]
+__all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule", "check_clipping"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,20 @@ class UpdateRule:
     def shared_norm(self) -> bool:
         """Whether a step needs to know all devices' gradients."""
         return self.clip_norm is not None or self.loss_scaling
+
+
+def check_clipping(clip_norm: float | None, graph: Graph) -> None:
+    """Refuse to clip what plain PyTorch does not.
+
+    Raises:
+        ConfigError: the gradient of a parameter is sparse.
+    """
+    if clip_norm is not None and (sparse := sparse_gradients(graph)):
+        raise ConfigError(
+            f"clip_norm is {clip_norm:g}, and the gradient of '{sparse[0]}' is sparse, of which "
+            "torch.nn.utils.clip_grad_norm_ takes no norm: make the embedding without sparse=True, or leave "
+            "clip_norm out."
+        )
 
 
 @dataclass
@@ -269,7 +285,7 @@ class Share:
         Of copies another device tells.
         """
         own = (p for k, p in self.parameters.items() if k not in self.copies)
-        grads = [p.grad for p in own if p.grad is not None]
+        grads = [_held(p.grad) for p in own if p.grad is not None]
         norms = [
             torch.linalg.vector_norm(g, dtype=torch.complex128 if g.is_complex() else torch.float64)
             for g in grads
@@ -314,3 +330,8 @@ class Share:
             return unscale
         clipped = self.rule.clip_norm / (norm * unscale + 1e-6)
         return unscale * (clipped if math.isnan(clipped) else min(1.0, clipped))
+
+
+def _held(gradient: Tensor) -> Tensor:
+    """Of a sparse one what it holds: its elements that are not 0."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

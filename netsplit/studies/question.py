@@ -9,7 +9,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.config import PARTIAL, TARGET, build, locate
+from netsplit.config import build, locate
+from netsplit.config_keys import PARTIAL, TARGET
 from netsplit.errors import ConfigError
 from netsplit.studies.result import StudyResult
 

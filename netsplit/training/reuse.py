@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from netsplit.graph.storage import storage_of
 
 __all__ = ["Reuse"]
 
+log = logging.getLogger(__name__)
+
 _Span = tuple[int, int, int]  # first byte, the one after the last, version
 
 
@@ -27,6 +30,7 @@ class Reuse:
         self._written: dict[int, tuple[Graph, list[int]]] = {}
         self._seen: dict[StorageWeakRef, list[_Span]] = {}
         self._most = 64
+        self._warned = False
 
     @contextmanager
     def noted(self, graph: Graph, batch: Batch) -> Iterator[None]:
@@ -48,7 +52,17 @@ class Reuse:
         """
         if id(graph) not in self._written:
             self._written[id(graph)] = graph, _written_inputs(graph)
-        for j in dict.fromkeys(batch.same[j] for j in self._written[id(graph)][1]):
+        written = dict.fromkeys(batch.same[j] for j in self._written[id(graph)][1])
+        if written and not self._warned:
+            self._warned = True
+            shape = tuple(batch.tensors[next(iter(written))].shape)
+            log.warning(
+                "the model writes into a tensor of its batch, of shape %s: plain PyTorch changes the tensor "
+                "that it is given, but split it writes into copies, so yours stay as they are, and one that "
+                "comes in a second batch will be refused (a copy in the forward, x = x.clone(), makes both "
+                "alike)", shape,
+            )  # fmt: skip
+        for j in written:
             self._take(batch.tensors[j])
 
     def _take(self, tensor: Tensor) -> None:

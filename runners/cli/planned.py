@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.cluster.local import ClusterSpec, check_offload
+from netsplit.cluster.local import ClusterSpec
 from netsplit.config import LowPrecision, OffloadName, build, check_numbers
 from netsplit.data.reading.own import as_data
 from netsplit.errors import ConfigError, InfeasibleError
@@ -69,9 +69,7 @@ def foreseen(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | Clu
     Raises:
         ConfigError: one of them cannot be built, or there are no rates of a device.
     """
-    if isinstance(cluster, ClusterSpec):
-        check_offload(settings.offload or "none", cluster.devices)
-    devices = Devices.of(cluster, settings.autocast)
+    devices = Devices.of(cluster, settings.autocast, settings.offload or "none")
     cfg, reading = without_reading(cfg)
     reading.setdefault("seed", settings.seed)
     keys = build(OmegaConf.create({"dataset": reading}).dataset)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from netsplit.cluster.described import DescribedDevice, described_cluster
 from netsplit.config import build, validated
+from netsplit.config_keys import TARGET
 from netsplit.data import Data
 from netsplit.errors import ConfigError
 from netsplit.experiment.case_overrides import cases_of
@@ -69,6 +73,14 @@ def test_every_option_fits_its_target(option: str) -> None:
         OmegaConf.update(config, key, "/nowhere")
     for each in (config, *cases_of(config).values()):
         validated(each)
+
+
+@pytest.mark.parametrize("name", ["titan_rtx3", "titan_rtx5", "old_new", "mixed3", "mixed4"])
+def test_every_key_of_a_described_cluster_is_in_its_file(name: str) -> None:
+    cluster = chosen("cluster", name).cluster
+    assert set(cluster) - {TARGET} == set(signature(described_cluster).parameters)
+    keys = {field.name for field in fields(DescribedDevice)}
+    assert all(set(device) == keys for device in cluster.devices)
 
 
 @pytest.mark.parametrize("option", ["model=bert", "dataset=text", "cluster=v100x8", "tracking=none"])

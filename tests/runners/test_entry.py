@@ -92,6 +92,12 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
         ),
         (["experiment=table_6_4", "cases.unet.epochs=3"], ["put + before it: +cases.unet.epochs=<value>"]),
         (["cluster.devices.7.name=x"], ["cluster.devices[7] is not there: the list has 2 entries"]),
+        (
+            ["++cluster.devices=[{name: a}]", "cluster.devices.0.capacity=9"],
+            ["cluster.devices[0].capacity is left out", "as in +cluster.devices.0.capacity=<value>."],
+        ),
+        (["cluster.devices.0.capcity=9"], ["did you mean capacity?"]),
+        (["~model.num_layers", "model.num_layers=3"], ["as in +model.num_layers=<value>."]),
         (["dataset=imagefolder"], ["dataset.root must be given"]),
         (["model=["], ["cannot read 'model=['"]),
         (["dataset.root=~/flowers"], ["cannot read 'dataset.root=~/flowers'", "quote"]),

@@ -38,6 +38,17 @@ def test_a_batch_used_again_is_refused(graph: Graph) -> None:
         reuse.look(graph, batches[1])
 
 
+def test_before_the_first_batch_a_warning_says_once_that_its_tensors_stay(
+    graph: Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    reuse = Reuse()
+    reuse.look(capture(nn.Linear(6, 5), LOSS, (torch.randn(4, 6), Y)), Batch.of(torch.randn(4, 6), Y))
+    assert not caplog.records, "of a model that writes into nothing"
+    for n in range(3):
+        reuse.look(graph, Batch.of(torch.randn(4, 6), Y))
+        assert caplog.text.count("of shape (4, 6): plain PyTorch changes the tensor") == 1, n
+
+
 def test_parts_of_one_tensor_count_where_they_overlap(graph: Graph) -> None:
     reuse, data = Reuse(), torch.randn(12, 6)
     for part in data.split(4):

@@ -45,7 +45,7 @@ from netsplit.profile.offload import offloaded
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.offload.moments import check_buckets
-from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.share import OptimizerFactory, UpdateRule, check_clipping
 from netsplit.training.captures import MAX_PROGRAMS, checked_capture
 
 __all__ = ["StepHere", "TrainingOptions"]
@@ -251,7 +251,7 @@ class StepHere:
 
     def _captured(self, example: Batch, check: bool | None = None) -> Graph:
         """Of one micro-batch; `check` is the step's own where it is not given."""
-        return checked_capture(
+        graph = checked_capture(
             self.model,
             self.loss,
             example,
@@ -259,6 +259,8 @@ class StepHere:
             autocast=self.autocast,
             device_type=self._device_type,
         )
+        check_clipping(self.clip_norm, graph)
+        return graph
 
     def _values(self, graph: Graph) -> dict[str, Tensor]:
         return initial_values(self.model, graph, self.loss)

@@ -12,8 +12,9 @@ import torch
 from netsplit.cluster.catalogue import Accelerator, rates_by_kind
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.cluster.described import ClusterDescription
-from netsplit.cluster.local import ClusterSpec
+from netsplit.cluster.local import ClusterSpec, check_offload
 from netsplit.cluster.nvml import found_gpus
+from netsplit.config import OffloadName
 from netsplit.errors import NetSplitError
 from netsplit.profile.speed import reference_seconds
 
@@ -45,9 +46,15 @@ class Devices:
     device_type: str = "cpu"
 
     @classmethod
-    def of(cls, cluster: ClusterSpec | ClusterDescription, autocast: str | None = None) -> Devices:
-        """Of either; raises as they do."""
+    def of(
+        cls,
+        cluster: ClusterSpec | ClusterDescription,
+        autocast: str | None = None,
+        offload: OffloadName = "none",
+    ) -> Devices:
+        """Of either; raises as they do, and as `check_offload`, as training there would."""
         if isinstance(cluster, ClusterSpec):
+            check_offload(offload, cluster.devices)
             return cls.here(cluster, autocast)
         return cls.described(cluster, autocast)
 

@@ -37,7 +37,7 @@ from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.offload.moments import check_buckets
-from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.share import OptimizerFactory, UpdateRule, check_clipping
 
 __all__ = ["Foreseen"]
 
@@ -157,9 +157,11 @@ class Foreseen:
         return counts
 
     def _captured(self, example: Batch) -> Graph:
-        return capture(
+        graph = capture(
             self.model, self.loss, example, autocast=self.autocast, device_type=self.devices.device_type
         )
+        check_clipping(self.clip_norm, graph)
+        return graph
 
     def _predicted(self, graph: Graph) -> Costs:
         costs = predicted_costs(graph, self.devices.rates, self._alpha)

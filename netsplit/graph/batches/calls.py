@@ -110,7 +110,9 @@ def read_loss(answer: Any, inside: bool) -> tuple[Tensor, Any]:
     loss, metrics = _inside(answer) if inside else _outside(answer)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        cure = "give a scalar output, .loss or ['loss'], or a loss function" if inside else "take its mean"
+        cure = "take its mean" if isinstance(loss, Tensor) else "give a tensor"
+        if inside:
+            cure = "give a scalar output, .loss or ['loss'], or a loss function"
         raise CaptureError(
             "the loss must return one scalar that depends on a trainable parameter; "
             f"it returned {what}: {cure}."

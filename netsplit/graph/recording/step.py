@@ -126,10 +126,18 @@ def capture(
     graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type, constants)
     output = graph.variables.get(graph.output_variables[0]) if graph.output_variables else None
     if output is None or output.shape != () or not output.requires_grad:
-        raise CaptureError(
-            "the loss must return one scalar that depends on a trainable parameter; "
-            f"it returned {None if output is None else output.shape}, and no gradient flows to it."
+        trained = any(
+            p.requires_grad
+            for each in (model, loss)
+            if isinstance(each, nn.Module)
+            for p in each.parameters()
         )
+        why = (
+            "no gradient flows to what it returned (is it detached, or of whole numbers?)"
+            if trained
+            else f"no parameter of {type(model).__name__} requires a gradient, so there is nothing to train"
+        )
+        raise CaptureError(f"the loss must return one scalar that depends on a trainable parameter; {why}.")
     return _described(graph, step, example)
 
 

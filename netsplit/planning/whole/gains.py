@@ -35,7 +35,8 @@ class Gain:
     gain: float  # of those without
 
     def __str__(self) -> str:
-        return f"{self.change}: {self.samples_per_s:,.1f} samples/s ({100 * self.gain:+.1f} %)"
+        more = f"{100 * self.gain:+.1f} %" if self.gain < 1.0 else f"{1.0 + self.gain:,.1f} times as many"
+        return f"{self.change}: {self.samples_per_s:,.1f} samples/s ({more})"
 
 
 def gain_lines(gains: Sequence[Gain]) -> list[str]:

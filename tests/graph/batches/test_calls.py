@@ -206,6 +206,25 @@ def test_no_loss_inside_the_model_is_refused(make: Callable[..., Any], reason: s
         capture(Returns(make), None, (X, MASK))
 
 
+@pytest.mark.parametrize("model", [nn.Identity(), nn.Linear(3, 3).requires_grad_(False)])
+def test_that_a_model_has_nothing_to_train_is_said(model: nn.Module) -> None:
+    with pytest.raises(CaptureError, match=f"no parameter of {type(model).__name__} requires a gradient"):
+        capture(model, mse, (torch.randn(4, 3), MASK))
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (lambda y, t: None, "it returned a NoneType: give a tensor"),
+        (lambda y, t: (y - t).pow(2), r"it returned shape \(4, 3\): take its mean"),
+        (lambda y, t: mse(y.detach(), t), "no gradient flows to what it returned"),
+    ],
+)
+def test_a_loss_that_is_none_says_what_it_returned(loss: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(CaptureError, match=reason):
+        capture(nn.Linear(3, 3), loss, (torch.randn(4, 3), MASK))
+
+
 def test_a_metric_that_is_no_scalar_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"metric of shape \(4, 3\)"):
         capture(Masked(), lambda y, t: (mse(y, t), y), (X, MASK))

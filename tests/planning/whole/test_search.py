@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.partitioner import Partitioner
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.decide import verified
 from netsplit.planning.simulated import simulated_by
@@ -194,6 +197,37 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
 def test_the_nearest_of_what_methods_found_is_told_where_nothing_fits() -> None:
     with pytest.raises(InfeasibleError, match=r"the nearest, (auto|netsplit|a fill in order) under"):
         decided(lambda m: problem_of("chain", m, 2, 1000), (1, 2), recompute=False, time_limit_s=0.5)
+
+
+class Refusing:
+    """A method without an answer."""
+
+    time_limit_s = None
+
+    def __init__(self, name: str, error: NetSplitError) -> None:
+        self.name, self.error = name, error
+
+    def partition(self, problem: Problem) -> Placement:
+        raise self.error
+
+
+def test_a_method_that_has_no_answer_says_so_once_and_in_short(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger=answers.__name__)
+    problem = problem_of("chain", 2, 2)
+    tight = InfeasibleError("heft finds no placement, as 9 bytes are missing; 99 are enough.")
+    odd = NetSplitError("it takes no chains: give it none; or take another.")
+    judge = cast(Judge, SimpleNamespace(winner=None))
+    asked = answers.MethodAnswers((1, 2, 4), AutoSchedule(), judge, None, cast(SearchTime, None))
+    for schedule in (GPipe(1), GPipe(2), GPipe(4)):
+        for refusing in (Refusing("heft", tight), Refusing("m_topo", odd)):
+            assert asked.answer(problem, schedule, cast(Partitioner, refusing)) is None
+    said = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
+    whole = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    assert said == [
+        "heft is left out where it finds nothing that fits",
+        "m_topo is left out where it refuses: it takes no chains",
+    ]
+    assert whole.count(f"heft has no answer for the whole plan: {tight}") == 3
 
 
 class Siamese(nn.Module):

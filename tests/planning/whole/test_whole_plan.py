@@ -272,6 +272,8 @@ def test_changes_that_bring_nothing_are_told_in_one_line() -> None:
         str(wider),
         "10 % more memory, a faster one: nothing faster was found",
     ]
+    assert str(more) == "one more device: 120.0 samples/s (+20.0 %)"
+    assert str(Gain("one more device", 530.0, 4.3)) == "one more device: 530.0 samples/s (5.3 times as many)"
     assert gain_lines([more]) == [str(more)]
     assert gain_lines([]) == []
 

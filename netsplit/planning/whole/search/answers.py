@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product, takewhile
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import InfeasibleError, NetSplitError, TimeLimitError
 from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
@@ -47,6 +48,7 @@ class MethodAnswers:
     judge: Judge
     method: Partitioner | None
     time: SearchTime
+    _told: set[str] = field(default_factory=set)  # methods of which a refusal was said
 
     def with_room(self, until: float) -> None:
         """Where nothing fits yet: what methods answer that are not told the capacities, the smallest
@@ -126,12 +128,19 @@ class MethodAnswers:
         try:
             return answer()
         except NetSplitError as error:
-            log.info("%s has no answer for the whole plan: %s", method.name, error)
+            self._tell(method.name, error)
         except Exception:  # a plan without one method is better than none
             if self.method is not None:
                 raise
             log.exception("%s failed and is left out", method.name)
         return None
+
+    def _tell(self, name: str, error: NetSplitError) -> None:
+        """Of each method once, in short: it may refuse for every number of micro-batches alike."""
+        if name not in self._told:
+            log.info("%s is left out where %s", name, _in_short(error))
+            self._told.add(name)
+        log.debug("%s has no answer for the whole plan: %s", name, error)
 
     def _near(self, method: Partitioner, schedule: Schedule, placement: Placement) -> None:
         """What lacks least of a method's answers, none of which fits."""
@@ -186,3 +195,9 @@ class MethodAnswers:
 def _fits(problem: Problem, placement: Placement) -> bool:
     peaks = simulated_by(problem)(placement).peak_bytes
     return all(peaks.get(each.name, 0) <= each.capacity_bytes for each in problem.cluster.devices)
+
+
+def _in_short(error: NetSplitError) -> str:
+    if isinstance(error, InfeasibleError | TimeLimitError):
+        return "it finds nothing that fits" + " in its time" * isinstance(error, TimeLimitError)
+    return f"it refuses: {re.split('[:;] ', str(error), maxsplit=1)[0].rstrip('.')}"
