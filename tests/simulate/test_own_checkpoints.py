@@ -17,6 +17,7 @@ from netsplit.graph import files
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
+from netsplit.partition.bounds.least_bytes import bytes_saved_by
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.program.schedules import ZBH1, OneFOneB
@@ -182,3 +183,11 @@ def test_a_checkpoints_bytes_are_those_of_its_graph_file() -> None:
     programs = (compiled(each, SCHEDULES["1f1b"], len(graph) // 2) for each in (graph, read))
     one, other = map(predicted, programs)
     assert one == other
+
+
+def test_what_is_surely_saved_is_no_more_than_a_device_takes() -> None:
+    """Else plans would be refused that fit: of forty checkpoints that save nothing, no argument stays."""
+    model = Within(*(Sums(nn.Identity()) for _ in range(40)))
+    graph = capture(model, nn.CrossEntropyLoss(), (INPUTS, TARGETS))
+    program = compiled(graph, SingleBatch(), len(graph))
+    assert 0 < sum(bytes_saved_by(graph).values()) < predicted(program)["cpu:0"]
