@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._dispatch.python import enable_python_dispatcher
 
 from netsplit.graph.analyse import kept_for_backward, storage_id
 from netsplit.graph.arguments import renamed
@@ -35,6 +34,7 @@ __all__ = [
     "keep_runs",
     "layouts_of",
     "made_as_views",
+    "stand_in_run",
 ]
 
 _KEY, _RUNS = "rewrite.layouts", "rewrite.runs"
@@ -63,6 +63,7 @@ class NodeRun:
     views: frozenset[str] = (
         frozenset()
     )  # outputs that autograd takes for views, if only of what the node made
+    saves: bool = False  # anything, if only weights
 
 
 def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
@@ -85,17 +86,23 @@ def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
     return dict(graph.derived[_KEY])
 
 
-@once_of
 def made_as_views(graph: Graph, name: str) -> frozenset[str]:
     """Of what a node makes: what autograd takes for views, as what `linear` makes of more than two
     dimensions."""
+    run = stand_in_run(graph, name)
+    return frozenset() if run is None else run.views
+
+
+@once_of
+def stand_in_run(graph: Graph, name: str) -> NodeRun | None:
+    """What running a node shows; None of Python code, and of operators that need values."""
     node = graph.nodes[name]
     if node.op.startswith(CALL):
-        return frozenset()
+        return None
     try:
-        return StandInRuns(graph).run(node, {k: _plain(graph, graph.variables[k]) for k in node.inputs}).views
+        return StandInRuns(graph).run(node, {k: _plain(graph, graph.variables[k]) for k in node.inputs})
     except Exception:  # torch's own of any kind, where sizes depend on values
-        return frozenset()
+        return None
 
 
 def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout], before: Graph) -> None:
@@ -185,7 +192,8 @@ class _Alike:
         own = self.own
         outputs = {own[name]: replace(layout, root=own[layout.root]) for name, layout in run.outputs.items()}
         views = frozenset(own[name] for name in run.views)
-        return NodeRun(outputs, tuple(own[name] for name in run.saved), run.saved_bytes, views)
+        saved = tuple(own[name] for name in run.saved)
+        return NodeRun(outputs, saved, run.saved_bytes, views, run.saves)
 
 
 class StandInRuns:
@@ -217,7 +225,7 @@ class StandInRuns:
     def _run(
         self, node: Node, layouts: Mapping[str, MemoryLayout], initializers: Mapping[str, _Held]
     ) -> NodeRun:
-        with enable_python_dispatcher(), self.mode, torch.set_grad_enabled(self.grad):
+        with self.mode, torch.set_grad_enabled(self.grad):
             given = {("var", k): _stand_in(layouts[k]) for k in node.inputs}
             given |= {("init", k): _initializer(initializers[k]) for k in node.initializers}
             kept: list[Tensor] = []
@@ -243,7 +251,7 @@ class StandInRuns:
         last = {(outputs.get(k) or layouts[k]).root: k for k in local}
         saved = tuple(dict.fromkeys(last[(outputs.get(k) or layouts[k]).root] for k in names))
         views = frozenset(k for k, tensor in tensors.items() if tensor._is_view())
-        return NodeRun(outputs, saved, nbytes, views)
+        return NodeRun(outputs, saved, nbytes, views, bool(kept))
 
 
 def _root(tag: str, k: str, layouts: Mapping[str, MemoryLayout]) -> str:

@@ -54,12 +54,13 @@ def least_bytes_of_atoms(instance: Instance, schedule: AnySchedule) -> Floats:
 def bytes_saved_by(graph: Graph) -> dict[frozenset[str], int]:
     """What autograd saves of one micro-batch, by the nodes that save it; one at least has it on its device.
 
-    Without what is fed, and what carries no gradient, which is counted for no longer than it is read.
+    Without what is fed, and what carries no gradient, which is counted for no longer than it is read. Without
+    arguments of the model's own checkpoints, of which some save nothing where they are cut.
     """
     own = storage_bytes(graph)
     savers: dict[str, set[str]] = {}
     for node in graph:
-        for k in node.saved:
+        for k in () if node.checkpoint else node.saved:
             savers.setdefault(storage_of(graph, k), set()).add(node.name)
     fed = set(graph.input_variables)
     fed |= {storage_of(graph, k) for k, variable in graph.variables.items() if not variable.requires_grad}

@@ -81,9 +81,9 @@ class BackwardWalk:
     leaves: list[str] = field(default_factory=list)
     put_off: list[PutOff] = field(default_factory=list)
     back: set[str] = field(default_factory=set)  # storages that came from the host
-    again: set[str] = field(
-        default_factory=set
-    )  # checkpoints of the model's own whose forward was made again
+    again: Counter[str] = field(default_factory=Counter)
+    """What checkpoints of the model's own have made again -> those that save it and have not gone back."""
+    made_again: set[str] = field(default_factory=set)  # such checkpoints, by what goes back last of them
     read_written: set[str] = field(
         default_factory=set
     )  # views that are read after a write into a part of them
@@ -152,7 +152,6 @@ class BackwardWalk:
 
     def _node(self, node: Node, arrived: list[tuple[_Gradient, bool]]) -> None:
         wanted = self._wanted(node)
-        self._make_again(node.checkpoint)
         self._fetch(node)
         made = {k: self._made(node, k, arrived) for k in wanted}
         self._train(node)
@@ -213,12 +212,30 @@ class BackwardWalk:
         self.passing = 0
 
     def _fetch(self, node: Node) -> None:
-        """What the node saved, from the host: with all that it is in, once."""
-        if not self.shape.offloaded:
-            return
-        missing = (self.shape.saving[node.name] & self.shape.kept) - self.back
+        """What the node saved: made again, or from the host."""
+        self._make_again(node)
+        if self.shape.offloaded:
+            self._bring(node.name)
+            self.now += self.shape.extra[node.name]
+
+    def _bring(self, node: str) -> None:
+        """From the host, with all that it is in, once."""
+        missing = (self.shape.saving[node] & self.shape.kept) - self.back
         self.back |= missing
-        self.now += self.shape.extra[node.name] + sum(self.shape.own[root] for root in missing)
+        self.now += sum(self.shape.own[root] for root in missing)
+
+    def _make_again(self, node: Node) -> None:
+        """A checkpoint of the model's own, once the first that saves anything goes back."""
+        run = self.shape.own_checkpoint.get(node.name)
+        if run is None or node.name not in run.saving or run.last_back in self.made_again:
+            return
+        self.made_again.add(run.last_back)
+        if self.shape.offloaded:
+            self._bring(run.last_back)
+        self._see(run.peak)
+        saved = Counter(root for roots in run.saving.values() for root in roots)
+        self.again += saved
+        self.now += sum(run.extra.values()) + sum(self.shape.own[root] for root in saved)
 
     def _train(self, node: Node) -> None:
         """Gradients of the operator's parameters: new ones, some of which are only added to others."""
@@ -301,21 +318,24 @@ class BackwardWalk:
         variable, strides = self.shape.graph.variables[k], self.strides.get(k)
         return not variable.order if strides is None else lies_in(variable.shape, strides, variable.strides)
 
-    def _make_again(self, checkpoint: str) -> None:
-        """What lies within a checkpoint of the model's own, once its backward begins."""
-        if checkpoint in self.shape.made_in_checkpoints and checkpoint not in self.again:
-            self.again.add(checkpoint)
-            self.now += sum(self.shape.own[root] for root in self.shape.made_in_checkpoints[checkpoint])
-
     def _drop_saved(self, node: Node) -> None:
         self.now -= self.shape.extra[node.name]
-        made = self.shape.made_in_checkpoints.get(node.checkpoint, {})
-        self.now -= sum(self.shape.own[root] for root, first in made.items() if first == node.name)
+        self._drop_made_again(node)
         if node.name in self.deferred:
             return
         for root in self.shape.saving[node.name] & self.shape.kept:
             self.savers[root] -= 1
             if not self.savers[root]:
+                self.now -= self.shape.own[root]
+
+    def _drop_made_again(self, node: Node) -> None:
+        run = self.shape.own_checkpoint.get(node.name)
+        if run is None or node.name not in run.saving:
+            return
+        self.now -= run.extra[node.name]
+        for root in run.saving[node.name]:
+            self.again[root] -= 1
+            if not self.again[root]:
                 self.now -= self.shape.own[root]
 
     def _new(self, nbytes: int) -> _Gradient:

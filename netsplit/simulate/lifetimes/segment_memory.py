@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.simulate.lifetimes.backward_walk import BackwardWalk, PutOff, Walk
+from netsplit.simulate.lifetimes.forward_walk import forward_peak
 from netsplit.simulate.lifetimes.segment_storages import SegmentStorages
 
 __all__ = ["Key", "SegmentMemory"]
@@ -97,21 +97,14 @@ class SegmentMemory(SegmentStorages):
         return Walk(peak, ready)
 
     def _forward_peak(self, kept: Collection[str], extra: Mapping[str, int]) -> int:
-        last = {
-            storage_of(self.graph, k): node.name
-            for node in self.nodes
-            for k in (*node.inputs, *filter(None, node.outputs))
-        }
-        dying: dict[str, list[str]] = {}
-        for root in (self.produced - self.outputs).difference(kept):
-            dying.setdefault(last[root], []).append(root)
-        seen: set[str] = set()
-        now = peak = 0
-        for node in self.nodes:
-            made = {storage_of(self.graph, k) for k in node.outputs if k} & self.produced - seen
-            seen |= made
-            now += sum(self.own[root] for root in made) + extra[node.name]
-            peak = max(peak, now, now - extra[node.name] + self.transient(node.name).forward)
-            now -= sum(self.own[root] for root in dying.get(node.name, ()))
-            now -= extra[node.name] if self.offloaded else 0
-        return peak
+        return forward_peak(
+            self.graph,
+            self.nodes,
+            self.produced,
+            self.outputs.union(kept),
+            self.own,
+            extra,
+            self.transients,
+            held={run.nodes[-1].name: run.arguments for run in self.checkpoint_runs},
+            leaving=self.offloaded,
+        )

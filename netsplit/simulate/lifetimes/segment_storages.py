@@ -15,6 +15,7 @@ from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.rewrite.layouts import made_as_views
 from netsplit.simulate.lifetimes.handing_on import NO_GRADIENT
+from netsplit.simulate.lifetimes.own_checkpoints import CheckpointRun, checkpoint_runs
 
 __all__ = ["SegmentStorages", "operand_of_weight"]
 
@@ -47,6 +48,8 @@ class SegmentStorages:
         self.outputs = {storage_of(graph, k) for k in segment.outputs}
         requires_backward = [k for k in segment.outputs if graph.variables[k].requires_grad]
         self.requires_backward = tuple(requires_backward) if training else ()
+        self.checkpoint_runs = checkpoint_runs(graph, self.nodes, segment.outputs, own, transients)
+        self.own_checkpoint = {node.name: run for run in self.checkpoint_runs for node in run.nodes}
         self.saving = {node.name: self._saved(node) for node in self.nodes}
         saved = {root for roots in self.saving.values() for root in roots}
         self.kept = (saved & self.produced) - self.outputs
@@ -75,7 +78,6 @@ class SegmentStorages:
                 self.first_writes.setdefault(base, node.name)
         self.carrying |= self.first_writes.keys()
         self.bases = frozenset(base for base in self.first_writes if self._is_view(base))
-        self.made_in_checkpoints = self._made_in_checkpoints()
 
     def transient(self, node: str) -> NodeBytes:
         return self.transients.get(node, _NONE)
@@ -105,18 +107,6 @@ class SegmentStorages:
             self._trainable(made) or any(self.graph.variables[k].requires_grad for k in made.inputs)
         )
 
-    def _made_in_checkpoints(self) -> dict[str, dict[str, str]]:
-        """Of the model's own checkpoints: what is made again for their backward, and its first reader, after
-        whose backward it goes."""
-        made: dict[str, dict[str, str]] = {}
-        for node in filter(lambda each: each.checkpoint, self.nodes):
-            known = made.setdefault(node.checkpoint, {})
-            for k in node.inputs:
-                producer = self.graph.variables[k].producer
-                if producer is not None and self.graph.nodes[producer].checkpoint == node.checkpoint:
-                    known.setdefault(storage_of(self.graph, k), node.name)
-        return made
-
     def _is_view(self, k: str) -> bool:
         producer = self.graph.variables[k].producer
         if producer is None:
@@ -130,11 +120,12 @@ class SegmentStorages:
         return {k for k in node.initializers if self.graph.initializers[k].requires_grad}
 
     def _saved(self, node: Node) -> frozenset[str]:
-        return (
-            frozenset(storage_of(self.graph, k) for k in node.saved)
-            if self.requires_backward
-            else frozenset()
-        )
+        if not self.requires_backward:
+            return frozenset()
+        run: CheckpointRun | None = self.own_checkpoint.get(node.name)
+        if run is not None:
+            return run.arguments if node.name == run.last_back else frozenset()
+        return frozenset(storage_of(self.graph, k) for k in node.saved)
 
     def _context(self, saved: Collection[str]) -> tuple[str, ...]:
         """Inputs and outputs that live until the backward is over."""

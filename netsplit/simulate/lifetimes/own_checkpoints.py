@@ -1,0 +1,114 @@
+"""Activation checkpoints of the model's own: what a segment keeps of them, and what it makes again.
+
+    forward     a ─► b ─► c ─► d    one function, of which the arguments stay
+    backward    d │ a b c again, to the last of them that saves │ c, b, a go back │ the arguments go
+
+The runtime computes every run of consecutive nodes of a checkpoint as one such function (`graph.module`).
+It is made again where the first node that saves anything goes back. What is saved then goes as the nodes go
+back; the arguments go after the last of those that save anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from netsplit.graph.ir import Graph, Node
+from netsplit.graph.storage import storage_of
+from netsplit.profile.costs import NodeBytes
+from netsplit.rewrite.layouts import stand_in_run
+from netsplit.simulate.lifetimes.forward_walk import forward_peak
+
+__all__ = ["CheckpointRun", "checkpoint_runs"]
+
+_RESULT_LAST = frozenset({"dropout", "feature_dropout", "scaled_dot_product_attention"})
+"""Operators that make their result after all that they save, where that is not among it."""
+
+
+@dataclass(frozen=True)
+class CheckpointRun:
+    """Consecutive nodes of one checkpoint of the model's own, within a segment."""
+
+    nodes: tuple[Node, ...]
+    arguments: frozenset[str]  # storages that come from outside
+    saving: Mapping[str, frozenset[str]]  # nodes that save anything, in order -> storages that are made again
+    extra: Mapping[str, int]  # of these, bytes of what else they save
+    peak: int  # bytes, beside all that is there, while it is made again
+
+    @property
+    def last_back(self) -> str:
+        """The node that goes back last of those that save anything, the first of them; "" if none does."""
+        return next(iter(self.saving), "")
+
+
+def checkpoint_runs(
+    graph: Graph,
+    nodes: Sequence[Node],
+    outputs: Collection[str],
+    own: Mapping[str, int],
+    transients: Mapping[str, NodeBytes],
+) -> tuple[CheckpointRun, ...]:
+    """Those of a segment.
+
+    Args:
+        nodes, outputs: of the segment, nodes in order.
+        own: `storage_bytes` of the graph.
+        transients: what nodes allocate for themselves.
+    """
+    groups = groupby(nodes, lambda node: node.checkpoint)
+    return tuple(_run(graph, tuple(group), outputs, own, transients) for name, group in groups if name)
+
+
+def _run(
+    graph: Graph,
+    nodes: tuple[Node, ...],
+    outputs: Collection[str],
+    own: Mapping[str, int],
+    transients: Mapping[str, NodeBytes],
+) -> CheckpointRun:
+    made = [k for node in nodes for k in node.outputs if k]
+    arguments = _roots(graph, (k for node in nodes for k in node.inputs if k not in made))
+    produced = _roots(graph, made) - arguments
+    saving: dict[str, frozenset[str]] = {}
+    extra: dict[str, int] = {}
+    for node in nodes:
+        run = stand_in_run(graph, node.name)
+        if run is None:  # all that can be
+            saving[node.name], extra[node.name] = _roots(graph, (*node.inputs, *node.outputs)) & produced, 0
+        elif run.saves:
+            saving[node.name], extra[node.name] = _roots(graph, run.saved) & produced, run.saved_bytes
+    peak = _peak_again(graph, nodes, produced, outputs, own, saving, extra, transients) if saving else 0
+    return CheckpointRun(nodes, arguments, saving, extra, peak)
+
+
+def _peak_again(
+    graph: Graph,
+    nodes: tuple[Node, ...],
+    produced: frozenset[str],
+    outputs: Collection[str],
+    own: Mapping[str, int],
+    saving: Mapping[str, frozenset[str]],
+    extra: Mapping[str, int],
+    transients: Mapping[str, NodeBytes],
+) -> int:
+    """Of nodes as far as the last that saves anything: torch stops once all is there that is saved, which may
+    be before the result of that is."""
+    inside = {node.name for node in nodes}
+    needed = {k for node in nodes for k in node.outputs if k and _leaves(graph, k, outputs, inside)}
+    *_, last = saving
+    again = nodes[: 1 + next(i for i, node in enumerate(nodes) if node.name == last)]
+    made = _roots(graph, again[-1].outputs)
+    result_last = not extra[last] or again[-1].kind in _RESULT_LAST
+    counted = again[:-1] if result_last and made.isdisjoint(saving[last]) else again
+    produced &= _roots(graph, (k for node in counted for k in node.outputs))
+    staying = _roots(graph, needed).union(*saving.values())
+    return forward_peak(graph, again, produced, staying, own, extra, transients)
+
+
+def _leaves(graph: Graph, k: str, outputs: Collection[str], inside: Collection[str]) -> bool:
+    return k in outputs or any(name not in inside for name in graph.variables[k].consumers)
+
+
+def _roots(graph: Graph, variables: Iterable[str]) -> frozenset[str]:
+    return frozenset(storage_of(graph, k) for k in variables if k)
