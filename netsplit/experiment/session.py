@@ -186,7 +186,7 @@ class Session:
         self.stages.stage("parameters to the devices")
         if adapt is not None:
             require_adaptable(plan, backend)
-            check_switchable(planner.optimizer)
+            check_switchable(planner.optimizer, planner.rule.learning_rate)
         program, _ = plan.simulated
         began = time.perf_counter()
         check_replicas(plan.problem.graph, plan.placement.replicated)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
+import cloudpickle
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from netsplit.optim.optimizers import plain_attributes
 
-__all__ = ["uncarried_attribute", "uncarried_state"]
+__all__ = ["has_step_hooks", "uncarried_attribute", "uncarried_in_scheduler", "uncarried_state"]
 
 
 def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
@@ -28,14 +30,54 @@ def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> str | None:
-    """The name of an attribute that changes as it steps, and is not of plain values."""
+    """The name of an attribute that changes as it steps, or of which that cannot be told, and is not of plain
+    values."""
     before = {key: _as_bytes(value) for key, value in vars(optimizer).items()}
     step()
     plain = {"state", "param_groups", "defaults", *plain_attributes(optimizer)}
     for key, value in vars(optimizer).items():
-        if key not in plain and _as_bytes(value) != before.get(key):
+        now = None if key in plain else _as_bytes(value)
+        if key not in plain and (now is None or now != before.get(key)):
             return key
     return None
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether functions are called with its steps, which may keep anything."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+
+
+def uncarried_in_scheduler(scheduler: LRScheduler, step: Callable[[], object]) -> str | None:
+    """The name of an attribute that changes as it steps, and of which `state_dict` has not what changes."""
+    every = _nested(scheduler)
+    before = [_functions_and_attributes(each) for each in every]
+    step()
+    for each, then in zip(every, before, strict=True):
+        for key, (value, own) in _functions_and_attributes(each).items():
+            if value is None or (value != then[key][0] and own == then[key][1]):
+                return key.partition(" ")[0]
+    return None
+
+
+def _nested(scheduler: LRScheduler) -> list[LRScheduler]:
+    return [scheduler, *(own for each in getattr(scheduler, "_schedulers", ()) for own in _nested(each))]
+
+
+def _functions_and_attributes(scheduler: LRScheduler) -> dict[str, tuple[bytes | None, bytes | None]]:
+    """By name as bytes: what `state_dict` may lack, and what it has of that."""
+    carried = scheduler.state_dict()
+    seen: dict[str, tuple[bytes | None, bytes | None]] = {}
+    for key, value in vars(scheduler).items():
+        if key in ("optimizer", "_schedulers"):
+            continue
+        if key not in carried:
+            seen[key] = _as_bytes(value), b""
+        elif key in ("lr_lambdas", "lr_lambda"):  # of functions torch keeps nothing, of objects what vars has
+            every = value if isinstance(value, list) else [value]
+            for i, each in enumerate(every):
+                own = b"" if isinstance(each, FunctionType) else _as_bytes(vars(each))
+                seen[f"{key} {i}"] = _as_bytes(each), own
+    return seen
 
 
 def _flat(state: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -52,6 +94,6 @@ def _flat(state: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
 def _as_bytes(value: Any) -> bytes | None:
     """None of what cannot be written."""
     try:
-        return pickle.dumps(value)
+        return cast(bytes, cloudpickle.dumps(value))
     except Exception:
         return None

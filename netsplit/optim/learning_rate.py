@@ -8,12 +8,15 @@ import pickle
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
+import cloudpickle
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.optim.carried import uncarried_in_scheduler
 from netsplit.optim.factories import called, check_settings
 from netsplit.optim.factory_lines import where_of
 from netsplit.optim.guarded import ReadsValues, guard
@@ -118,6 +121,23 @@ class LearningRate:
                 "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
             ) from error
 
+    def check_switchable(self, optimizer: Optimizer) -> None:
+        """Whether a scheduler that another plan's devices make goes on where this one stands.
+
+        Raises:
+            ConfigError: `state_dict`, which moves, lacks what changes with its steps.
+        """
+        # on copies of its functions, as each device has them
+        own: LearningRate = cloudpickle.loads(cloudpickle.dumps(self))
+        made = own.of(optimizer)
+        name = uncarried_in_scheduler(made, partial(_steps_on, made))
+        if name is not None:
+            raise ConfigError(
+                f"scheduler {type(made).__name__} keeps what changes with its steps in '{name}', and its "
+                "state_dict() has not that, so it would not move when the plan changes: let it go by the "
+                "number of steps alone, or keep that where state_dict() has it."
+            )
+
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
         """Refuse a scheduler that has an end before the training has.
 
@@ -161,6 +181,11 @@ class LearningRate:
                 "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
                 "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
             )
+
+
+def _steps_on(scheduler: LRScheduler) -> None:
+    for _ in range(_TRIED):
+        step(scheduler, 1.0)
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:

@@ -94,7 +94,19 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
 
 
 def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float]) -> tuple[Split, ...]:
-    """In the graph's order, of those of these that can be cut in so many parts."""
+    """In the graph's order, of those of these that can be cut in so many parts.
+
+    Args:
+        parts: a proportion for each part.
+
+    Raises:
+        RewriteError: `parts` are no such proportions.
+    """
+    numbers = isinstance(parts, Sequence) and all(isinstance(each, int | float) for each in parts)
+    if not numbers or len(parts) < 2 or min(parts) <= 0:
+        raise RewriteError(
+            f"parts is {parts!r}: give two or more proportions above 0, one for each part, as (1.0, 1.0)."
+        )
     left = list(chosen)
     while True:
         splits = {split.node: split for each in left for split in each.splits(parts)}

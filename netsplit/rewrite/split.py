@@ -22,7 +22,7 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.rewrite.draft import CAT, Draft
 from netsplit.rewrite.parts import parameters_in_parts
-from netsplit.rewrite.rules.table import FACTORIES, NEVER_EMPTY, WRITERS, has_rule, ways_of
+from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
 from netsplit.rewrite.ways import Arguments, Axis, Cat, OperatorPart, Place, SplitCall, Way
 
 __all__ = [
@@ -173,8 +173,6 @@ def split_in(
     call = SplitCall(node, draft.layouts, draft.graph.initializers)
     if way is None:
         _, way = chosen_way(call, axis, draft.graph)
-    if 0 in sizes and node.op in NEVER_EMPTY:
-        raise fewer_than_parts(call, axis, len(sizes), draft.graph.batch_size)
     draft.decisions.ways.append(way)
     if way.in_one and blocks > 1:
         raise call.error(axis, "its parts have to be runs: give blocks=1")
@@ -235,7 +233,7 @@ def _part(
     outputs = tuple(
         (f"{name}.{j}" if several else name) if k else "" for j, k in enumerate(call.node.outputs)
     )
-    op = (way.empty if not part.size else "") or way.op or call.node.op
+    op = (way.empty if not part.size or call.is_empty else "") or way.op or call.node.op
     args, kwargs = _laid_out(op, arguments)
     own = replace(call.node, name=name, op=op, outputs=outputs, args=args, kwargs=kwargs)
     draft.emit(own, before=call.node.name)

@@ -117,7 +117,7 @@ class Way:
         changed: arguments of a part that are no tensors, and depend on it.
         once: arguments that the first part alone is given.
         op: the parts' operator, where the own one is too strict.
-        empty: that of an empty part, where the own one has no number for it.
+        empty: that of an empty part, where the own one cannot be computed of it, or has no gradient.
         in_one: parts are to be runs of their own, not one of each block.
         before: makes other arguments of a part's.
         after: makes another output of a part's, given its arguments.

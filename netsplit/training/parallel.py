@@ -134,7 +134,7 @@ class ParallelModel:
         """
         require_switchable(self.plan, plan)
         if self.runtime.optimizer is not None:
-            check_switchable(self.runtime.optimizer)
+            check_switchable(self.runtime.optimizer, self.runtime.rule.learning_rate)
         runtime, began = self._open(), time.perf_counter()
         program = plan.simulated[0]
         programs = self.programs.of_plan(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from netsplit.errors import RewriteError
 from netsplit.graph import Graph, capture
 from netsplit.rewrite import along_samples, applied, columns_and_rows, splits_of
 from netsplit.rewrite.records import proportioned
@@ -42,6 +44,13 @@ def test_products_by_columns_and_rows_are_the_same_step(name: str, parts: tuple[
         splits = splits_of(graph, chosen, parts)
         assert splits or not chosen or len(parts) > 2  # two heads are no three
         assert_same_step(step, applied(graph, splits))
+
+
+@pytest.mark.parametrize("parts", [2, (), (1.0,), (1.0, 0.0), "12", ("a", "b")])
+def test_what_are_no_proportions_is_refused(parts: Any) -> None:
+    graph = STEPS["mlp"].graph()
+    with pytest.raises(RewriteError, match=r"give two or more proportions above 0"):
+        splits_of(graph, columns_and_rows(graph), parts)
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer"])

@@ -69,6 +69,44 @@ def test_what_is_made_of_a_number_is_cut_again_within_an_empty_part(made: str) -
         assert_same_step(fewer(step, samples), tail)
 
 
+class Instances(nn.Module):
+    """What torch has no forward of where there is no sample, and what it has no gradient of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.head = nn.Conv2d(2, 8, 1), nn.Linear(2 * 4 * 4, 5)
+        self.norm, self.plain = nn.InstanceNorm2d(8, affine=True), nn.InstanceNorm1d(2)
+        self.shuffle = nn.PixelShuffle(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.shuffle(self.norm(self.wide(x)))
+        return cast(Tensor, self.head(self.plain(x.flatten(2)).flatten(1)))
+
+
+def instances() -> Step:
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randn(8, 2, 2, 2, generator=draw).double(), torch.randint(5, (8,), generator=draw)
+    return Step(Instances, nn.CrossEntropyLoss(), x, y)
+
+
+@pytest.mark.parametrize(
+    "again", [None, *[(k, d) for k in ("instance_norm:1", "pixel_shuffle:1") for d in (0, 1)]]
+)
+def test_instances_and_shuffles_in_empty_parts_that_are_cut_again(again: tuple[str, int] | None) -> None:
+    step = instances()
+    rewrites: tuple[Rewrite, ...] = along_samples(step.graph(), 2)
+    if again is not None:
+        sizes = proportioned(split_axes(applied(step.graph(), rewrites), again[0])[again[1]], (1.0, 1.0))
+        rewrites = (*rewrites, Split(*again, sizes))
+    graph = applied(step.graph(), rewrites)
+    assert {"instance_norm:1", "instance_norm_1:1", "pixel_shuffle:1"} <= graph.nodes.keys()
+    for samples in (1, 3):
+        tail = applied(fewer(step, samples).graph(), rewrites, graph)
+        if again is None:
+            assert_same_nodes(tail, graph)
+        assert_same_step(fewer(step, samples), tail)
+
+
 def drawn_rewrites(data: st.DataObject, graph: Graph) -> tuple[Rewrite, ...]:
     """Of any operators along any axes, parts of parts among them."""
     rewrites: list[Rewrite] = []

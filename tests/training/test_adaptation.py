@@ -146,6 +146,7 @@ def test_a_worker_that_becomes_slow_loses_its_work() -> None:
     assert decision.measured_after_s is not None
     assert decision.measured_after_s < decision.measured_before_s
     assert decision.switch_s == 0.01
+    assert f"searched for {1e3 * decision.search_s:.0f} ms" in str(decision)
 
 
 def test_a_slow_worker_without_work_is_forgotten_after_some_time_and_again_after_twice_that() -> None:

@@ -22,6 +22,7 @@ from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
 from netsplit.runtime.share import UpdateRule
+from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
@@ -101,6 +102,12 @@ class Halves(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         rewrites = (replicate if self.copies else along_samples)(problem.graph, 2)
         return Choice(by_number(applied(problem.graph, rewrites)), rewrites=rewrites)
+
+
+def test_adapt_is_refused_before_training_where_statistics_are_of_one_replica(session: Session) -> None:
+    planner = planner_of()[0]
+    with pytest.raises(NetSplitError, match=r"adapt finds no other plan .* of a stage's first replica alone"):
+        session.deploy(planner, planner.plan(Ddp()), adapt=Adapt())
 
 
 def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
-from netsplit.optim.carried import uncarried_attribute, uncarried_state
+from netsplit.optim.carried import has_step_hooks, uncarried_attribute, uncarried_state
 from netsplit.optim.elsewhere import check_hooks, check_keys
+from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
@@ -147,21 +148,28 @@ def _check_carried(factory: ForModel) -> None:
         )
 
 
-def check_switchable(factory: OptimizerFactory) -> None:
-    """Whether another plan's devices get all that it keeps.
+def check_switchable(factory: OptimizerFactory, rate: LearningRate | None) -> None:
+    """Whether another plan's devices get all that it keeps, and its scheduler.
 
     Raises:
         ConfigError: they do not.
     """
     optimizer, own = _small(factory)
+    if has_step_hooks(optimizer):
+        raise ConfigError(
+            f"optimizer {type(optimizer).__name__} has step hooks, and what these keep does not move when "
+            "the plan changes: do in its step() what they do."
+        )
     step_on(optimizer, own)
     name = uncarried_attribute(optimizer, lambda: step_on(optimizer, own))
     if name is not None:
         raise ConfigError(
-            f"optimizer {type(optimizer).__name__} keeps what changes with its steps in '{name}', which does "
-            "not move when the plan changes: keep numbers there, or what belongs to a parameter in "
-            "self.state[parameter]."
+            f"optimizer {type(optimizer).__name__} keeps what changes with its steps in '{name}', or may, "
+            "and that does not move when the plan changes: keep numbers there, or what is of a parameter "
+            "in self.state[parameter]."
         )
+    if rate is not None:
+        rate.check_switchable(_small(factory)[0])
 
 
 def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:

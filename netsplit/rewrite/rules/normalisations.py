@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from netsplit.rewrite.ways import Arguments, Cat, OperatorPart, Place, Rule, SplitCall, Way, Ways, Where, even
 
 __all__ = ["RULES", "WRITERS"]
@@ -57,10 +59,15 @@ def _instance_norm(call: SplitCall) -> Ways:
     if _are_parts(call):
         return {}
     dims = _by_channel(call)
-    ways: Ways = {1: even(call, 1, dims), **dict.fromkeys(range(2, call.rank("input")), _OVER)}
+    over: Ways = dict.fromkeys(range(2, call.rank("input")), _OVER)
     if call.has("running_mean"):
-        return ways | {0: "its running statistics are means over the whole batch"}
-    return ways | {0: even(call, 0, {"input": 0})}
+        return {1: even(call, 1, dims), **over, 0: "its running statistics are means over the whole batch"}
+    channels = call.shape("input")[1]
+    # torch has none of no sample; a group for each channel is the same, of any number of samples
+    empty = "aten.group_norm.default"
+    by_channel = replace(even(call, 1, dims), empty=empty, changed=_groups_of)
+    along = replace(even(call, 0, {"input": 0}), empty=empty, changed=lambda _: {"num_groups": channels})
+    return {1: by_channel, **over, 0: along}
 
 
 def _are_parts(call: SplitCall) -> bool:

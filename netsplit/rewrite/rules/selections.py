@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from netsplit.rewrite.ways import Cat, Rule, SplitCall, Way, Ways, Where, even
+from dataclasses import replace
+from functools import partial
+
+from netsplit.rewrite.ways import Arguments, Cat, OperatorPart, Rule, SplitCall, Way, Ways, Where, even
 
 __all__ = ["RULES"]
 
@@ -58,12 +61,20 @@ def _repeated(call: SplitCall) -> Ways:
 def _pixel_shuffle(call: SplitCall) -> Ways:
     """[..., c * r * r, h, w] -> [..., c, h * r, w * r]"""
     channels = call.rank("self") - 3
-    ways: Ways = {d: even(call, d, {"self": d}) for d in range(channels)}
+    ways = {d: even(call, d, {"self": d}) for d in range(channels)}
     times = call.number("upscale_factor") ** 2
     ways[channels] = Way(
         call.output[channels], {"self": Where(channels, times=times)}, (Cat(Where(channels)),)
     )
-    return ways
+    # torch has no gradient where there is no sample
+    empty = "aten.view_copy.default"
+    return {
+        d: replace(way, empty=empty, changed=partial(_size_of, call.output, d)) for d, way in ways.items()
+    }
+
+
+def _size_of(output: tuple[int, ...], axis: int, part: OperatorPart) -> Arguments:
+    return {"size": part.sizes(output, axis)}
 
 
 RULES: dict[str, Rule] = {

@@ -21,7 +21,7 @@ from netsplit.rewrite.rules.elementwise import elementwise, is_elementwise
 from netsplit.rewrite.rules.normalisations import WRITERS
 from netsplit.rewrite.ways import Rule, SplitCall, Ways
 
-__all__ = ["FACTORIES", "NEVER_EMPTY", "RULES", "WRITERS", "has_rule", "ways_of"]
+__all__ = ["FACTORIES", "RULES", "WRITERS", "has_rule", "ways_of"]
 
 RULES: dict[str, Rule] = {
     **products.RULES,
@@ -39,9 +39,6 @@ RULES: dict[str, Rule] = {
 
 FACTORIES = frozenset(factories.RULES)
 """Operators that need no tensor."""
-
-NEVER_EMPTY = frozenset(["aten.pixel_shuffle.default"])
-"""Operators of which torch has no gradient where there is no sample."""
 
 
 def ways_of(call: SplitCall) -> Ways:

@@ -35,13 +35,14 @@ class Decision:
 
     def __str__(self) -> str:
         before = f"measured {1e3 * self.measured_before_s:.4g} ms"
+        searched = f"searched for {1e3 * self.search_s:.0f} ms"
         if self.predicted_after_s is None or self.outcome == "stayed":
-            return f"iteration {self.iteration}: stayed, {before}: {self.why}"
+            return f"iteration {self.iteration}: stayed, {before}, {searched}: {self.why}"
         after = "" if self.measured_after_s is None else f" and then {1e3 * self.measured_after_s:.4g}"
         return (
             f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}, predicted "
             f"{1e3 * self.predicted_after_s:.4g} ms for {1e3 * self.predicted_before_s:.4g}, {before}{after}"
-            f", changed in {1e3 * self.switch_s:.0f} ms: {self.why}"
+            f", {searched}, changed in {1e3 * self.switch_s:.0f} ms: {self.why}"
         )
 
 

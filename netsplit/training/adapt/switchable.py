@@ -12,6 +12,10 @@ from netsplit.rewrite.records import CopyWeights, Rewrite
 
 __all__ = ["require_adaptable", "require_switchable", "why_unswitchable"]
 
+_OF_ONE_REPLICA = (
+    "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
+)
+
 
 def require_switchable(plan: Plan, other: Plan) -> None:
     """Refuse a plan that a training by `plan` cannot go on by.
@@ -36,6 +40,8 @@ def require_adaptable(plan: Plan, backend: str | None) -> None:
             "anew: leave one of them out."
         )
     reason = why_unswitchable(plan, plan)
+    if reason is None and replicated_statistics(plan.problem.graph, plan.placement.replicated):
+        reason = _OF_ONE_REPLICA
     if reason is not None:
         raise NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
 
@@ -77,9 +83,7 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
     ):
         return f"'{copied[0]}' would become one of every replica"
     if set(replicated_statistics(graph, plan.placement.replicated)) - set(copied):
-        return (
-            "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
-        )
+        return _OF_ONE_REPLICA
     return None
 
 
