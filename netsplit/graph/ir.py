@@ -65,7 +65,7 @@ class Variable:
     repeated: tuple[int, ...] = ()  # dimensions along which all is the same memory
     spread: bool = False  # not over all of the memory that it spans, or over some twice: a copy is sent
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return prod(self.shape) * dtype_bytes(self.dtype)
 
@@ -116,7 +116,7 @@ class Initializer:
     aliases: tuple[str, ...] = ()  # further names of the same tensor, or of the whole (tied parameters)
     region: Region | None = None  # of a part or a copy, which is an initializer of its own
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return prod(self.shape) * dtype_bytes(self.dtype)
 
@@ -182,7 +182,7 @@ class Node:
     checkpoint: str = ""  # the activation checkpoint of the model's own that it is part of
     blocked: tuple[str, ...] = ()  # inputs that carry gradients, and get none through this node
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """The operator's short name for people: ``conv2d`` of ``aten.conv2d.default``."""
         parts = self.op.split(".")

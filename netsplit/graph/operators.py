@@ -23,7 +23,7 @@ __all__ = [
     "resolve",
     "running_statistics",
     "storage_root",
-    "touching_initializer",
+    "touching_initializers",
     "unchanging",
     "written_by_schema",
     "written_initializers",
@@ -130,13 +130,18 @@ def written_initializers(graph: Graph, nodes: Iterable[Node] | None = None) -> d
     return writers
 
 
-def touching_initializer(graph: Graph, name: str) -> set[str]:
-    """Nodes that read or write an initializer, or a view of it."""
-    touching = {node.name for node in graph if name in node.initializers}
+@once_of
+def touching_initializers(graph: Graph) -> dict[str, frozenset[str]]:
+    """Initializer -> the nodes that read or write it, or a view of it; those without one are left out."""
+    touching: dict[str, set[str]] = {}
+    for node in graph:
+        for k in node.initializers:
+            touching.setdefault(k, set()).add(node.name)
     for variable in graph.variables.values():
-        if variable.alias_of == INITIALIZER + name:
-            touching |= set(variable.consumers)
-    return touching
+        root = variable.alias_of or ""
+        if root.startswith(INITIALIZER):
+            touching.setdefault(root.removeprefix(INITIALIZER), set()).update(variable.consumers)
+    return {k: frozenset(names) for k, names in touching.items()}
 
 
 @once_of

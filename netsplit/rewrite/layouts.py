@@ -86,6 +86,12 @@ def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
     return dict(graph.derived[_KEY])
 
 
+@once_of
+def _runs_of(graph: Graph) -> StandInRuns:
+    return StandInRuns(graph)
+
+
+@once_of
 def made_as_views(graph: Graph, name: str) -> frozenset[str]:
     """Of what a node makes: what autograd takes for views, as what `linear` makes of more than two
     dimensions."""
@@ -100,7 +106,7 @@ def stand_in_run(graph: Graph, name: str) -> NodeRun | None:
     if node.op.startswith(CALL):
         return None
     try:
-        return StandInRuns(graph).run(node, {k: _plain(graph, graph.variables[k]) for k in node.inputs})
+        return _runs_of(graph).run(node, {k: _plain(graph, graph.variables[k]) for k in node.inputs})
     except Exception:  # torch's own of any kind, where sizes depend on values
         return None
 

@@ -13,7 +13,7 @@ from netsplit.graph.checks.difference import difference
 from netsplit.graph.code_places import SWITCH, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
-from netsplit.graph.operators import touching_initializer, written_initializers
+from netsplit.graph.operators import touching_initializers, written_initializers
 from netsplit.graph.random_draws import DrawKey, run_microbatch
 
 __all__ = ["check_order", "order_may_matter"]
@@ -25,7 +25,8 @@ def order_may_matter(graph: Graph) -> bool:
     Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
     """
     written = written_initializers(graph)
-    return bool(graph.calls) or any(touching_initializer(graph, k) - own for k, own in written.items())
+    touching = touching_initializers(graph)
+    return bool(graph.calls) or any(touching[k] - own for k, own in written.items())
 
 
 def check_order(

@@ -10,7 +10,7 @@ from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, once_of
 from netsplit.graph.operators import (
     running_statistics,
     storage_root,
-    touching_initializer,
+    touching_initializers,
     written_initializers,
 )
 from netsplit.graph.recording.whole import ModuleCall
@@ -108,10 +108,12 @@ def _own_buffers(graph: Graph) -> dict[str, str]:
     """Node -> a buffer that replicas of it would have one each of, and that is more than a statistic."""
     written = written_initializers(graph)
     learnt = {k for k, writers in written.items() if all(_learns(graph, name, k) for name in writers)}
+    norms = {each.rpartition(".")[0] for k in learnt for each in _names(graph.initializers[k])}
+    touching_of = touching_initializers(graph)
     own: dict[str, str] = {}
     for k, writers in written.items():
-        touching = touching_initializer(graph, k)
-        unread = touching <= writers and (k in learnt or _is_count(graph, k, writers, learnt))
+        touching = touching_of[k]
+        unread = touching <= writers and (k in learnt or _is_count(graph, k, writers, norms))
         if not unread:
             own |= dict.fromkeys(writers | touching, k)
     return own
@@ -127,13 +129,12 @@ def _learns(graph: Graph, name: str, k: str) -> bool:
     return bool(running) and INITIALIZER + k not in computed_with
 
 
-def _is_count(graph: Graph, k: str, writers: Collection[str], learnt: Collection[str]) -> bool:
-    """Whether it counts the batches of a normalisation whose statistics are `learnt`, beside these."""
+def _is_count(graph: Graph, k: str, writers: Collection[str], norms: Collection[str]) -> bool:
+    """Whether it counts the batches of one of these normalisations, beside its statistics."""
     own = graph.initializers[k]
-    beside = {each.rpartition(".")[0] for name in learnt for each in _names(graph.initializers[name])}
     counts = any(each.rpartition(".")[2] == COUNT for each in _names(own))
     adds = all(graph.nodes[name].op == "aten.add_.Tensor" for name in writers)
-    return counts and adds and any(each.rpartition(".")[0] in beside for each in _names(own))
+    return counts and adds and any(each.rpartition(".")[0] in norms for each in _names(own))
 
 
 def _names(initializer: Initializer) -> tuple[str, ...]:

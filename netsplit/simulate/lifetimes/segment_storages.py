@@ -13,9 +13,9 @@ from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
-from netsplit.rewrite.layouts import made_as_views
 from netsplit.simulate.lifetimes.handing_on import NO_GRADIENT
 from netsplit.simulate.lifetimes.own_checkpoints import CheckpointRun, checkpoint_runs
+from netsplit.simulate.lifetimes.written_views import is_view, overwritten_variables, written_bases
 
 __all__ = ["SegmentStorages", "operand_of_weight"]
 
@@ -77,25 +77,18 @@ class SegmentStorages:
             if (base := self.written_base(node)) is not None:
                 self.first_writes.setdefault(base, node.name)
         self.carrying |= self.first_writes.keys()
-        self.bases = frozenset(base for base in self.first_writes if self._is_view(base))
+        self.bases = frozenset(base for base in self.first_writes if is_view(graph, base))
 
     def transient(self, node: str) -> NodeBytes:
         return self.transients.get(node, _NONE)
 
     def written_base(self, node: Node) -> str | None:
-        """The variable whose memory a write into a view of it changes: its gradient is copied where a part is
-        changed (autograd's CopySlices)."""
-        read = self.overwritten(node)
-        return storage_of(self.graph, read) if read is not None and self._is_view(read) else None
+        """As `written_bases` has it."""
+        return written_bases(self.graph).get(node.name)
 
     def overwritten(self, node: Node) -> str | None:
-        """The variable that a node writes into and returns, where a gradient comes to it."""
-        variables = self.graph.variables
-        made, read = (next(filter(None, ks), None) for ks in (node.outputs, node.inputs))
-        if made is None or read is None or not node.kind.endswith("_") or not variables[made].requires_grad:
-            return None
-        root = storage_of(self.graph, read)
-        return read if root in variables and storage_of(self.graph, made) == root else None
+        """As `overwritten_variables` has it."""
+        return overwritten_variables(self.graph).get(node.name)
 
     def wants_what_was_before(self, node: Node, base: str) -> bool:
         """Whether there is a gradient of what a write into a view finds in its memory: of new zeros not."""
@@ -106,15 +99,6 @@ class SegmentStorages:
         return made.kind not in NO_GRADIENT and bool(
             self._trainable(made) or any(self.graph.variables[k].requires_grad for k in made.inputs)
         )
-
-    def _is_view(self, k: str) -> bool:
-        producer = self.graph.variables[k].producer
-        if producer is None:
-            return False
-        node = self.graph.nodes[producer]
-        if node.kind.endswith("_"):  # it answers what it wrote into
-            return bool(node.inputs) and self._is_view(node.inputs[0])
-        return storage_of(self.graph, k) != k or k in made_as_views(self.graph, producer)
 
     def _trainable(self, node: Node) -> set[str]:
         return {k for k in node.initializers if self.graph.initializers[k].requires_grad}
