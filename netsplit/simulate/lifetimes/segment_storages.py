@@ -38,6 +38,7 @@ class SegmentStorages:
         offloaded: bool = False,
     ) -> None:
         self.graph = graph
+        self._written_bases, self._overwritten = written_bases(graph), overwritten_variables(graph)
         self.segment = segment
         self.own = own
         self.transients = transients
@@ -84,11 +85,11 @@ class SegmentStorages:
 
     def written_base(self, node: Node) -> str | None:
         """As `written_bases` has it."""
-        return written_bases(self.graph).get(node.name)
+        return self._written_bases.get(node.name)
 
     def overwritten(self, node: Node) -> str | None:
         """As `overwritten_variables` has it."""
-        return overwritten_variables(self.graph).get(node.name)
+        return self._overwritten.get(node.name)
 
     def wants_what_was_before(self, node: Node, base: str) -> bool:
         """Whether there is a gradient of what a write into a view finds in its memory: of new zeros not."""
