@@ -108,7 +108,7 @@ def fit(
                     raise
                 training.recover(error, restart)
     finally:
-        training.feeding.close()
+        training.end()
 
 
 @dataclass(eq=False)
@@ -154,9 +154,6 @@ class _Training:
         self.told = self.position
 
     def run(self) -> None:
-        adaptation = getattr(self.model, "adaptation", None)
-        if adaptation is not None:
-            adaptation.left = self._steps_left
         while self.position.epoch < self.epochs:
             for done in self._steps():
                 self.history.iterations.append(done)
@@ -164,6 +161,10 @@ class _Training:
                 if self.position.samples < self._samples and self._due_after_step():
                     self._save()
             self._end_epoch()
+
+    def end(self) -> None:
+        self._tell_adaptation(None, None)  # batches after these epochs are nobody's steps
+        self.feeding.close()
 
     def recover(self, error: WorkerError, restart: Restart) -> None:
         """New workers, and the state of the newest checkpoint on them.
@@ -217,6 +218,7 @@ class _Training:
         count, size = self._samples, self.model.batch_size
         epoch, seen = self.position.epoch, self.position.samples
         while seen < count:
+            self._tell_adaptation(self.position.step, self._steps_left - 1)
             total = min(self.accumulate * size, count - seen)
             start, made_s = time.perf_counter(), self.model.made_s
             loss, timed = self._step(BatchPlace(epoch, seen, total))
@@ -301,6 +303,11 @@ class _Training:
         due = self.checkpoints is not None and self.checkpoints.due_after_epoch(self.position.epoch, last)
         if due or self._due_after_step():
             self._save()
+
+    def _tell_adaptation(self, before: int | None, left: int | None) -> None:
+        adaptation = getattr(self.model, "adaptation", None)
+        if adaptation is not None:
+            adaptation.before, adaptation.left = before, left
 
     def _tell_iteration(self, done: Iteration) -> None:
         """Once, however often the iteration had to be done."""

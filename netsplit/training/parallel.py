@@ -406,7 +406,8 @@ class ParallelModel:
             return done.seconds, done.nbytes
 
         searched_s = adaptation.searched_s
-        adaptation.iteration(timeline if timeline is not None and timeline.events else None, runtime, change)
+        measured = timeline if timeline is not None and timeline.events else None
+        adaptation.iteration(measured, runtime, change, runtime.draws.batches)
         self.programs.made_s += adaptation.searched_s - searched_s
 
     def _open(self) -> DistributedRuntime:

@@ -108,6 +108,7 @@ class Workers:
         self.adaptation, self.real = adaptation, real
         self.plan = adaptation.plan
         self.changes: list[Plan] = []
+        self.batches = 0
 
     def change(self, plan: Plan) -> tuple[float, int]:
         self.changes.append(plan)
@@ -117,7 +118,9 @@ class Workers:
     def train(self, iterations: int) -> None:
         for _ in range(iterations):
             timeline = run(self.plan, self.adaptation.costs, self.real)
-            self.adaptation.iteration(timeline if self.adaptation.measuring else None, self, self.change)
+            self.batches += 1
+            measured = timeline if self.adaptation.measuring else None
+            self.adaptation.iteration(measured, self, self.change, self.batches)
 
 
 SHORT = Adapt(every=5, window=3, search_s=0.5)

@@ -99,13 +99,14 @@ class Adaptation:
     switch_s: float
     methods: tuple[Partitioner, ...] = ()
     decisions: list[Decision] = field(default_factory=list)
-    left: int | None = None  # iterations of the training; None: nobody knows
-    trained: int = 0
+    before: int | None = None  # steps before the next, where epochs count them; None: batches are counted
+    left: int | None = None  # steps after the next; None: nobody knows
+    trained: int = 0  # iterations of the whole training, also before a checkpoint that it went on from
     _since: int = 0  # iterations since the last switch, or window
     _wait: int = _SETTLING  # iterations until a window begins
     _pause: int = 1  # windows from one look to the next, after plans that were rolled back
     _windows: int = 0  # since the last look
-    _looked_at: int = 0  # iterations trained then
+    _unlooked: int = 0  # iterations since then
     _window: list[Timeline] = field(default_factory=list)
     _looked_s: float | None = None  # median iteration at the last look
     _slowness: dict[str, float] = field(default_factory=dict)  # of workers, then
@@ -132,17 +133,18 @@ class Adaptation:
         """Seconds so far in which plans were looked for."""
         return sum(each.search_s for each in self.decisions)
 
-    def iteration(self, timeline: Timeline | None, workers: object, change: Change) -> None:
+    def iteration(self, timeline: Timeline | None, workers: object, change: Change, batches: int) -> None:
         """After an iteration of a whole batch that stepped; measured, where it was in a window.
 
         Args:
             workers: others than the last time, where they were restarted.
+            batches: trained so far, since the beginning of the whole training.
         """
         if workers is not self._workers:
             self._restarted()
             self._workers = workers
-        self.trained += 1
-        self.left = None if self.left is None else max(self.left - 1, 0)
+        self.trained = batches if self.before is None else self.before + 1
+        self._unlooked += 1
         if timeline is None or not self.measuring:
             self._since += 1
             return
@@ -192,9 +194,9 @@ class Adaptation:
 
     def _look(self, why: str, measured_s: float, change: Change) -> None:
         began = time.perf_counter()
-        spent_s = measured_s * (self.trained - self._looked_at)
+        spent_s = measured_s * self._unlooked
         limit_s = min(self.settings.search_s, max(_FRACTION * spent_s, _LEAST_S))
-        self._looked_at = self.trained
+        self._unlooked = 0
         self._note(measured_s)
         problem = self.plan.problem.moved_to(self.costs.cluster, self.costs.costs)
         program = self.plan.simulated[0]

@@ -21,7 +21,7 @@ class Decision:
     plan that was there and of the one that was found, by the same costs of the workers.
     """
 
-    iteration: int  # batches trained before it
+    iteration: int  # trained before it, since the beginning of the whole training
     why: str  # what was seen, and why nothing was changed where nothing was
     outcome: Outcome
     predicted_before_s: float
