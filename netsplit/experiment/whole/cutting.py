@@ -49,6 +49,7 @@ class RightCuts:
     remarks: list[str] = field(default_factory=list)
     accepted: bool = False  # that micro-batches are apart, as they were asked for
     _looked: bool = False
+    _unread: str = ""
 
     def right(self, graph: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers of micro-batches those to look at.
@@ -82,6 +83,10 @@ class RightCuts:
                     left = self.without(left, microbatches, apart)
             if self._looked:
                 break
+        unread = sample_totals(graph).unread
+        if unread is not None:
+            name = unread.module or unread.name
+            self._unread = f"{_UNREAD} {type(self.model).__name__}: '{name}' stays Python, which is not read"
         apart = suspected(self.model, graph) if max(left) > 1 else None
         return left if apart is None else self.without(left, max(left), apart)
 
@@ -139,7 +144,8 @@ class RightCuts:
         """What is to be said of a plan with so many."""
         if microbatches > 1 and not self._looked:
             return (*self.remarks, f"{_UNKNOWN} {type(self.model).__name__} was not looked at")
-        return tuple(self.remarks)
+        unread = (self._unread,) if microbatches > 1 and self._unread else ()
+        return (*self.remarks, *unread)
 
     def _valued(self) -> tuple[nn.Module, Loss | None, Batch]:
         """Model, loss and batch; on the meta device a small one's values, and a few samples, are drawn."""
@@ -182,6 +188,7 @@ def suspected(model: nn.Module, graph: Graph) -> CutApart | None:
     )
 
 
+_UNREAD = "on a few samples alone it was seen that losses of micro-batches add up to that of their batch in"
 _UNKNOWN = "whether the losses of micro-batches add up to that of their batch in"
 
 

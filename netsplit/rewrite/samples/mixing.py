@@ -17,6 +17,7 @@ from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL, Graph, Node, once_of
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.table import ways_of
+from netsplit.rewrite.samples.crossing import crosses_samples, operator_kinds
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -39,29 +40,23 @@ class _Of(IntEnum):
     MIXED = 3
 
 
-def _kinds(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_VIEWS = _kinds(
+_VIEWS = operator_kinds(
     "view reshape _unsafe_view flatten unflatten squeeze unsqueeze permute transpose swapaxes swapdims "
     "movedim moveaxis t mT numpy_T expand expand_as broadcast_to select slice narrow unbind split "
     "split_with_sizes chunk index_select"
 )
-_LINEAR = _VIEWS | _kinds(
+_LINEAR = _VIEWS | operator_kinds(
     "add add_ sub sub_ rsub subtract neg sum mean clone detach alias contiguous lift_fresh_copy cat stack"
 )
-_CASTS = _kinds("to _to_copy type_as")
-_PRODUCTS = _kinds("mul mul_ multiply matmul mm bmm mv dot")
-_QUOTIENTS = _kinds("div div_ divide true_divide")
-_SHAPE_ALONE = _kinds(
+_CASTS = operator_kinds("to _to_copy type_as")
+_PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot")
+_QUOTIENTS = operator_kinds("div div_ divide true_divide")
+_SHAPE_ALONE = operator_kinds(
     "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full"
 )
-_NO_SUMS = _kinds(
-    "amax amin max min argmax argmin median var std prod any all norm linalg_vector_norm logsumexp "
-    "count_nonzero"
+_SCATTERED = operator_kinds(
+    "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ bincount"
 )
-"""Reductions that are not linear in what they go over."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +65,14 @@ class SampleTotals:
 
     Args:
         mixed: the first operator that makes of a total something that is no mean over samples.
-        terms: operators that take totals of samples; None where it is not known what the loss is made of.
+        terms: operators that take totals of samples; None where it is not known what the loss is made of, or
+            not of every operator before whether it goes by samples.
+        unread: code that stays whole and makes numbers of all samples, whatever they are.
     """
 
     mixed: Node | None
     terms: int | None
+    unread: Node | None
 
 
 @once_of
@@ -93,12 +91,15 @@ def sample_totals(graph: Graph) -> SampleTotals:
     made = dict.fromkeys(lies, _Of.SAMPLES)
     terms: dict[str, frozenset[str]] = {}  # total -> operators that take it, by their names
     first: dict[str, Node] = {}  # what is mixed -> where it became so
+    unknown: set[str] = set()  # what is made by an operator that may not go by samples
     for node in graph:
         if _most(node.inputs, made) is _Of.CONSTANT or node.kind in _SHAPE_ALONE:
             continue
         call = SplitCall(node, layouts, graph.initializers)
-        over = _goes_over(call, lies)
-        totals = _totals(graph, call, lies)
+        over = crosses_samples(graph, call, lies)
+        known, totals = _totals(graph, call, lies)
+        if not known or not unknown.isdisjoint(node.inputs):
+            unknown.update(filter(None, node.outputs))
         own = frozenset[str]().union(*(terms.get(k, ()) for k in node.inputs))
         if any(made.get(k) is _Of.SAMPLES for k in node.inputs):
             own |= {node.name}
@@ -111,36 +112,37 @@ def sample_totals(graph: Graph) -> SampleTotals:
             elif made[k] is _Of.MIXED:
                 first[k] = next((first[each] for each in node.inputs if each in first), node)
     loss = next(iter(graph.output_variables), "")
-    return SampleTotals(first.get(loss), len(terms[loss]) if loss in terms else None)
+    counted = loss in terms and loss not in unknown
+    unread = (node for node in graph if node.op.startswith(CALL) and _makes_numbers(graph, node, lies))
+    return SampleTotals(first.get(loss), len(terms[loss]) if counted else None, next(unread, None))
+
+
+def _makes_numbers(graph: Graph, node: Node, lies: Mapping[str, SampleRows]) -> bool:
+    given = any(k in lies for k in node.inputs)
+    return given and any(k and not graph.variables[k].shape for k in node.outputs)
 
 
 def _most(names: Iterable[str], made: Mapping[str, _Of]) -> _Of:
     return max((made.get(k, _Of.CONSTANT) for k in names), default=_Of.CONSTANT)
 
 
-def _totals(graph: Graph, call: SplitCall, lies: dict[str, SampleRows]) -> set[str]:
-    """Outputs that are taken over all samples of an input; `lies` gets where they lie in the others."""
+def _totals(graph: Graph, call: SplitCall, lies: dict[str, SampleRows]) -> tuple[bool, set[str]]:
+    """Whether the operator is known to go by samples, and outputs that are taken over all samples of an
+    input; `lies` gets where they lie in the others."""
     node = call.node
     cut = _along(call, lies, graph.batch_size)
     if cut is not None:
         lies |= rows_joined(cut)
         joined = zip(node.outputs, cut.way.joined, strict=True)
-        return {k for k, how in joined if isinstance(how, PartialSum)}
+        return True, {k for k, how in joined if isinstance(how, PartialSum)}
+    lying = any(k in lies for k in node.inputs)
     if node.kind in _VIEWS:
-        return set()
+        return not lying, set()
+    if node.kind in _SCATTERED and lying:
+        return False, set(filter(None, node.outputs))
     lies |= rows_kept(graph, call, lies)
-    given = any(k in lies for k in node.inputs)
-    return {k for k in node.outputs if given and k and not graph.variables[k].shape}
-
-
-def _goes_over(call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
-    """Whether it is a reduction of samples to what is no sum of theirs."""
-    reduced = next((name for tag, name in references(call["self"]) if tag == "var"), "")
-    if call.node.kind not in _NO_SUMS or reduced not in lies:
-        return False
-    rank = call.rank("self")
-    dims = call["dim"] if isinstance(call["dim"], list | tuple) else [call["dim"]]
-    return dims in ([], [None]) or lies[reduced].dim in {d % rank for d in dims}
+    scalars = {k for k in node.outputs if lying and k and not graph.variables[k].shape}
+    return not lying or "batch_norm" in node.op, scalars
 
 
 def _along(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> CutAlong | None:

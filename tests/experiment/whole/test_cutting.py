@@ -144,6 +144,17 @@ def test_what_is_seen_at_the_decided_size_alone_is_decided_anew(pools: Pools) ->
     torch.testing.assert_close(state, plain, rtol=1e-9, atol=1e-9)
 
 
+def test_a_loss_that_stays_python_is_cut_with_a_remark() -> None:
+    def picked(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs[targets < 9], targets[targets < 9])
+
+    batch = Batch.of(X, Y)
+    cutting = RightCuts(net(), picked, batch, named=False)
+    assert cutting.right(capture(net(), picked, batch.rows(0, 2).own()), [1, 2, 4]) == [1, 2, 4]
+    assert any("'loss' stays Python, which is not read" in note for note in cutting.told(4))
+    assert not cutting.told(1)
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(
     ("loss", "kind"), [(summed, "is a sum"), (contrastive, "is no mean"), (counted, "goes on with")]
