@@ -59,6 +59,9 @@ def uncarried_in_scheduler(scheduler: LRScheduler, step: Callable[[], object]) -
     return None
 
 
+_FUNCTIONS = ("lr_lambdas", "lr_lambda", "_scale_fn_custom")  # attributes of schedulers
+
+
 def _nested(scheduler: LRScheduler) -> list[LRScheduler]:
     return [scheduler, *(own for each in getattr(scheduler, "_schedulers", ()) for own in _nested(each))]
 
@@ -72,9 +75,9 @@ def _functions_and_attributes(scheduler: LRScheduler) -> dict[str, tuple[bytes |
             continue
         if key not in carried:
             seen[key] = _as_bytes(value), b""
-        elif key in ("lr_lambdas", "lr_lambda"):  # of functions torch keeps nothing, of objects what vars has
+        elif key in _FUNCTIONS:  # of functions torch keeps nothing, of objects what vars has
             every = value if isinstance(value, list) else [value]
-            for i, each in enumerate(every):
+            for i, each in enumerate(filter(None, every)):
                 own = b"" if isinstance(each, FunctionType) else _as_bytes(vars(each))
                 seen[f"{key} {i}"] = _as_bytes(each), own
     return seen

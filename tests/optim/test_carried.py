@@ -182,6 +182,10 @@ def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
         (LearningRate(LambdaLR, lr_lambda=partial(factor_of, [0])), "lr_lambdas"),
         (LearningRate(MultiplicativeLR, lr_lambda=counting()), "lr_lambdas"),
         (LearningRate(in_sequence), "lr_lambdas"),
+        (
+            LearningRate(CyclicLR, base_lr=0.1, max_lr=0.2, scale_fn=counting(), cycle_momentum=False),
+            "_scale_fn_custom",
+        ),
         (LearningRate(Bare), "counted"),
     ],
 )
@@ -199,6 +203,8 @@ def test_schedulers_whose_state_lacks_what_changes_are_refused(rate: LearningRat
         LearningRate(CosineAnnealingLR, T_max=20),
         LearningRate(OneCycleLR, max_lr=0.1, total_steps=30),
         LearningRate(CyclicLR, base_lr=0.1, max_lr=0.2),
+        LearningRate(CyclicLR, base_lr=0.1, max_lr=0.2, scale_fn=lambda n: 0.9**n),
+        LearningRate(CyclicLR, base_lr=0.1, max_lr=0.2, scale_fn=Factor()),
         LearningRate(ReduceLROnPlateau, every="epoch"),
         LearningRate(lambda o: SequentialLR(o, [StepLR(o, 2), ConstantLR(o)], [1])),
         LearningRate(lambda o: ChainedScheduler([StepLR(o, 2), ConstantLR(o)], o)),
