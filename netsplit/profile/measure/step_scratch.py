@@ -54,7 +54,8 @@ def _risen(factory: OptimizerFactory, name: str, dimensions: int, together: bool
     optimizer = make_optimizer(factory, {name: parameters[0]}).optimizer
     (group,) = (each for each in optimizer.param_groups if each["params"])
     group["params"][:] = parameters
-    if together and "foreach" in group and group["foreach"] is None and not group.get("fused"):
+    one_by_one = group.get("fused") or isinstance(group.get("lr"), Tensor)  # as torch chooses by default
+    if together and "foreach" in group and group["foreach"] is None and not one_by_one:
         group["foreach"] = True
     for _ in range(WARM):
         step_on(optimizer, parameters)

@@ -75,6 +75,12 @@ def test_accelerators_step_on_all_parameters_at_once_unless_told_not_to() -> Non
     assert costs.step_scratch(devices) == {"cpu:0": scratch.on_cpu, "cuda:0": scratch.on_accelerator}
 
 
+def test_a_rate_that_is_a_tensor_is_stepped_by_one_after_another() -> None:
+    """As torch does by default; asked for all at once it refuses."""
+    scratch = optimizer_scratch(partial(optim.Adam, lr=torch.tensor(0.01)))
+    assert scratch.on_accelerator == scratch.on_cpu
+
+
 def test_of_a_models_parameters_it_is_the_same() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4))
     bound = for_model(optim.AdamW, model, nn.MSELoss())
