@@ -295,6 +295,8 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
         cases = _of_cases(key, parent)
         if not cases and is_left_out(parent, str(error.key)):
             return f"{key} is left out in the config: put + before it, as in +{key_as_given(key)}=<value>."
+        if key not in names and _options(key):
+            return f"{key} is not chosen here: choose one before what it has is set ({key}=<option>)."
         return f"{key} is not a config key: {suggest(str(error.key), names)}{cases}"
     if isinstance(parent, ListConfig) and isinstance(error.key, int) and error.key >= len(parent):
         return f"{key} is not there: the list has {len(parent)} entries, counted from 0."

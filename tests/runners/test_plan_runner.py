@@ -69,6 +69,7 @@ def test_a_measured_profile_is_planned_with_its_micro_batches(run: Run) -> None:
         (["batch_size=0"], "batch_size is 0"),
         (["epochs=2"], "epochs is not a config key"),
         (["cluster=moon"], "cluster=moon is not an option"),
+        (["cluster.devices.0.capacity=9"], "cluster is not chosen here: choose one before"),
         (["cluster=mixed3"], "says how fast its devices are beside a measured graph"),
         (["partitioner=[m_topo,single]"], "partitioner chooses m_topo, single: give exactly one"),
         (["schedule.microbatches=5"], "batch_size 64 does not divide into 5 micro-batches"),
