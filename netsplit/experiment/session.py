@@ -29,6 +29,7 @@ from netsplit.experiment.trial_run import Show, nobody_looks
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.replicated import check_replicas
 from netsplit.interrupts import interrupts_held
+from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -187,6 +188,7 @@ class Session:
         if adapt is not None:
             require_adaptable(plan, backend)
             check_switchable(planner.optimizer, planner.rule.learning_rate)
+            load_kernels()
         program, _ = plan.simulated
         began = time.perf_counter()
         check_replicas(plan.problem.graph, plan.placement.replicated)

@@ -199,6 +199,22 @@ def test_a_change_that_a_false_cost_asked_for_is_taken_back_and_not_asked_for_ag
     assert len(workers.changes) == changes
 
 
+def test_looks_in_vain_become_rare_but_a_great_change_is_looked_at_at_once() -> None:
+    plan = plan_of()
+    adaptation = replace(Adaptation.of(replace(SHORT, gain=0.99), plan, 0.01), methods=(MTopo(),))
+    workers = Workers(adaptation, adaptation.costs.first)
+    usual, longer = (slowed(adaptation.costs, "cpu:1", factor) for factor in (1.0, 1.5))
+    workers.train(2)
+    for window in range(60):
+        workers.real = longer if window % 2 else usual
+        workers.train(SHORT.every)
+    looks = len(adaptation.decisions)
+    assert 3 < looks < 25  # of 60 windows, each of which differs from the one before
+    workers.real = slowed(adaptation.costs, "cpu:1", 9.0)
+    workers.train(2 * SHORT.every)
+    assert len(adaptation.decisions) == looks + 1
+
+
 def test_what_would_not_pay_is_left() -> None:
     workers = adapting(real_factor=20.0, horizon=1)
     workers.adaptation.switch_s = 1000.0

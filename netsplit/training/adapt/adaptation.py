@@ -39,7 +39,9 @@ Change = Callable[[Plan], tuple[float, int]]
 """Changes the plan between two iterations; seconds that it took, and bytes that moved."""
 
 _SETTLING = 2  # iterations after a switch, or at the beginning, that are not measured
-_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look
+_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look;
+_MOST_CHANGED = 1.2  # after looks in vain, each of which makes it twice as much, no more than this,
+_EASED = 0.84  # and of every window, less by so much
 _FRACTION = 0.1  # of what was trained since the last look, at most, for a search
 _LEAST_S = 0.1  # for a search, however short iterations are
 _BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
@@ -106,6 +108,7 @@ class Adaptation:
     _wait: int = _SETTLING  # iterations until a window begins
     _pause: int = 1  # windows from one look to the next, after plans that were rolled back
     _windows: int = 0  # since the last look
+    _worth: float = _CHANGED
     _unlooked: int = 0  # iterations since then
     _window: list[Timeline] = field(default_factory=list)
     _looked_s: float | None = None  # median iteration at the last look
@@ -160,6 +163,8 @@ class Adaptation:
             self._judge(self._trial, measured_s, change)
         elif self._windows >= self._pause and (why := self._reason(measured_s)) is not None:
             self._look(why, measured_s, change)
+        else:
+            self._worth = max(_CHANGED, _EASED * self._worth)
 
     def _restarted(self) -> None:
         """New workers: what was measured of the old ones says nothing of them."""
@@ -185,12 +190,15 @@ class Adaptation:
             return f"{name} was slow, has computed nothing for some time, and may be fast again"
         for name, before in self._slowness.items():
             now = self.costs.slowness(name)
-            if abs(now / before - 1) > _CHANGED:
+            if self._is_worth(now / before):
                 return f"{name} takes {now / before:.2f} times as long as at the last look"
         ratio = measured_s / self._looked_s
-        if abs(ratio - 1) > _CHANGED:
+        if self._is_worth(ratio):
             return f"an iteration takes {ratio:.2f} times as long as at the last look"
         return None
+
+    def _is_worth(self, ratio: float) -> bool:
+        return max(ratio, 1 / ratio) - 1 > self._worth
 
     def _look(self, why: str, measured_s: float, change: Change) -> None:
         began = time.perf_counter()
@@ -205,16 +213,16 @@ class Adaptation:
         search_s = time.perf_counter() - began
         decision = Decision(self.trained, why, "stayed", now_s, None, measured_s, search_s=search_s)
         if other is None:
-            self._decide(replace(decision, why=f"{why}; {reason}"))
+            self._stay(replace(decision, why=f"{why}; {reason}"))
             return
         then_s = other.simulated[1].iteration_s
         decision = replace(decision, predicted_after_s=then_s, method=other.placement.method)
         saved_s = measured_s * (1 - then_s / now_s) if now_s > 0 else 0.0
         if then_s >= now_s * (1 - self.settings.gain):
-            self._decide(replace(decision, why=f"{why}; no plan is predicted to be shorter by enough"))
+            self._stay(replace(decision, why=f"{why}; no plan is predicted to be shorter by enough"))
         elif saved_s * self.horizon <= self.switch_s:
             needs = f"what it saves in {self.horizon} iterations is less than the change takes"
-            self._decide(replace(decision, why=f"{why}; {needs}"))
+            self._stay(replace(decision, why=f"{why}; {needs}"))
         else:
             before = self.plan
             seconds, nbytes = self._change(other, change)
@@ -268,6 +276,7 @@ class Adaptation:
 
     def _change(self, plan: Plan, change: Change) -> tuple[float, int]:
         seconds, nbytes = change(plan)
+        self._worth = _CHANGED
         self.plan, self.switch_s = plan, seconds
         self._since, self._wait, self._windows = 0, _SETTLING, 0
         return seconds, nbytes
@@ -276,6 +285,10 @@ class Adaptation:
         """What the next window is compared with."""
         self._looked_s, self._windows = measured_s, 0
         self._slowness = {name: self.costs.slowness(name) for name in self.costs.seen}
+
+    def _stay(self, decision: Decision) -> None:
+        self._worth = min(2 * self._worth, _MOST_CHANGED)
+        self._decide(decision)
 
     def _decide(self, decision: Decision) -> None:
         self.decisions.append(decision)
