@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import random
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ from functools import partial
 from typing import Any, Literal
 
 import cloudpickle
+import numpy as np
+import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
@@ -84,6 +87,22 @@ class LearningRate:
                 raise ConfigError(f"scheduler.{key} is 'all', of a training of unknown length: say how many.")
         return self.scheduler(optimizer, **self.settings)
 
+    def copied(self) -> LearningRate:
+        """As a device has it: what is tried on that leaves these functions, which may count, as they were.
+
+        Raises:
+            ConfigError: it has what cannot be copied.
+        """
+        try:
+            copy: LearningRate = cloudpickle.loads(cloudpickle.dumps(self))
+        except Exception as error:  # of what a function may have at hand
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"scheduler has what cannot be sent to a worker ({reason}): let it go by numbers and "
+                "functions."
+            ) from error
+        return copy
+
     def check(self, optimizer: ForModel) -> None:
         """Try it on an optimiser without values, before any worker starts.
 
@@ -94,7 +113,7 @@ class LearningRate:
         try:
             own = make_optimizer(optimizer, {})
             guard(own, optimizer)
-            made = self.of(own.optimizer)
+            made = self.copied().of(own.optimizer)
             self._check_made(made, own.optimizer)
             for _ in range(_TRIED):
                 step(made, 1.0)
@@ -107,6 +126,7 @@ class LearningRate:
             with suppress(ConfigError):
                 for _ in range(_TRIED, _FURTHER):
                     step(made, 1.0)
+            self._check_alike(optimizer)
         except ReadsValues as error:
             raise ConfigError(
                 f"scheduler goes by {error}{where_of(error)}, and every device has only its own: let it go "
@@ -127,9 +147,7 @@ class LearningRate:
         Raises:
             ConfigError: `state_dict`, which moves, lacks what changes with its steps.
         """
-        # on copies of its functions, as each device has them
-        own: LearningRate = cloudpickle.loads(cloudpickle.dumps(self))
-        made = own.of(optimizer)
+        made = self.copied().of(optimizer)
         name = uncarried_in_scheduler(made, partial(_steps_on, made))
         if name is not None:
             raise ConfigError(
@@ -147,7 +165,7 @@ class LearningRate:
         Raises:
             ConfigError: only ``OneCycleLR`` has such an end.
         """
-        made = self.of(make_optimizer(optimizer, {}).optimizer)
+        made = self.copied().of(make_optimizer(optimizer, {}).optimizer)
         last = getattr(made, "total_steps", None)
         if isinstance(last, int) and last < steps:
             raise ConfigError(
@@ -163,6 +181,17 @@ class LearningRate:
         """
         if loss is None and self.scheduler is ReduceLROnPlateau:
             raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
+
+    def _check_alike(self, optimizer: ForModel) -> None:
+        """Whether devices have the same rates, each with a copy of this and random numbers of its own."""
+        first, second = (_settings_over_steps(self.copied(), optimizer, seed) for seed in (1, 2))
+        differs = next((k for a, b in zip(first, second, strict=False) for k in a if a[k] != b[k]), None)
+        if differs is not None:
+            raise ConfigError(
+                f"scheduler gives another {differs.rpartition('.')[2]} each time it is stepped from its "
+                "beginning, as one that draws random numbers or reads a clock does, so that each device has "
+                "its own: let it go by the number of steps (a torch.Generator of its own draws alike)."
+            )
 
     def _check_made(self, made: Any, optimizer: Optimizer) -> None:
         if not isinstance(made, LRScheduler):
@@ -181,6 +210,31 @@ class LearningRate:
                 "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
                 "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
             )
+
+
+def _settings_over_steps(rate: LearningRate, optimizer: ForModel, seed: int) -> list[dict[str, str]]:
+    """What groups have before every step, by number and name, where random numbers begin with this seed."""
+    before = random.getstate(), np.random.get_state()
+    over_steps: list[dict[str, str]] = []
+    try:
+        with torch.random.fork_rng(devices=[]), suppress(ConfigError):
+            torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
+            own = make_optimizer(optimizer, {}).optimizer
+            made = rate.of(own)
+            while len(over_steps) < _FURTHER:
+                over_steps.append(
+                    {
+                        f"{i}.{k}": repr(v)
+                        for i, each in enumerate(own.param_groups)
+                        for k, v in each.items()
+                        if k != "params"
+                    }
+                )
+                step(made, 1.0)
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+    return over_steps
 
 
 def _steps_on(scheduler: LRScheduler) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import time
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler as lr
 
@@ -37,6 +42,20 @@ RATES_REFUSED: dict[str, tuple[Any, str]] = {
         lambda o: lr.LambdaLR(o, lambda i: 1.0 / (1 + len([s for s in o.state.values() if s]))),
         "goes by the optimiser's state",
     ),
+    "torch's random numbers": (
+        lambda o: lr.LambdaLR(o, lambda _: float(torch.rand(()))),
+        "gives another lr each time it is stepped from its beginning, as one that draws random numbers",
+    ),
+    "Python's, later": (
+        lambda o: lr.LambdaLR(o, lambda i: 1.0 if i < 8 else random.random()),
+        "as one that draws random numbers",
+    ),
+    "NumPy's": (lambda o: lr.LambdaLR(o, lambda _: np.random.rand()), "as one that draws random numbers"),
+    "a clock": (lambda o: lr.LambdaLR(o, lambda _: time.perf_counter()), "or reads a clock"),
+    "a generator function": (
+        lambda o, each=(0.1 for _ in range(99)): lr.LambdaLR(o, lambda _: next(each)),
+        "cannot be sent to a worker .*generator",
+    ),
     "of unknown length": (
         LearningRate(lr.CosineAnnealingLR, T_max="all"),
         "scheduler.T_max is 'all', of a training of unknown length",
@@ -52,6 +71,22 @@ def test_a_scheduler_is_refused_with_the_true_reason(name: str) -> None:
     with pytest.raises(ConfigError, match=words) as e:
         rate.check(for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL))
     assert "\n" not in str(e.value)
+
+
+def test_a_scheduler_may_draw_by_a_seed_of_its_own() -> None:
+    """What it draws, and what a function counts, is the same in the copy of every device."""
+
+    def drawn(optimizer: optim.Optimizer) -> lr.LRScheduler:
+        own = torch.Generator().manual_seed(3)
+        return lr.LambdaLR(optimizer, lambda _: float(torch.rand((), generator=own)))
+
+    counted = itertools.count()
+    before = torch.get_rng_state(), random.getstate()
+    for scheduler in (drawn, lambda o: lr.LambdaLR(o, lambda _: 1.0 / (1 + next(counted)))):
+        LearningRate(scheduler).check(for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert next(counted) == 0  # trying it counted in a copy
 
 
 @pytest.mark.parametrize(
