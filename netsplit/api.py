@@ -36,7 +36,7 @@ from netsplit.partition import METHODS, Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
-from netsplit.profile.measure.optimizer import check_optimizer
+from netsplit.profile.measure.optimizer import check_optimizer, check_switchable
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
@@ -156,14 +156,14 @@ def parallelize(
         "ema_decay": ema_decay, "max_programs": max_programs, "check": check, "on_nonfinite": on_nonfinite,
         "weights": weights, "offload": offload,
     }  # fmt: skip
-    _check_training(model, loss, batch, optimizer, options)
+    if not isinstance(adapt, bool | Adapt):
+        raise ConfigError(f"adapt is {adapt!r}: give True, False, or netsplit.Adapt(...).")
+    _check_training(model, loss, batch, optimizer, options, adapt is not False)
     _check_choice("profile", profile, get_args(ProfileMode))
     check_offload(offload, spec.devices, compile_backend)
     check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
     check_switches(progress=progress)
     check_numbers(seed=seed)
-    if not isinstance(adapt, bool | Adapt):
-        raise ConfigError(f"adapt is {adapt!r}: give True, False, or netsplit.Adapt(...).")
     place = _folder(folder)
     with shown_stages(progress) as stages:
         session = Session(
@@ -312,7 +312,7 @@ def _chosen(
 
 
 def _check_training(
-    model: Any, loss: Any, batch: Any, optimizer: OptimizerFactory, options: TrainingOptions
+    model: Any, loss: Any, batch: Any, optimizer: OptimizerFactory, options: TrainingOptions, adapts: bool
 ) -> None:
     """What is to be trained, and how, before any worker starts."""
     _check_kinds(model, loss, batch, options["weights"])
@@ -327,6 +327,8 @@ def _check_training(
     check_optimizer(made)
     if rate is not None:
         rate.check(made)
+    if adapts:
+        check_switchable(made, rate)
 
 
 def _folder(given: str | Path | None) -> Path:

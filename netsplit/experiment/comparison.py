@@ -48,7 +48,7 @@ from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.measure.optimizer import check_optimizer
+from netsplit.profile.measure.optimizer import check_optimizer, check_switchable
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
@@ -118,6 +118,8 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     if rate is not None:
         rate = rate.over(settings.epochs, _steps_per_epoch(data, settings))
         rate.check(optimizer)
+    if settings.adapt:
+        check_switchable(optimizer, rate)
     size = sum(parameter.numel() for parameter in model.parameters())
     log.info("%s; model of %s parameters", data.summary(), f"{size:,}")
     return Experiment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
+from torch.optim import lr_scheduler
 
 import netsplit
 from netsplit.errors import NetSplitError
@@ -125,6 +127,8 @@ def test_a_falsified_cost_is_switched_for_and_rolled_back(pools: Pools, workers:
         last = f"cpu:{workers - 1}"
         with slowed(pools(workers), workers - 1, 25.0):
             losses = [placed.train_batch(*batch(n)) for n in range(40)]
+            while adaptation._trial is not None:  # whose way back would be taken for the one to come
+                losses.append(placed.train_batch(*batch(len(losses))))
             there, looks = placed.plan.placement, len(adaptation.decisions)
             costs = adaptation.costs
             costs.seen[last].clear()  # what was measured of it is forgotten, and it seems the fastest
@@ -156,3 +160,18 @@ def test_what_cannot_be_switched_is_refused_before_training(pools: Pools) -> Non
         )  # fmt: skip
     with pytest.raises(NetSplitError, match="adapt is 'yes'"):
         netsplit.parallelize(model(), nn.CrossEntropyLoss(), batch(0), adapt="yes")  # type: ignore[arg-type]
+
+
+def test_a_scheduler_that_would_not_move_is_refused_before_any_worker_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+    steps = itertools.count(1)
+
+    def counts(optimizer: optim.Optimizer) -> lr_scheduler.LRScheduler:
+        return lr_scheduler.LambdaLR(optimizer, lambda _: 1 / next(steps))
+
+    with pytest.raises(NetSplitError, match="keeps what changes with its steps in 'lr_lambdas'"):
+        netsplit.parallelize(
+            model(), nn.CrossEntropyLoss(), batch(0), adapt=True, scheduler=counts, progress=False
+        )
