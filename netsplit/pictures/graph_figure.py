@@ -130,7 +130,7 @@ def _draw_boxes(
                 facecolor="white" if group.moves else tint(colours[group.device]),
                 edgecolor=colours[group.device],
                 linewidth=0.8 if group.moves else 1.0 + 2.5 * fraction,
-                linestyle="--" if group.part_lines else "-",
+                linestyle="--" if any(part.cuts for part in group.parts) else "-",
                 zorder=3,
             )
         )
@@ -224,8 +224,10 @@ def _operators_sentence(graph: Graph) -> str:
     whole, cut = parts.whole(graph.nodes), len(parts.operators)
     sentence = _counted(whole + cut, "operator")
     if cut:
-        sentence += f", {cut} of them in parts ({len(parts.cut)} parts"
-        sentence += f", {_counted(len(parts.moving), 'node')} between them)" if parts.moving else ")"
+        sentence += f", {cut} of them in parts ({len(parts.cut)} parts)"
+    if parts.moving:
+        moving = "moves" if len(parts.moving) == 1 else "move"
+        sentence += f", {_counted(len(parts.moving), 'node')} that only {moving} tensors"
     return sentence
 
 
@@ -270,7 +272,7 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
         told = "dashed: parts of operators, of which dimension, and how much of it they have"
         handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=told))
     if parts.moving:
-        told = "small: takes tensors apart for parts, or puts them together"
+        told = "small: moves tensors for parts, or weights for readers elsewhere"
         handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=told))
     columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)
