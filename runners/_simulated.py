@@ -71,10 +71,10 @@ def run(
     show(console, problem, program, timeline, settings.pieces)
     if settings.show_program:
         console.print(program.show(), highlight=False, markup=False, soft_wrap=True)
-    write_trace(folder / "trace.json", timeline, program=program)
+    write_trace(folder / "trace.json", timeline, program=program, parts=plan.event_parts)
     written = "trace.json"
     if settings.picture:
-        timeline_figure(timeline, None, folder / "timeline.png")
+        timeline_figure(timeline, None, folder / "timeline.png", plan.event_parts)
         written = "trace.json and timeline.png"
     console.print(f"Written to {folder}: {written}.", highlight=False, soft_wrap=True)
     return timeline.iteration_s

@@ -255,8 +255,8 @@ def record_row(
     """
     program, predicted = plan.simulated
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
-    write_trace(folder / "trace.json", predicted, measured, program=program)
-    timeline_figure(predicted, measured, folder / "timeline.png")
+    write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
+    timeline_figure(predicted, measured, folder / "timeline.png", plan.event_parts)
     throughputs = history.throughputs if history is not None else None
     summary = timeline_summary(predicted, typical, plan.compiler.batch_size, throughputs)
     if earlier:

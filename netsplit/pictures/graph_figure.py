@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path as FilePath
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from netsplit.cluster.cluster import Cluster
@@ -16,6 +17,7 @@ from netsplit.pictures.drawing import colours_of, mib, new_figure, save_figure, 
 from netsplit.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import LayeredLayout, layered_layout
 from netsplit.profile.costs import Costs
+from netsplit.rewrite.node_parts import NodeParts, node_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +29,9 @@ _BOX_IN = 1.75  # width of a place; boxes are narrower
 _LAYER_IN = 0.85
 _CUT_COLOUR = "#B2182B"
 _CHARACTERS = 23  # of a label's line
+_LINE = 0.155  # height of one, of a layer's
+_TITLE_PER_IN = 10  # characters
+_MOVES_COLOUR = "#777777"
 _TWO_SENTENCES_IN = 14.0  # width in which two of the legend's stand beside one another
 
 
@@ -69,9 +74,11 @@ def graph_figure(
     _draw_edges(axes, groups, layout)
     _draw_jumps(axes, groups, layout)
     _draw_boxes(axes, groups, layout, seconds, colours)
-    title = f"{placement.method}: {len(graph)} operators in {len(groups.groups)} boxes, "
-    axes.set_title(title + _cut_sentence(graph, placement), fontsize=13, loc="left")
-    _legend(figure, [_device_sentence(graph, placement, device, seconds) for device in devices], colours)
+    title = f"{placement.method}: {_operators_sentence(graph)}, in {len(groups.groups)} boxes; "
+    title = fill(title + _cut_sentence(graph, placement), int(_TITLE_PER_IN * figure.get_figwidth()))
+    axes.set_title(title, fontsize=13, loc="left")
+    sentences = [_device_sentence(graph, placement, device, seconds) for device in devices]
+    _legend(figure, sentences, colours, node_parts(graph))
     if path is not None:
         save_figure(figure, path, dpi=100)
     return figure
@@ -110,29 +117,37 @@ def _draw_boxes(
     longest = max((seconds.group(group) for group in groups.groups), default=0.0)
     for group, (x, y) in zip(groups.groups, layout.boxes, strict=True):
         fraction = seconds.group(group) / longest if longest > 0 else 0.3
-        width, height = 0.9, 0.52 + 0.28 * fraction
+        lines = _box_lines(group, seconds)
+        width, height = 0.9, max(0.52 + 0.28 * fraction, _LINE * (len(lines) + 1))
+        if group.moves:
+            width, height = 0.6, 0.22
         axes.add_patch(
             FancyBboxPatch(
                 (x - width / 2, y - height / 2),
                 width,
                 height,
                 boxstyle="round,pad=0,rounding_size=0.05",
-                facecolor=tint(colours[group.device]),
+                facecolor="white" if group.moves else tint(colours[group.device]),
                 edgecolor=colours[group.device],
-                linewidth=1.0 + 2.5 * fraction,
+                linewidth=0.8 if group.moves else 1.0 + 2.5 * fraction,
+                linestyle="--" if any(part.cuts for part in group.parts) else "-",
                 zorder=3,
             )
         )
-        axes.text(x, y, _box_text(group, seconds), ha="center", va="center", fontsize=8, zorder=4)
+        size, colour = (7, _MOVES_COLOUR) if group.moves else (8, "black")
+        axes.text(x, y, "\n".join(lines), ha="center", va="center", fontsize=size, color=colour, zorder=4)
 
 
-def _box_text(group: NodeGroup, seconds: _KnownSeconds) -> str:
+def _box_lines(group: NodeGroup, seconds: _KnownSeconds) -> list[str]:
     lines = [_fitted(group.label, _CHARACTERS)]
+    if group.moves:
+        return lines
     if group.module:
         lines.append(_fitted_end(group.module, _CHARACTERS))
+    lines += [_fitted(line, _CHARACTERS + 2) for line in group.part_lines]
     if seconds.group(group) > 0:
         lines.append(_time(seconds.group(group)))
-    return "\n".join(lines)
+    return lines
 
 
 def _time(seconds: float) -> str:
@@ -199,20 +214,43 @@ def _cut(graph: Graph, placement: Placement) -> set[tuple[str, str]]:
     return {(variable, of[v]) for u, v, variable in graph.edges if of[u] != of[v]}
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _operators_sentence(graph: Graph) -> str:
+    """An operator in parts is one."""
+    parts = node_parts(graph)
+    whole, cut = parts.whole(graph.nodes), len(parts.operators)
+    sentence = _counted(whole + cut, "operator")
+    if cut:
+        sentence += f", {cut} of them in parts ({len(parts.cut)} parts)"
+    if parts.moving:
+        moving = "moves" if len(parts.moving) == 1 else "move"
+        sentence += f", {_counted(len(parts.moving), 'node')} that only {moving} tensors"
+    return sentence
+
+
 def _cut_sentence(graph: Graph, placement: Placement) -> str:
     cut = _cut(graph, placement)
     if not cut:
         return "nothing crosses devices"
     nbytes = sum(graph.variables[variable].nbytes for variable, _ in cut)
-    return f"{len(cut)} tensors ({mib(nbytes)}) cross devices in the forward pass"
+    crossing = "crosses" if len(cut) == 1 else "cross"
+    return f"{_counted(len(cut), 'tensor')} ({mib(nbytes)}) {crossing} devices in the forward pass"
 
 
 def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _KnownSeconds) -> str:
     names = [name for name, where in placement.device_of.items() if where == device]
     owned = {k for name in names for k in graph.nodes[name].initializers}
     saved = {k for name in names for k in graph.nodes[name].saved if k in graph.variables}
+    parts = node_parts(graph)
+    in_parts = [name for name in names if name in parts.cut]
+    runs = _counted(parts.whole(names), "operator")
+    if in_parts:
+        runs += f" and {_counted(len(in_parts), 'part')}"
     sentence = (
-        f"{device}: {len(names)} operators, "
+        f"{device}: {runs}, "
         f"parameters {mib(sum(graph.initializers[k].nbytes for k in owned))}, "
         f"saved activations {mib(sum(graph.variables[k].nbytes for k in saved))}"
     )
@@ -221,7 +259,7 @@ def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _
     return sentence
 
 
-def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]) -> None:
+def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str], parts: NodeParts) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -230,5 +268,11 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
         for sentence, colour in zip(sentences, colours.values(), strict=True)
     ]
     handles.append(Line2D([], [], color=_CUT_COLOUR, linewidth=2.2, label="sent from device to device"))
+    if parts.cut:
+        told = "dashed: parts of operators, of which dimension, and how much of it they have"
+        handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=told))
+    if parts.moving:
+        told = "small: moves tensors for parts, or weights for readers elsewhere"
+        handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=told))
     columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)

@@ -1,5 +1,8 @@
 """Fewer boxes for a picture: nodes of one device that belong together become one group.
 
+While there are few enough boxes, a chain of parts is one only where all are the same part of their operators,
+and nodes that move tensors for parts are drawn apart.
+
 A group is only formed where it is convex (no path leaves it and comes back), so that the groups
 form an acyclic graph as the nodes do. Three steps, the last only while there are too many groups:
 nodes without any edge (a BatchNorm's counter) join their module's others; chains (one successor with one
@@ -17,6 +20,7 @@ from math import log
 from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import passing
+from netsplit.rewrite.node_parts import NodePart, NodeParts, node_parts, parts_label
 
 __all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 
@@ -30,6 +34,7 @@ _SHORT = {
     "max_pool2d": "maxpool",
     "scaled_dot_product_attention": "attention",
 }
+_MOVES = {"alias": "hand weights on", "split_with_sizes": "take apart"}  # what else moves puts parts together
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,29 @@ class NodeGroup:
     device: str
     module: str  # longest dotted prefix that the nodes' modules share
     kinds: tuple[str, ...]  # operator kinds in order, of the nodes that have edges
+    parts: tuple[NodePart, ...] = ()  # of operators
+    moving: int = 0  # how many nodes only move tensors for parts
+
+    @property
+    def part_lines(self) -> tuple[str, ...]:
+        """Which parts of operators these are; how many of the operators, where they are unlike."""
+        operators = len(self.nodes) - self.moving
+        if len({part.lines for part in self.parts}) == 1 and len(self.parts) == operators:
+            return self.parts[0].lines
+        in_parts = [part for part in self.parts if part.cuts]
+        if 0 < len(in_parts) < operators:
+            return (f"{len(in_parts)} of {operators} are parts",)
+        return (parts_label(in_parts),) if in_parts else ()
+
+    @property
+    def moves(self) -> bool:
+        return len(self.nodes) == self.moving
 
     @property
     def label(self) -> str:
         """``relu+conv+bn``; what repeats is counted: ``(relu+conv+bn) x3``, ``conv x3 + relu x2``."""
+        if self.moves:
+            return " + ".join(dict.fromkeys(_MOVES.get(kind, "put together") for kind in self.kinds))
         kinds = [_SHORT.get(kind, kind) for kind in self.kinds]
         for period in range(1, len(kinds) // 2 + 1):
             if kinds == kinds[:period] * (len(kinds) // period):
@@ -71,7 +95,9 @@ def group_nodes(graph: Graph, device_of: Mapping[str, str], wanted: int = 150) -
     """Group the nodes of `graph`: as few merging steps as give about `wanted` groups or fewer."""
     merger = _Merger(graph, device_of)
     merger.merge_lonely()
-    merger.merge_chains()
+    merger.merge_chains(alike=True)
+    if merger.count > wanted:
+        merger.merge_chains()
     best, best_count = merger.result(), merger.count
     deepest = max((node.module.count(".") + 1 for node in graph if node.module), default=0)
     for depth in range(deepest, 0, -1):
@@ -90,6 +116,7 @@ class _Merger:
     def __init__(self, graph: Graph, device_of: Mapping[str, str]) -> None:
         self.graph = graph
         self.device_of = device_of
+        self.parts: NodeParts = node_parts(graph)
         self.members = {i: [name] for i, name in enumerate(graph.nodes)}
         place = graph.position
         self.after = {place[u]: {place[v] for v in vs} for u, vs in graph.successors.items()}
@@ -101,6 +128,9 @@ class _Merger:
 
     def device(self, group: int) -> str:
         return self.device_of[self.members[group][0]]
+
+    def look(self, group: int) -> tuple[str, ...]:
+        return self.parts.look(self.members[group][0])
 
     def merge_lonely(self) -> None:
         """Nodes without edges join a node of their module and device, or else one another."""
@@ -114,11 +144,13 @@ class _Merger:
             if home != group:
                 self._merge(home, group)
 
-    def merge_chains(self) -> None:
+    def merge_chains(self, alike: bool = False) -> None:
         for group in list(self.members):
             while group in self.members and len(self.after[group]) == 1:
                 (follower,) = self.after[group]
                 if len(self.before[follower]) != 1 or self.device(group) != self.device(follower):
+                    break
+                if alike and self.look(group) != self.look(follower):
                     break
                 self._merge(group, follower)
 
@@ -149,8 +181,16 @@ class _Merger:
     def _group(self, group: int) -> NodeGroup:
         names = sorted(self.members[group], key=self.graph.position.__getitem__)
         linked = [n for n in names if self.graph.predecessors[n] or self.graph.successors[n]]
-        kinds = tuple(self.graph.nodes[name].kind.strip("_") for name in linked or names)
-        return NodeGroup(tuple(names), self.device(group), self.module(group), kinds)
+        computing = [n for n in linked if n not in self.parts.moving]
+        kinds = tuple(self.graph.nodes[name].kind.strip("_") for name in computing or linked or names)
+        return NodeGroup(
+            tuple(names),
+            self.device(group),
+            self.module(group),
+            kinds,
+            tuple(self.parts.of[name] for name in names if name in self.parts.of),
+            len(self.parts.moving.intersection(names)),
+        )
 
     def _merge(self, into: int, other: int) -> None:
         self.members[into] += self.members.pop(other)

@@ -1,16 +1,18 @@
 """One iteration as a Gantt chart: predicted above measured, on one time axis.
 
-Rows are devices and, below them, directed links and sums; a number in a box is its micro-batch.
+Rows are devices and, below them, directed links and sums; a number in a box is its micro-batch. A line at the
+foot of a box says that it computes parts of operators; which, stands in it where there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from netsplit.pictures.drawing import KIND_COLOURS, new_figure, save_figure
-from netsplit.simulate.timeline import Event, Timeline
+from netsplit.rewrite.node_parts import NodePart, parts_label
+from netsplit.simulate.timeline import COMPUTING, Event, Timeline
 from netsplit.simulate.trace import lanes
 
 if TYPE_CHECKING:
@@ -22,14 +24,25 @@ __all__ = ["timeline_figure"]
 _WIDTH_IN = 15.0
 _ROW_IN = 0.42
 _CHARACTER_IN = 0.085  # of the numbers inside boxes, at 8 points
+_FOOT, _FOOT_POINTS = 0.1, 2.5  # of a box's height; the width of the line there
 _THIN = {"send", "recv", "reduce"}
 _DARK = {"forward", "send", "step", "weight", "reduce"}  # kinds whose colour needs white text
 
+_Labels: TypeAlias = dict[str, tuple[str, str]]  # name of an event that computes parts -> long, short
+
 
 def timeline_figure(
-    predicted: Timeline, measured: Timeline | None = None, path: str | Path | None = None
+    predicted: Timeline,
+    measured: Timeline | None = None,
+    path: str | Path | None = None,
+    parts: Mapping[str, Sequence[NodePart]] | None = None,
 ) -> Figure:
-    """Draw one or both timelines, into `path` if given (PNG or SVG by the suffix); returns the figure."""
+    """Draw one or both timelines, into `path` if given (PNG or SVG by the suffix); returns the figure.
+
+    Args:
+        parts: `parts_of_events` of the program that both are of.
+    """
+    labels = _labels(parts or {})
     timelines = {"predicted": predicted} | ({"measured": measured} if measured is not None else {})
     rows = {name: list(lanes(timeline.events).items()) for name, timeline in timelines.items()}
     heights = [max(len(stack), 1) for stack in rows.values()]
@@ -40,7 +53,7 @@ def timeline_figure(
         axes.set_xlim(0, 1.02 * end_ms)
         for place, (_, tracks) in enumerate(rows[name]):
             for number, track in enumerate(tracks):
-                _draw_track(axes, track, place - 0.4 + 0.8 * number / len(tracks), 0.8 / len(tracks))
+                _draw_track(axes, track, place - 0.4 + 0.8 * number / len(tracks), 0.8 / len(tracks), labels)
         axes.set_yticks(range(len(rows[name])), [row for row, _ in rows[name]])
         axes.set_ylim(max(len(rows[name]), 1) - 0.5, -0.5)
         axes.axvline(1e3 * timeline.iteration_s, color="black", linestyle=":", linewidth=1.2)
@@ -48,18 +61,23 @@ def timeline_figure(
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
     panels[-1].set_xlabel("time (ms)")
-    _legend(figure, timelines.values())
+    _legend(figure, timelines.values(), labels)
     if path is not None:
         save_figure(figure, path)
     return figure
+
+
+def _labels(parts: Mapping[str, Sequence[NodePart]]) -> _Labels:
+    cut = {name: [part for part in each if part.cuts] for name, each in parts.items()}
+    return {name: (parts_label(own), parts_label(own, short=True)) for name, own in cut.items() if own}
 
 
 def _end_s(timeline: Timeline) -> float:
     return max([timeline.iteration_s, *(event.end_s for event in timeline.events)])
 
 
-def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float) -> None:
-    """Events of one kind are one collection; numbers stand where the box is wide enough for them."""
+def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float, labels: _Labels) -> None:
+    """Events of one kind are one collection; texts stand where the box is wide enough for them."""
     for kind, colour in KIND_COLOURS.items():
         spans = [(1e3 * event.start_s, 1e3 * event.seconds) for event in track if event.kind == kind]
         if spans:
@@ -68,27 +86,41 @@ def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float
             axes.broken_barh(
                 spans, (bottom, height), facecolors=colour, edgecolor=edge, linewidth=0.4, hatch=hatch
             )
+    in_parts = [event for event in track if event.kind in COMPUTING and event.name in labels]
+    if in_parts:
+        foot = bottom + height * (1 - _FOOT / 2)  # rows go downwards
+        starts, ends = ([1e3 * t for t in times] for times in zip(*(e.span for e in in_parts), strict=True))
+        axes.hlines([foot] * len(starts), starts, ends, colors="black", linewidth=_FOOT_POINTS)
     left, right = axes.get_xlim()
     inches_per_ms = 0.87 * _WIDTH_IN / (right - left)
     for event in track:
-        label = str(event.microbatch)
-        wide = 1e3 * event.seconds * inches_per_ms > _CHARACTER_IN * (len(label) + 0.6)
-        if event.microbatch >= 0 and event.kind != "wait" and wide and height > 0.3:
+        if event.microbatch < 0 or event.kind == "wait" or height <= 0.3:
+            continue
+        number = str(event.microbatch)
+        longer = labels.get(event.name, ()) if event.kind in COMPUTING else ()
+        texts = [*(f"{number}: {label}" for label in longer), number]
+        room = 1e3 * event.seconds * inches_per_ms / _CHARACTER_IN - 0.6
+        text = next((each for each in texts if len(each) < room), "")
+        if text:
             middle_ms = 500 * (event.start_s + event.end_s)
             colour = "white" if event.kind in _DARK else "black"
             axes.text(
-                middle_ms, bottom + height / 2, label, ha="center", va="center", fontsize=8, color=colour
+                middle_ms, bottom + height / 2, text, ha="center", va="center", fontsize=8, color=colour
             )
 
 
-def _legend(figure: Figure, timelines: Iterable[Timeline]) -> None:
+def _legend(figure: Figure, timelines: Iterable[Timeline], labels: _Labels) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     present = {event.kind for timeline in timelines for event in timeline.events}
-    handles = [
+    handles: list[Patch | Line2D] = [
         Patch(facecolor=colour, edgecolor="white", hatch="////" if kind == "wait" else None, label=kind)
         for kind, colour in KIND_COLOURS.items()
         if kind in present
     ]
+    if labels:
+        line = Line2D([], [], color="black", linewidth=_FOOT_POINTS, label="computes parts of operators")
+        handles.append(line)
     if handles:
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=10)

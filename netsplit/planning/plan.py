@@ -34,9 +34,11 @@ from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import MIB, PlanSummary
 from netsplit.program.instructions import Program
+from netsplit.rewrite.node_parts import NodePart, node_parts
 from netsplit.simulate.device_times import memory_course
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.timeline import Timeline
+from netsplit.simulate.trace import parts_of_events
 from netsplit.tables import Column, Table
 
 __all__ = ["DeviceLoad", "Plan", "infeasible_record"]
@@ -153,6 +155,11 @@ class Plan:
         changed = split_and_joined(before.placement, self.placement)
         return replace(diff.without_rounding(), split=changed[0], joined=changed[1])
 
+    @cached_property
+    def event_parts(self) -> dict[str, tuple[NodePart, ...]]:
+        """By the name of an event of its timelines, which parts of operators that is about."""
+        return {} if self.program is None else parts_of_events(self.program, node_parts(self.problem.graph))
+
     def summary(self) -> PlanSummary:
         """The decision: what was chosen and of what it is the best, and a table of the devices.
 
@@ -236,7 +243,7 @@ class Plan:
             raise ConfigError(f"a plan for {name} is not simulated and has no {kind}: plot its graph.")
         if kind == "timeline":
             timed = measured if measured is not None and measured.events else None
-            return ShownFigure(timeline_figure(self.timeline, timed), title)
+            return ShownFigure(timeline_figure(self.timeline, timed, parts=self.event_parts), title)
         costs = problem.costs
         transients = costs.transients(problem.cluster.devices)
         scratch = costs.step_scratch(problem.cluster.devices)

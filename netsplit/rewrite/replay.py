@@ -21,9 +21,10 @@ from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split
 from netsplit.rewrite.split import block_size, chosen_way, fewer_than_parts, split_in, split_sizes
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["also", "applied"]
+__all__ = ["CAPTURED", "also", "applied"]
 
-
+CAPTURED = "rewrite.captured"
+"""Under this a rewritten graph has, derived, the one that it was first made of."""
 _DECISIONS = "rewrite.decisions"
 """Under this a graph has, derived, its rewrites, one lot done after another, each with what was decided."""
 
@@ -63,6 +64,7 @@ def _done(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None)
         _do(draft, each)
     made = parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
     if not graph.rewrites or _DECISIONS in graph.derived:
+        made.derived[CAPTURED] = graph.derived.get(CAPTURED, graph)
         made.derived[_DECISIONS] = (*graph.derived.get(_DECISIONS, ()), (rewrites, draft.decisions))
     return made
 

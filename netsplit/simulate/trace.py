@@ -19,20 +19,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from netsplit.files import write_text
 from netsplit.program.instructions import Program, origin
+from netsplit.rewrite.node_parts import NodePart, NodeParts, parts_label
 from netsplit.simulate.timeline import Event, Timeline
 
-__all__ = ["chrome_trace", "lane_of", "lanes", "write_trace"]
+__all__ = ["chrome_trace", "lane_of", "lanes", "parts_of_events", "write_trace"]
 
 _SLACK_S = 1e-9  # two spans that share less than this do not overlap
 _LINK_TIDS = 100_000  # thread ids of links begin here, so that devices are listed first
 _FLOWS = 1_000_000  # flow ids of one process
 _GRADIENT = "gradient of "
+_FEW = 8  # parts that a span lists one by one
 _BESIDE = ("send", "reduce")  # kinds that do not occupy the device
 
 Arrow = tuple[Event, Event]  # a send, and the computation that reads what it brings
@@ -65,18 +67,33 @@ def _rank(event: Event) -> int:
     return _BESIDE.index(event.kind) + 1 if event.kind in _BESIDE else 0
 
 
+def parts_of_events(program: Program, parts: NodeParts) -> dict[str, tuple[NodePart, ...]]:
+    """Name of an event -> what it computes of `NodeParts.of`, or what makes that which it sends, or of which
+    it sends the gradient; events that have none are left out."""
+    named = {f"segment {segment.index}": segment.nodes for segment in program.segments}
+    for k, variable in program.graph.variables.items():
+        maker = (variable.producer,) if variable.producer is not None else ()
+        named |= {k: maker, _GRADIENT + k: maker}
+    told = {name: tuple(parts.of[v] for v in nodes if v in parts.of) for name, nodes in named.items()}
+    return {name: each for name, each in told.items() if each}
+
+
 def chrome_trace(
-    predicted: Timeline, measured: Timeline | None = None, program: Program | None = None
+    predicted: Timeline,
+    measured: Timeline | None = None,
+    program: Program | None = None,
+    parts: Mapping[str, Sequence[NodePart]] | None = None,
 ) -> dict[str, Any]:
     """Both timelines as the JSON object format of the Trace Event specification; times in microseconds.
 
     Args:
         program: that both are of; tells which computation reads what a send brings.
+        parts: `parts_of_events` of it, which the spans' names and arguments tell.
     """
     named = {"predicted": predicted} | ({"measured": measured} if measured is not None else {})
     events: list[dict[str, Any]] = []
     for pid, (name, timeline) in enumerate(named.items(), start=1):
-        events += _process(pid, name, timeline, program)
+        events += _process(pid, name, timeline, program, parts or {})
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -85,14 +102,24 @@ def chrome_trace(
 
 
 def write_trace(
-    path: str | Path, predicted: Timeline, measured: Timeline | None = None, program: Program | None = None
+    path: str | Path,
+    predicted: Timeline,
+    measured: Timeline | None = None,
+    program: Program | None = None,
+    parts: Mapping[str, Sequence[NodePart]] | None = None,
 ) -> Path:
     """Write `chrome_trace` to `path`, replacing the file in one piece; makes the folder."""
-    write_text(path, json.dumps(chrome_trace(predicted, measured, program), allow_nan=False))
+    write_text(path, json.dumps(chrome_trace(predicted, measured, program, parts), allow_nan=False))
     return Path(path)
 
 
-def _process(pid: int, name: str, timeline: Timeline, program: Program | None) -> list[dict[str, Any]]:
+def _process(
+    pid: int,
+    name: str,
+    timeline: Timeline,
+    program: Program | None,
+    parts: Mapping[str, Sequence[NodePart]],
+) -> list[dict[str, Any]]:
     title = f"{name} ({1e3 * timeline.iteration_s:.3f} ms)"
     records = [
         _metadata(pid, 0, "process_name", name=title),
@@ -107,7 +134,9 @@ def _process(pid: int, name: str, timeline: Timeline, program: Program | None) -
             label = row if number == 0 else f"{row} ({number + 1})"
             records.append(_metadata(pid, tid, "thread_name", name=label))
             records.append(_metadata(pid, tid, "thread_sort_index", sort_index=tid))
-            records += [_span(pid, tid, event, *times[id(event)]) for event in track]
+            records += [
+                _span(pid, tid, event, *times[id(event)], parts.get(event.name, ())) for event in track
+            ]
             tid_of |= dict.fromkeys(map(id, track), tid)
     for number, (send, consumer) in enumerate(arrows):
         shared = {"pid": pid, "name": send.name, "cat": "transfer", "id": pid * _FLOWS + number}
@@ -144,7 +173,9 @@ def _metadata(pid: int, tid: int, kind: str, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": args}
 
 
-def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int) -> dict[str, Any]:
+def _span(
+    pid: int, tid: int, event: Event, start_ns: int, end_ns: int, parts: Sequence[NodePart]
+) -> dict[str, Any]:
     args: dict[str, Any] = {"kind": event.kind}
     if event.microbatch >= 0:
         args["microbatch"] = event.microbatch
@@ -152,11 +183,16 @@ def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int) -> dict[
         args["peer"] = event.peer
     if event.nbytes:
         args["bytes"] = event.nbytes
+    if parts:
+        left = [f"and {len(parts) - _FEW} more"] if len(parts) > _FEW else []
+        args["parts"] = [part.told for part in parts[:_FEW]] + left
+    name = event.name if event.name.startswith(event.kind) else f"{event.kind} {event.name}"
+    label = "" if event.kind in _BESIDE else parts_label([part for part in parts if part.cuts])
     return {
         "ph": "X",
         "pid": pid,
         "tid": tid,
-        "name": event.name if event.name.startswith(event.kind) else f"{event.kind} {event.name}",
+        "name": f"{name}, {label}" if label else name,
         "cat": event.kind,
         "ts": _us(start_ns),
         "dur": _us(end_ns - start_ns),

@@ -108,7 +108,8 @@ def run(
     show_whole(console, whole)
     write_whole(whole, folder)
     write_plan(whole.plan, folder)
-    timeline_figure(whole.plan.simulated[1], None, folder / "timeline.png")
+    plan = whole.plan
+    timeline_figure(plan.simulated[1], None, folder / "timeline.png", plan.event_parts)
     console.print(
         f"Written to {folder}: plan.json, frontier.txt, placement.json, program.txt, summary.txt, graph.png, "
         "timeline.png.",

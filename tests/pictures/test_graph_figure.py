@@ -5,11 +5,20 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 from pathlib import Path
 
+import pytest
+import torch
 from matplotlib.patches import FancyBboxPatch, PathPatch
+from torch import nn
 
+from netsplit.graph import Graph, capture
+from netsplit.partition import Placement, SolverReport
+from netsplit.partition.common.priority import topological_priority
 from netsplit.pictures.graph_figure import _CUT_COLOUR, graph_figure
 from netsplit.pictures.graph_groups import NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import layered_layout
+from netsplit.rewrite import ReadWeights, applied, columns_and_rows, splits_of
+from netsplit.rewrite.node_parts import node_parts
+from netsplit.rewrite.replay import CAPTURED
 from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
 
 
@@ -99,3 +108,80 @@ def test_svg_without_costs_on_one_device(tmp_path: Path) -> None:
     figure = graph_figure(graph, one, tmp_path / "graph.svg")
     assert "<svg" in (tmp_path / "graph.svg").read_text()[:2000]
     assert "nothing crosses devices" in figure.axes[0].get_title(loc="left")
+
+
+def in_columns_and_rows() -> tuple[Graph, Placement]:
+    """Three quarters of a hidden layer on one device, a quarter on the other."""
+    model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 4))
+    whole = capture(model, nn.CrossEntropyLoss(), (torch.randn(4, 8), torch.randint(4, (4,))))
+    graph = applied(whole, splits_of(whole, [columns_and_rows(whole)[0]], (3.0, 1.0)))
+    device_of = {name: f"cpu:{int(name.endswith(':1'))}" for name in graph.nodes}
+    order = topological_priority(graph, graph.position)
+    return graph, Placement(
+        "given", device_of, order, SolverReport("heuristic", 0.0), rewrites=graph.rewrites
+    )
+
+
+def test_a_box_says_which_part_of_which_dimension_it_is() -> None:
+    graph, placement = in_columns_and_rows()
+    figure = graph_figure(graph, placement)
+    (axes,) = figure.axes
+    texts = {text.get_text(): text for text in axes.texts}
+    assert {
+        "linear+gelu\n1/2 of dim 1 · 75 %",
+        "linear+gelu\n2/2 of dim 1 · 25 %",
+        "linear\n2\n1/2 of input.1 · 75 %",
+        "linear\n2\n2/2 of input.1 · 25 %",
+        "put together",
+        "loss\nloss",
+    } <= texts.keys()
+    assert not [text for text in texts if "alias" in text or "add" in text]
+    title = axes.get_title(loc="left").replace("\n", " ")
+    assert (
+        "given: 4 operators, 3 of them in parts (6 parts), 2 nodes that only move tensors, in 7 boxes"
+        in title
+    )
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend[0].startswith("cpu:0: 1 operator and 3 parts, ")
+    assert legend[1].startswith("cpu:1: 0 operators and 3 parts, ")
+
+
+def test_a_whole_operator_whose_weights_are_variables_is_no_part() -> None:
+    graph, _ = in_columns_and_rows()
+    whole = applied(graph.derived[CAPTURED], (ReadWeights("linear_1"),))
+    device_of = dict.fromkeys(whole.nodes, "cpu:0")
+    order = topological_priority(whole, whole.position)
+    (axes,) = graph_figure(whole, Placement("given", device_of, order, SolverReport("heuristic", 0.0))).axes
+    boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    assert {box.get_linestyle() for box in boxes} == {"-"}
+    assert "linear\n2\nweights as variables" in {text.get_text() for text in axes.texts}
+    assert "4 operators, 2 nodes that only move tensors, in " in axes.get_title(loc="left").replace("\n", " ")
+
+
+def test_what_moves_tensors_for_parts_is_drawn_smaller_and_parts_with_another_frame() -> None:
+    graph, placement = in_columns_and_rows()
+    (axes,) = graph_figure(graph, placement).axes
+    boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    for group, box in zip(group_nodes(graph, placement.device_of).groups, boxes, strict=True):
+        assert (box.get_linestyle() == "--") == any(":0" in name or ":1" in name for name in group.nodes)
+        assert (box.get_height() < 0.3) == group.moves
+
+
+@pytest.mark.parametrize("wanted", [100, 3])
+def test_boxes_of_many_operators_say_how_many_are_parts(wanted: int) -> None:
+    graph, _ = in_columns_and_rows()
+    groups = group_nodes(graph, dict.fromkeys(graph.nodes, "cpu:0"), wanted).groups
+    for group in groups:
+        assert len({part.lines for part in group.parts}) <= 1 or wanted == 3
+    lines = {line for group in groups for line in group.part_lines}
+    assert ("part 2/2 of 3 operators" in lines) == (wanted == 3)
+
+
+def test_a_box_of_parts_and_whole_operators_counts_the_parts() -> None:
+    graph, _ = in_columns_and_rows()
+    parts = tuple(node_parts(graph).of[name] for name in ("linear:0", "linear_1:0"))
+    names = ("linear:0", "linear_1:0", "2.bias:read", "cross_entropy_loss")
+    group = NodeGroup(names, "p", "", ("linear", "linear", "cross_entropy_loss"), parts, moving=1)
+    assert group.part_lines == ("2 of 3 are parts",)
+    assert group.label == "linear+linear+loss"
+    assert not group.moves

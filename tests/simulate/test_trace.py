@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
 from netsplit.profile.costs import NodeSeconds
+from netsplit.program import GPipe
+from netsplit.rewrite import applied
+from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate import simulate
 from netsplit.simulate.timeline import Event, Timeline
-from netsplit.simulate.trace import chrome_trace, lanes, write_trace
+from netsplit.simulate.trace import chrome_trace, lanes, parts_of_events, write_trace
 from tests.examples import tried
+from tests.rewrite.test_training import HEADS, side_by_side
+from tests.runtime.equivalence.running import captured, compiled
 from tests.simulate.drawn import Drawn, programs
 from tests.tracking.samples import timeline
 
@@ -217,3 +222,29 @@ def test_sums_have_a_lane_of_their_own() -> None:
     assert list(lanes(events)) == ["p", "p sums"]
     named = {e["name"] for e in chrome_trace(Timeline(events, 2.0))["traceEvents"] if e["ph"] == "X"}
     assert named == {"weight segment 0", "reduce sum of gradients over p, q"}
+
+
+def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None:
+    graph = applied(captured("attention", 4), HEADS)
+    program = compiled(graph, side_by_side(graph), 2, GPipe(2))
+    parts = parts_of_events(program, node_parts(graph))
+    ran = [Event(s.device, "forward", f"segment {s.index}", 0, 0.0, 1.0) for s in program.segments]
+    sent = [Event("a", "send", name, 0, 0.0, 1.0, peer="b") for name in ("linear:1", "gradient of linear:1")]
+    step = Event("b", "step", "optimiser step", -1, 1.0, 2.0)
+    told = Timeline((*ran, *sent, step), 2.0)
+    trace = chrome_trace(told, told, program, parts)
+    check_format(trace)
+    for pid in (1, 2):
+        by_name = {span["name"].partition(",")[0]: span for span in spans(trace, pid)}
+        assert "parts" not in by_name["step optimiser step"]["args"]
+        for segment in program.segments:
+            span = by_name[f"forward segment {segment.index}"]
+            own = [node_parts(graph).of[v].told for v in segment.nodes if v in node_parts(graph).of]
+            assert ("part" in span["name"]) == any("part " in each for each in own)
+            assert span["args"].get("parts", []) == own
+        for name in ("send linear:1", "send gradient of linear:1"):
+            (made,) = by_name[name]["args"]["parts"]
+            assert "part 2/2 of dimension 2, in 3 blocks (50 %)" in made
+    part = node_parts(graph).of["linear:1"]
+    crowded = spans(chrome_trace(told, parts={"linear:1": 11 * [part]}), 1)
+    assert [s["args"]["parts"] for s in crowded if "parts" in s["args"]] == [[part.told] * 8 + ["and 3 more"]]

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 
 from netsplit.cluster.cluster import Link
+from netsplit.rewrite.node_parts import NodePart, PartCut
 from netsplit.tracking.figures import (
     TrainingCurve,
     comparison_figure,
@@ -40,6 +41,26 @@ def test_timeline_boxes_carry_their_micro_batch(tmp_path: Path) -> None:
     figure = timeline_figure(timeline(), None, tmp_path / "timeline.png")
     labels = [text.get_text() for text in figure.axes[0].texts]
     assert sorted(labels) == ["0", "0", "0", "1", "1", "1", "1"]
+
+
+def test_boxes_that_compute_parts_have_a_line_and_say_so_where_there_is_room() -> None:
+    cut = PartCut(1, 2, 0.5, 0, 1, samples=True)
+    part = NodePart("linear", "fc1", (cut,), copy=None, variables=False)
+    events = timeline().events
+    name = next(event.name for event in events if event.kind == "forward")
+    figure = timeline_figure(timeline(), timeline(2.0), parts={name: (part,)})
+    computed = [e for e in events if e.name == name and e.kind in ("forward", "backward")]
+    for axes in figure.axes:
+        lines = [each for each in axes.collections if isinstance(each, LineCollection)]
+        assert sum(len(each.get_segments()) for each in lines) == len(computed) > 0
+    texts = [text.get_text() for text in figure.axes[1].texts]
+    assert [text for text in texts if ": " in text]
+    assert {text.partition(": ")[2] for text in texts} <= {"", "part 2/2 of linear", "2/2"}
+    assert figure.legends[0].get_texts()[-1].get_text() == "computes parts of operators"
+    whole = replace(part, cuts=(), variables=True)
+    assert len(timeline_figure(timeline(), parts={name: (whole,)}).legends[0].get_texts()) < len(
+        figure.legends[0].get_texts()
+    )
 
 
 def test_an_empty_timeline_can_be_drawn(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ from netsplit.rewrite.samples.rows import (
     variable_at,
 )
 from netsplit.rewrite.split import split_in, ways_to_cut
-from netsplit.rewrite.ways import Cat, SplitCall, Way
+from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way
 
-__all__ = ["along_samples", "copies_after", "replicate"]
+__all__ = ["along_samples", "copies_after", "replicate", "samples_axes"]
 
 
 @once_of
@@ -70,6 +70,12 @@ def replicate(graph: Graph, parts: int | tuple[float, ...]) -> tuple[Rewrite, ..
     return (*splits, *copies_after(graph, splits))
 
 
+@once_of
+def samples_axes(graph: Graph) -> dict[str, Axis]:
+    """Of the nodes that can be cut along the samples, the axis that these are."""
+    return {cut.call.node.name: cut.axis for cut in _cuts(graph, ())}
+
+
 def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
     """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
 
@@ -88,14 +94,25 @@ def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ..
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
     """Of all nodes but these; and the first that could not be cut after all, "" for none."""
-    samples = graph.batch_size
-    plain, draft = Draft(graph), Draft(graph)
-    lies = rows_given(graph)
-    splits: dict[str, Split] = {}
+    draft, splits = Draft(graph), []
+    for cut in _cuts(graph, whole):
+        own = Split(cut.call.node.name, cut.axis, tuple(cut.rows * size for size in sizes))
+        splits.append(own)
+        try:
+            split_in(draft, own.node, own.axis, own.sizes, own.blocks)
+        except RewriteError:
+            return (), own.node
+    return tuple(splits), ""
+
+
+def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[CutAlong]:
+    """How nodes are cut along the samples, all but these: each after those whose parts it reads."""
+    plain, lies = Draft(graph), rows_given(graph)
+    made: set[str] = set()
     for node in graph:
         call = SplitCall(node, plain.layouts, graph.initializers)
         ways = {} if node.name in whole else ways_to_cut(call, graph)
-        fitting = ((axis, rows_of(call, way, lies, samples)) for axis, way in ways.items())
+        fitting = ((axis, rows_of(call, way, lies, graph.batch_size)) for axis, way in ways.items())
         axis, rows = next(((axis, rows) for axis, rows in fitting if rows), (0, 0))
         if not rows:
             lies |= rows_kept(graph, call, lies)
@@ -103,15 +120,10 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
         cut = CutAlong(call, axis, ways[axis], rows)
         for each in (*_made_for(graph, cut, lies, whole), cut):
             name = each.call.node.name
-            if name in splits:  # made in parts for others, along another axis
-                continue
-            own = splits[name] = Split(name, each.axis, tuple(each.rows * size for size in sizes))
-            try:
-                split_in(draft, name, own.axis, own.sizes, own.blocks)
-            except RewriteError:
-                return (), name
-            lies |= rows_joined(each)
-    return tuple(splits.values()), ""
+            if name not in made:  # else made in parts for others, along another axis
+                made.add(name)
+                yield each
+                lies |= rows_joined(each)
 
 
 def _made_for(

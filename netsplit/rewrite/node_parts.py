@@ -1,0 +1,184 @@
+"""What rewrites made of the nodes of a graph: parts of operators, and what moves tensors for these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from netsplit.graph.ir import Graph, once_of
+from netsplit.rewrite.records import CopyWeights, ReadWeights, Split
+from netsplit.rewrite.replay import CAPTURED
+from netsplit.rewrite.samples.data_parallel import samples_axes
+
+__all__ = ["NodePart", "NodeParts", "PartCut", "node_parts", "parts_label"]
+
+_PART = re.compile(r"(.+):(\d+)")
+
+
+@dataclass(frozen=True)
+class PartCut:
+    """One cut that a part comes of."""
+
+    index: int  # from 0
+    count: int
+    fraction: float  # of what was cut
+    axis: int | str  # `Split.axis`
+    blocks: int
+    samples: bool  # the axis is that of the samples, as far as is known
+
+    @property
+    def number(self) -> str:
+        """``1/2``."""
+        return f"{self.index + 1}/{self.count}"
+
+    @property
+    def along(self) -> str:
+        """``dimension 0``, ``dimension 1 of input``, ``the samples``."""
+        argument, dot, place = str(self.axis).rpartition(".")
+        if self.samples:
+            return "the samples"
+        if isinstance(self.axis, int) or (dot and place.isdecimal()):
+            axis = f"dimension {place}{' of ' if dot else ''}{argument}"
+        else:
+            axis = self.axis
+        return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
+
+    @property
+    def short(self) -> str:
+        """``1/2 of dim 0 · 50 %``, ``1/2 of input.1 · 50 %``, ``1/2 of samples · 50 %``."""
+        axis = f"dim {self.axis}" if isinstance(self.axis, int) else self.axis
+        return f"{self.number} of {'samples' if self.samples else axis} · {_percent(self.fraction)}"
+
+
+@dataclass(frozen=True)
+class NodePart:
+    """What a node has of an operator, and where its weights come from."""
+
+    operator: str  # as it was captured
+    module: str
+    cuts: tuple[PartCut, ...]  # the first first; several where a part was cut again; none: it is whole
+    copy: int | None  # that it reads of its weights; None: it reads no copies
+    variables: bool  # its weights are such, for which it may be on another device than they
+
+    @property
+    def fraction(self) -> float:
+        """Of the operator."""
+        whole = 1.0
+        for cut in self.cuts:
+            whole *= cut.fraction
+        return whole
+
+    @property
+    def told(self) -> str:
+        """``linear_2 (fc1): part 1/2 of dimension 0 (50 %)``."""
+        name = f"{self.operator} ({self.module})" if self.module else self.operator
+        cuts = ", of which part ".join(f"{cut.number} of {cut.along}" for cut in self.cuts)
+        told = f"part {cuts} ({_percent(self.fraction)})" if cuts else "whole"
+        copied = f", on copy {self.copy} of its weights" if self.copy is not None else ""
+        return f"{name}: {told}{copied}{', its weights as variables' if self.variables else ''}"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """As short as a box in a picture needs it, a line for each cut: ``1/2 of dim 0 · 50 %``."""
+        if not self.cuts:
+            return ("weights as variables",) if self.variables else (f"copy {self.copy} of weights",)
+        return tuple(cut.short for cut in self.cuts)
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """Of a graph; empty where nothing was rewritten."""
+
+    of: Mapping[
+        str, NodePart
+    ]  # by node; whole ones that read copies of weights, or weights as variables, too
+    moving: frozenset[str]  # nodes that take tensors apart, put them together or hand weights on
+
+    @cached_property
+    def cut(self) -> Mapping[str, NodePart]:
+        """Nodes that are no whole operator."""
+        return {name: part for name, part in self.of.items() if part.cuts}
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """The captured operators that are in parts."""
+        return frozenset(part.operator for part in self.cut.values())
+
+    def whole(self, names: Iterable[str]) -> int:
+        """How many of these nodes are whole operators."""
+        return sum(name not in self.cut and name not in self.moving for name in names)
+
+    def look(self, name: str) -> tuple[str, ...]:
+        """Nodes with the same one can be drawn as one box without anything being lost."""
+        return ("moves",) if name in self.moving else self.of[name].lines if name in self.of else ()
+
+
+@once_of
+def node_parts(graph: Graph) -> NodeParts:
+    """By the graph's own rewrites. An axis is known to be that of the samples where the graph was made of the
+    captured one in this process."""
+    if not graph.rewrites:
+        return NodeParts({}, frozenset())
+    splits: dict[str, Split] = {}
+    for each in graph.rewrites:
+        if isinstance(each, Split):
+            splits.setdefault(each.node, each)  # a second one cuts what puts the parts together
+    copies = {each.node: each.copy for each in graph.rewrites if isinstance(each, CopyWeights)}
+    read = {each.node for each in graph.rewrites if isinstance(each, ReadWeights)}
+    captured = graph.derived.get(CAPTURED)
+    samples = samples_axes(captured) if splits and captured is not None else {}
+    parts, moving = {}, set()
+    for node in graph:
+        operator, cuts = _cuts_of(node.name, splits, samples)
+        made = ":" in operator if captured is None else operator not in captured.nodes
+        if made or node.name in splits:
+            moving.add(node.name)
+        elif cuts or node.name in copies or node.name in read:
+            parts[node.name] = NodePart(operator, node.module, cuts, copies.get(node.name), node.name in read)
+    return NodeParts(parts, frozenset(moving))
+
+
+def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:
+    """Of what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or "".
+
+    Args:
+        short: ``1/2`` instead.
+    """
+    if not parts:
+        return ""
+    if len({tuple(cut.number for cut in part.cuts) for part in parts}) > 1:
+        return f"{len(parts)} parts"
+    number = " of ".join(cut.number for cut in reversed(parts[0].cuts))
+    if short:
+        return number
+    return f"part {number} of {parts[0].operator if len(parts) == 1 else f'{len(parts)} operators'}"
+
+
+def _cuts_of(
+    name: str, splits: Mapping[str, Split], samples: Mapping[str, int | str]
+) -> tuple[str, tuple[PartCut, ...]]:
+    """The operator that a node is a part of, and the cuts from it to the node."""
+    cut_from: list[tuple[Split, int]] = []
+    while match := _PART.fullmatch(name):
+        split, index = splits.get(match[1]), int(match[2])
+        if split is None or index >= len(split.sizes):
+            break
+        cut_from.append((split, index))
+        name = match[1]
+    return name, tuple(
+        PartCut(
+            index,
+            len(split.sizes),
+            split.sizes[index] / sum(split.sizes),
+            split.axis,
+            split.blocks,
+            split.blocks == 1 and samples.get(name) == split.axis,
+        )
+        for split, index in reversed(cut_from)
+    )
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %" if fraction >= 0.01 else f"{100 * fraction:.1g} %"

@@ -1,0 +1,129 @@
+"""What is told of the nodes of a rewritten graph: every one is whole, a part or a movement."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from netsplit.graph import Graph, capture
+from netsplit.rewrite import (
+    CopyWeights,
+    ReadWeights,
+    Split,
+    along_samples,
+    applied,
+    columns_and_rows,
+    replicate,
+    splits_of,
+)
+from netsplit.rewrite.draft import MOVES
+from netsplit.rewrite.node_parts import node_parts, parts_label
+from tests.examples import tried
+from tests.rewrite.test_training import HEADS, NAMES, drawn
+from tests.runtime.equivalence.running import captured
+
+SQUARE = 8  # samples, and features: a size tells no dimension from another
+
+
+def square() -> Graph:
+    model = nn.Sequential(nn.Linear(SQUARE, SQUARE), nn.ReLU(), nn.Linear(SQUARE, SQUARE))
+    return capture(model, nn.CrossEntropyLoss(), (torch.randn(SQUARE, SQUARE), torch.arange(SQUARE)))
+
+
+@settings(max_examples=tried(20), deadline=None)
+@given(data=st.data())
+def test_the_parts_of_an_operator_add_up_and_every_operator_is_told_once(data: st.DataObject) -> None:
+    whole = captured(data.draw(st.sampled_from(NAMES), label="model"), 4)
+    graph = drawn(data, whole)
+    parts = node_parts(graph)
+    assert not parts.moving & parts.of.keys()
+    computing = [name for name in whole.nodes if whole.nodes[name].op not in MOVES]
+    uncut = {name for name in graph.nodes if name not in parts.moving and name not in parts.cut}
+    assert uncut | parts.operators >= set(computing)
+    assert uncut | parts.operators <= whole.nodes.keys()
+    assert not uncut & parts.operators
+    assert parts.whole(graph.nodes) == len(uncut)
+    for operator in parts.operators.intersection(computing):
+        own = [part for part in parts.cut.values() if part.operator == operator]
+        assert math.isclose(sum(part.fraction for part in own), 1.0)
+        assert len({part.told for part in own}) == len(own)
+
+
+def test_nothing_is_told_of_a_captured_graph() -> None:
+    parts = node_parts(square())
+    assert (parts.of, parts.moving) == ({}, frozenset())
+
+
+@pytest.mark.parametrize("cut", [along_samples, replicate])
+def test_the_dimension_of_the_samples_is_called_so(cut: object) -> None:
+    assert callable(cut)
+    graph = square()
+    parts = node_parts(applied(graph, cut(graph, 2)))
+    assert parts.operators == {"linear", "relu", "linear_1", "cross_entropy_loss"}
+    assert {line for part in parts.cut.values() for line in part.lines} == {
+        "1/2 of samples · 50 %", "2/2 of samples · 50 %",
+    }  # fmt: skip
+
+
+def test_other_dimensions_of_the_same_size_are_not() -> None:
+    graph = square()
+    parts = node_parts(applied(graph, splits_of(graph, [columns_and_rows(graph)[0]], (3.0, 1.0))))
+    assert [parts.of[name].told for name in ("linear:0", "relu:1", "linear_1:1")] == [
+        "linear (0): part 1/2 of dimension 1 (75 %)",
+        "relu (1): part 2/2 of dimension 1 (25 %)",
+        "linear_1 (2): part 2/2 of dimension 1 of input (25 %)",
+    ]
+    assert parts.of["linear_1:1"].lines == ("2/2 of input.1 · 25 %",)
+    assert "linear_1" in parts.moving  # it adds the parts
+
+
+def test_of_a_part_in_parts_both_cuts_are_told() -> None:
+    graph = square()
+    parts = node_parts(applied(graph, (Split("linear", 1, (6, 2)), Split("linear:0", 0, (4, 4)))))
+    assert parts.of["linear:0:1"].told == (
+        "linear (0): part 1/2 of dimension 1, of which part 2/2 of the samples (38 %)"
+    )
+    assert parts.of["linear:0:1"].lines == ("1/2 of dim 1 · 75 %", "2/2 of samples · 50 %")
+    assert {"linear", "linear:0"} <= parts.moving
+
+
+def test_what_is_cut_again_after_it_was_put_together_is_no_part() -> None:
+    parts = node_parts(applied(square(), (Split("linear", 1, (6, 2)), Split("linear", 0, (2, 3, 3)))))
+    assert parts.cut.keys() == {"linear:0", "linear:1"}
+    assert {"linear:0 2", "linear:1 2", "linear:2", "linear"} <= parts.moving
+
+
+def test_a_graph_that_has_forgotten_what_it_was_made_of_tells_the_same_by_numbers() -> None:
+    graph = square()
+    graph = applied(graph, replicate(graph, 2))
+    known, parts = node_parts(graph), node_parts(copy(graph))
+    assert (parts.moving, parts.of.keys()) == (known.moving, known.of.keys())
+    assert parts.of["linear:0"].lines == ("1/2 of dim 0 · 50 %",)
+
+
+def test_copies_weights_as_variables_and_blocks_are_told() -> None:
+    graph = square()
+    rewrites = (Split("linear", 1, (4, 4)), CopyWeights("linear:1", 1), ReadWeights("linear_1"))
+    parts = node_parts(applied(graph, rewrites))
+    assert parts.of["linear:1"].told.endswith("2/2 of dimension 1 (50 %), on copy 1 of its weights")
+    assert parts.of["linear_1"].told == "linear_1 (2): whole, its weights as variables"
+    assert parts.cut.keys() == {"linear:0", "linear:1"}
+    heads = node_parts(applied(captured("attention", 4), HEADS))
+    assert "part 1/2 of dimension 2, in 3 blocks (50 %)" in heads.of["linear:0"].told
+
+
+def test_what_runs_together_is_told_in_a_few_words() -> None:
+    graph = square()
+    parts = node_parts(applied(graph, along_samples(graph, 2)))
+    first, second = parts.of["linear:0"], parts.of["linear:1"]
+    assert parts_label([]) == ""
+    assert parts_label([first]) == "part 1/2 of linear"
+    assert parts_label([first, parts.of["relu:0"]]) == "part 1/2 of 2 operators"
+    assert parts_label([first, parts.of["relu:0"]], short=True) == "1/2"
+    assert parts_label([first, second]) == "2 parts"
