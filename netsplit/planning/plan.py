@@ -24,6 +24,7 @@ from netsplit.pictures.memory_figure import memory_figure
 from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.exchange.chosen import exchange_line
+from netsplit.planning.exchange.sent_weights import weight_lines
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.notation import counted
@@ -174,8 +175,9 @@ class Plan:
             f"{schedule} with {cut}",
             predicted_line,
         ]
-        if placed_splits(self.placement):
-            lines.append(parts_summary(self.placement))
+        if splits := placed_splits(self.placement):
+            lines.append(parts_summary(splits))
+        lines += weight_lines(program, predicted)
         if self.placement.recomputed:
             lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:

@@ -12,7 +12,13 @@ from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.explanation.parts import placed_splits, restated
+from netsplit.planning.explanation.parts import (
+    parts_lines,
+    parts_summary,
+    placed_splits,
+    restated,
+    split_groups,
+)
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
@@ -99,6 +105,25 @@ def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
     assert [part.nodes for part in second.parts] == [("linear_2:0:0",), ("linear_2:0:1",)]
     for part in (*first.parts, *second.parts):
         assert set(part.devices) == {placement.device_of[name] for name in part.nodes}
+
+
+def test_operators_that_are_in_parts_alike_are_told_together() -> None:
+    """Every one is in one group, and what is told of the group holds of it."""
+    splits = placed_splits(placed(problem_of(), HEADS))
+    groups = split_groups(splits)
+    assert 1 < len(groups) < len(splits)
+    assert sorted(each.operator for group in groups for each in group.splits) == sorted(
+        each.operator for each in splits
+    )
+    for group in groups:
+        assert {(each.along, each.told, len(each.parts)) for each in group.splits} == {
+            (group.along, group.told, group.parts)
+        }
+    assert len(list(parts_lines(splits))) == len(groups)
+    told = parts_summary(splits, most=1)
+    assert told.startswith(f"{len(splits)} operators in parts: {groups[0].named()} ({groups[0].along}: ")
+    assert told.endswith(f"; and {len(splits) - len(groups[0].splits)} more")
+    assert parts_summary(()) == ""
 
 
 def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:

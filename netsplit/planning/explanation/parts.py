@@ -14,17 +14,19 @@ from netsplit.rewrite.records import Split
 __all__ = [
     "PlacedPart",
     "PlacedSplit",
+    "SplitGroup",
     "parts_lines",
     "parts_summary",
     "placed_splits",
     "restated",
     "split_and_joined",
+    "split_groups",
 ]
 
 
 @dataclass(frozen=True)
 class PlacedPart:
-    """A part of an operator: its size, and the devices of its nodes (several where it was cut again)."""
+    """A part of an operator: its size, and its devices: several where it was cut again, or has replicas."""
 
     size: int
     fraction: float  # of the dimension
@@ -44,13 +46,40 @@ class PlacedSplit:
     @property
     def along(self) -> str:
         """In words."""
-        axis = f"dimension {self.axis}" if isinstance(self.axis, int) else str(self.axis)
+        argument, dot, number = str(self.axis).rpartition(".")
+        axis = f"dimension {number}" if number.isdecimal() else str(self.axis)
+        axis += f" of argument '{argument}'" if dot and number.isdecimal() else ""
         return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
 
     @property
     def told(self) -> str:
         """``50 % on cpu:0, 50 % on cpu:1``."""
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
+
+
+@dataclass(frozen=True)
+class SplitGroup:
+    """Operators that are in parts alike: along one dimension, by the same fractions, on the same devices."""
+
+    splits: tuple[PlacedSplit, ...]  # at least one
+
+    @property
+    def along(self) -> str:
+        return self.splits[0].along
+
+    @property
+    def told(self) -> str:
+        return self.splits[0].told
+
+    @property
+    def parts(self) -> int:
+        return len(self.splits[0].parts)
+
+    def named(self, most: int = 3) -> str:
+        """``fc1, fc2, fc3 and 9 more``."""
+        names = [short(each.operator) for each in self.splits[:most]]
+        rest = len(self.splits) - len(names)
+        return listed([*names, *([f"{rest} more"] if rest else [])])
 
 
 def placed_splits(placement: Placement) -> tuple[PlacedSplit, ...]:
@@ -68,22 +97,35 @@ def _parts(split: Split, placement: Placement, names: Sequence[str]) -> Iterator
     for index, size in enumerate(split.sizes):
         part = re.compile(rf"{re.escape(split.node)}:{index}( \d+)?(:\d+( \d+)?)*")
         nodes = tuple(name for name in names if part.fullmatch(name))
-        devices = tuple(dict.fromkeys(placement.device_of[name] for name in nodes))
+        homes = dict.fromkeys(placement.device_of[name] for name in nodes)
+        devices = tuple(dict.fromkeys(q for p in homes for q in placement.replicas.get(p, (p,))))
         yield PlacedPart(size, size / sum(split.sizes), nodes, devices)
 
 
-def parts_summary(placement: Placement, most: int = 4) -> str:
-    """One line, of the first few."""
-    splits = placed_splits(placement)
-    told = "; ".join(f"{short(each.operator)} ({each.along}: {each.told})" for each in splits[:most])
-    rest = f"; and {len(splits) - most} more" if len(splits) > most else ""
+def split_groups(splits: Sequence[PlacedSplit]) -> tuple[SplitGroup, ...]:
+    """Those that are told alike together, each where its first is."""
+    alike: dict[tuple[str, str], list[PlacedSplit]] = {}
+    for each in splits:
+        alike.setdefault((each.along, each.told), []).append(each)
+    return tuple(SplitGroup(tuple(each)) for each in alike.values())
+
+
+def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
+    """One line, of the first few groups; "" where nothing is in parts."""
+    if not splits:
+        return ""
+    groups = split_groups(splits)
+    told = "; ".join(f"{each.named()} ({each.along}: {each.told})" for each in groups[:most])
+    left = sum(len(each.splits) for each in groups[most:])
+    rest = f"; and {left} more" if left else ""
     return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
 
 
-def parts_lines(splits: tuple[PlacedSplit, ...]) -> Iterator[str]:
-    """One text for each; `wrapped` makes lines of it."""
-    for each in splits:
-        yield f"{each.operator} in {len(each.parts)} parts along {each.along}: {each.told}"
+def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
+    """One text for each group; `wrapped` makes lines of it."""
+    for each in split_groups(splits):
+        of_each = "each " if len(each.splits) > 1 else ""
+        yield f"{each.named(8)} {of_each}in {each.parts} parts along {each.along}: {each.told}"
 
 
 def split_and_joined(before: Placement, after: Placement) -> tuple[tuple[PlacedSplit, ...], tuple[str, ...]]:
