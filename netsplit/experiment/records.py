@@ -241,6 +241,9 @@ def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path
             "measured_after_s": each.measured_after_s,
             "switch_s": each.switch_s,
         }
+        if each.change is not None:
+            counts = {"moved": each.change.moved, "split": each.change.split, "joined": each.change.joined}
+            values |= {key: count for key, count in counts.items() if count or key == "moved"}
         run.metrics(
             [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
         )

@@ -182,6 +182,7 @@ def adaptive_table(comparison: ComparisonResult) -> Table | None:
         values = [each.get(key) for _, each in pairs]
         return column([value if isinstance(value, int | float) else None for value in values], 1e3)
 
+    changes = [each.get("change") or {} for _, each in pairs]
     columns = [
         _words("Method", [name for name, _ in pairs]),
         _figures("Iteration", [str(each.get("iteration", "")) for _, each in pairs]),
@@ -191,6 +192,8 @@ def adaptive_table(comparison: ComparisonResult) -> Table | None:
         _figures("Measured, ms", times("measured_before_s")),
         _figures("After it", times("measured_after_s")),
         _figures("Changes, ms", times("switch_s")),
+        _figures("Moved", [str(each.get("moved", "")) for each in changes]),
+        _words("What changed", ["; ".join(map(str, each.get("lines", ()))) for each in changes]),
         _words("Why", [str(each.get("why", "")) for _, each in pairs]),
     ]
     return _table("Plans looked for while training", columns)
