@@ -141,6 +141,12 @@ class Plan:
         held = instance.totals(self.placement.all_stages).nbytes
         return {name: int(held[p]) for p, name in enumerate(instance.devices) if self.loads[name].nodes}
 
+    @property
+    def told_of_parts(self) -> list[str]:
+        """Which operators are in parts, and what of weights travels; of an objective that is simulated."""
+        cut = parts_summary(placed_splits(self.placement))
+        return [*([cut] if cut else []), *weight_lines(*self.simulated)]
+
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
         return explain(self.problem, self.placement, self.timeline, self.program)
@@ -175,9 +181,7 @@ class Plan:
             f"{schedule} with {cut}",
             predicted_line,
         ]
-        if splits := placed_splits(self.placement):
-            lines.append(parts_summary(splits))
-        lines += weight_lines(program, predicted)
+        lines += self.told_of_parts
         if self.placement.recomputed:
             lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:

@@ -80,7 +80,7 @@ def test_a_reader_of_the_report_knows_what_was_cut_along_what_and_where_it_runs(
     planned = forecast(experiment(Cut(columns), Single()), two(), Tracker(database, "cut"), tmp_path)
     told = (
         "3 operators in parts: linear and relu (dimension 1: 75 % on a, 25 % on b); "
-        "linear_1 (dimension 1 of argument 'input': 75 % on a, 25 % on b)"
+        "linear_1 (dimension 1 of input: 75 % on a, 25 % on b)"
     )
     assert [row.parts for row in planned.rows] == [told, ""]
     assert f"cut: {told}" in (tmp_path / "comparison.md").read_text()
@@ -89,9 +89,9 @@ def test_a_reader_of_the_report_knows_what_was_cut_along_what_and_where_it_runs(
     assert (cut.row.parts, single.row.parts, single.parts) == (told, "", [])
     words, page = parsed(comparison).words, markdown_page(report(comparison), tmp_path)
     assert "cut linear and relu 2 dimension 1 1 of 2 75.0 a" in words
-    assert "cut linear_1 1 dimension 1 of argument 'input' 2 of 2 25.0 b" in words
+    assert "cut linear_1 1 dimension 1 of input 2 of 2 25.0 b" in words
     assert "| cut | linear and relu | 2 | dimension 1 | 2 of 2 | 25.0 | b |" in page
-    assert "linear\\_1 (dimension 1 of argument 'input': 75 % on a, 25 % on b)" in page
+    assert "linear\\_1 (dimension 1 of input: 75 % on a, 25 % on b)" in page
 
 
 def test_mlflow_has_every_part_as_a_table_and_how_many_operators_there_are(

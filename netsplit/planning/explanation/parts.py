@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from netsplit.graph.ir import Graph
@@ -22,6 +22,8 @@ __all__ = [
     "split_and_joined",
     "split_groups",
 ]
+
+_PART = re.compile(r"(?P<operator>.+):(?P<index>\d+)(?: \d+)?")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class PlacedSplit:
         """In words."""
         argument, dot, number = str(self.axis).rpartition(".")
         axis = f"dimension {number}" if number.isdecimal() else str(self.axis)
-        axis += f" of argument '{argument}'" if dot and number.isdecimal() else ""
+        axis += f" of {argument}" if dot and number.isdecimal() else ""
         return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
 
     @property
@@ -86,20 +88,31 @@ def placed_splits(placement: Placement) -> tuple[PlacedSplit, ...]:
     """Of every `Split` of a placement, in the order in which they are done."""
     splits = [each for each in placement.rewrites if isinstance(each, Split)]
     cut = {each.node for each in splits}  # a node of that name puts parts together
-    names = [name for name in placement.device_of if name not in cut]
+    nodes: dict[tuple[str, int], list[str]] = {}
+    for name in placement.device_of if cut else ():
+        for operator, index in _part_of(name) if name not in cut else ():
+            nodes.setdefault((operator, index), []).append(name)
     return tuple(
-        PlacedSplit(each.node, each.axis, each.blocks, tuple(_parts(each, placement, names)))
+        PlacedSplit(each.node, each.axis, each.blocks, tuple(_parts(each, placement, nodes)))
         for each in splits
     )
 
 
-def _parts(split: Split, placement: Placement, names: Sequence[str]) -> Iterator[PlacedPart]:
+def _part_of(name: str) -> Iterator[tuple[str, int]]:
+    """What a node would be a part of by its name, and which: of a part that was cut again, of both."""
+    while (match := _PART.fullmatch(name)) is not None:
+        name = match["operator"]
+        yield name, int(match["index"])
+
+
+def _parts(
+    split: Split, placement: Placement, nodes: Mapping[tuple[str, int], Sequence[str]]
+) -> Iterator[PlacedPart]:
     for index, size in enumerate(split.sizes):
-        part = re.compile(rf"{re.escape(split.node)}:{index}( \d+)?(:\d+( \d+)?)*")
-        nodes = tuple(name for name in names if part.fullmatch(name))
-        homes = dict.fromkeys(placement.device_of[name] for name in nodes)
+        own = tuple(nodes.get((split.node, index), ()))
+        homes = dict.fromkeys(placement.device_of[name] for name in own)
         devices = tuple(dict.fromkeys(q for p in homes for q in placement.replicas.get(p, (p,))))
-        yield PlacedPart(size, size / sum(split.sizes), nodes, devices)
+        yield PlacedPart(size, size / sum(split.sizes), own, devices)
 
 
 def split_groups(splits: Sequence[PlacedSplit]) -> tuple[SplitGroup, ...]:
