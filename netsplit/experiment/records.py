@@ -16,7 +16,7 @@ from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import parts_summary, placed_splits
+from netsplit.planning.explanation.parts import parts_summary
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.simulate.trace import write_trace
@@ -160,7 +160,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         loss=last.train_loss if last is not None else None,
         earlier=earlier,
         optimises=report.optimises,
-        parts=parts_summary(placed_splits(plan.placement)),
+        parts=parts_summary(plan.splits),
     )
 
 

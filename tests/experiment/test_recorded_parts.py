@@ -79,8 +79,8 @@ def test_a_reader_of_the_report_knows_what_was_cut_along_what_and_where_it_runs(
 ) -> None:
     planned = forecast(experiment(Cut(columns), Single()), two(), Tracker(database, "cut"), tmp_path)
     told = (
-        "3 operators in parts: linear and relu (dimension 1: 75 % on a, 25 % on b); "
-        "linear_1 (dimension 1 of input: 75 % on a, 25 % on b)"
+        "3 operators in parts: linear (1) and relu (2) along dimension 1: 75 % on a, 25 % on b; "
+        "linear_1 (3) along dimension 1 of input: 75 % on a, 25 % on b"
     )
     assert [row.parts for row in planned.rows] == [told, ""]
     assert f"cut: {told}" in (tmp_path / "comparison.md").read_text()
@@ -88,10 +88,10 @@ def test_a_reader_of_the_report_knows_what_was_cut_along_what_and_where_it_runs(
     cut, single = comparison.methods
     assert (cut.row.parts, single.row.parts, single.parts) == (told, "", [])
     words, page = parsed(comparison).words, markdown_page(report(comparison), tmp_path)
-    assert "cut linear and relu 2 dimension 1 1 of 2 75.0 a" in words
-    assert "cut linear_1 1 dimension 1 of input 2 of 2 25.0 b" in words
-    assert "| cut | linear and relu | 2 | dimension 1 | 2 of 2 | 25.0 | b |" in page
-    assert "linear\\_1 (dimension 1 of input: 75 % on a, 25 % on b)" in page
+    assert "cut linear (1) and relu (2) 2 dimension 1 1 of 2 75.0 a" in words
+    assert "cut linear_1 (3) 1 dimension 1 of input 2 of 2 25.0 b" in words
+    assert "| cut | linear (1) and relu (2) | 2 | dimension 1 | 2 of 2 | 25.0 | b |" in page
+    assert "linear\\_1 (3) along dimension 1 of input: 75 % on a, 25 % on b" in page
 
 
 def test_mlflow_has_every_part_as_a_table_and_how_many_operators_there_are(
@@ -106,6 +106,7 @@ def test_mlflow_has_every_part_as_a_table_and_how_many_operators_there_are(
     assert counts == {"cut": 3, "single": 0}
     table = client.load_table(kept.experiment_id, "parts.json")
     assert list(table["operator"]) == [name for name in ("linear", "relu", "linear_1") for _ in "ab"]
+    assert [*map(str, table["module"])] == [name for name in "123" for _ in "ab"]
     assert list(table["devices"]) == ["a", "b"] * 3
     assert list(table["fraction"]) == [0.75, 0.25] * 3
     # What is computed of an operator is computed by its parts; two micro-batches.
@@ -137,4 +138,6 @@ def test_a_summary_says_what_weights_travel_where_a_device_computes_with_those_o
     assert {*lines} <= {*plan.summary().lines}
     if rewrites is not columns:
         assert "; and" not in str(plan.summary())
-        assert "linear, relu and linear_1 (dimension 0: 50 % on a, 50 % on b)" in str(plan.summary())
+        assert "linear (1), relu (2) and linear_1 (3) along dimension 0: 50 % on a, 50 % on b" in str(
+            plan.summary()
+        )

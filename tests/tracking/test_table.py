@@ -105,7 +105,7 @@ def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
 
 def test_operators_in_parts_are_told_below_the_table_where_there_are_some() -> None:
     whole = rows()[0]
-    cut = replace(whole, method="os_dpos", parts="1 operator in parts: fc_1 (dimension 0: 50 % on a)")
+    cut = replace(whole, method="os_dpos", parts="1 operator in parts: fc_1 along dimension 0: 50 % on a")
     told = f"os_dpos: {cut.parts}"
     for text in (printed(110, [whole, cut]), comparison_markdown([whole, cut]), outline([whole, cut])):
         assert " ".join(text.split()).count(told) == 1

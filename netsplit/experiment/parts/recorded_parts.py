@@ -10,7 +10,7 @@ from typing import Any
 
 from netsplit.files import write_json
 from netsplit.planning.explanation.notation import listed
-from netsplit.planning.explanation.parts import PlacedPart, parts_summary, placed_splits, split_groups
+from netsplit.planning.explanation.parts import PlacedPart, parts_summary, split_groups
 from netsplit.planning.plan import Plan
 from netsplit.tracking import MethodRun
 from netsplit.tracking.tags import PARTS
@@ -18,14 +18,16 @@ from netsplit.tracking.tags import PARTS
 __all__ = ["record_parts"]
 
 _FILE = "parts.json"
-_COLUMNS = ("operator", "along", "part", "of", "size", "fraction", "devices", "seconds", "of_iteration")
+_COLUMNS = (
+    "operator", "module", "along", "part", "of", "size", "fraction", "devices", "seconds", "of_iteration",
+)  # fmt: skip
 _TAGGED = 50  # groups; the file has all
 _NAMED = 12  # operators of a group
 
 
 def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
     """How many there are; where there are some, which, along what, by what fraction and where."""
-    splits = placed_splits(plan.placement)
+    splits = plan.splits
     run.summary({"operators_in_parts": len(splits)})
     if not splits:
         return
@@ -37,11 +39,11 @@ def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
 
 def _rows(plan: Plan) -> Iterator[list[Any]]:
     whole = plan.simulated[1].iteration_s
-    for split in placed_splits(plan.placement):
+    for split in plan.splits:
         for n, part in enumerate(split.parts, 1):
             seconds = _seconds(plan, part)
             yield [
-                split.operator, split.along, n, len(split.parts), part.size, part.fraction,
+                split.operator, split.module, split.along, n, len(split.parts), part.size, part.fraction,
                 ", ".join(part.devices), seconds, seconds / whole if whole else None,
             ]  # fmt: skip
 
@@ -61,7 +63,7 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
                 for parts in zip(*(split.parts for split in group.splits), strict=True)
             ],
         }
-        for group in split_groups(placed_splits(plan.placement))[:_TAGGED]
+        for group in split_groups(plan.splits)[:_TAGGED]
     ]
 
 

@@ -35,7 +35,7 @@ def placement_change(problem: Problem, before: Placement, after: Placement) -> P
     Args:
         problem: of the graph with the rewrites of `after`.
     """
-    split, joined = split_and_joined(before, after)
+    split, joined = split_and_joined(before, after, problem.graph)
     here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
     instance = Instance.of(problem)
     routes = _routes(instance, here, after)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
-from netsplit.planning.explanation.notation import counted, listed, percent, short
+from netsplit.planning.explanation.notation import counted, is_path, listed, percent, short
 from netsplit.rewrite.records import Split
 
 __all__ = [
@@ -44,6 +44,14 @@ class PlacedSplit:
     axis: int | str  # `Split.axis`
     blocks: int
     parts: tuple[PlacedPart, ...]
+    module: str = ""  # that it is of, where the graph was asked
+
+    @property
+    def name(self) -> str:
+        """``linear_2 (encoder.fc1)``; without what is no path of modules."""
+        return (
+            f"{short(self.operator)} ({short(self.module)})" if is_path(self.module) else short(self.operator)
+        )
 
     @property
     def along(self) -> str:
@@ -78,24 +86,27 @@ class SplitGroup:
         return len(self.splits[0].parts)
 
     def named(self, most: int = 3) -> str:
-        """``fc1, fc2, fc3 and 9 more``."""
-        names = [short(each.operator) for each in self.splits[:most]]
+        """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
+        names = [each.name for each in self.splits[:most]]
         rest = len(self.splits) - len(names)
         return listed([*names, *([f"{rest} more"] if rest else [])])
 
 
-def placed_splits(placement: Placement) -> tuple[PlacedSplit, ...]:
-    """Of every `Split` of a placement, in the order in which they are done."""
+def placed_splits(placement: Placement, graph: Graph | None = None) -> tuple[PlacedSplit, ...]:
+    """Of every `Split` of a placement, in the order in which they are done; with modules, of its graph."""
     splits = [each for each in placement.rewrites if isinstance(each, Split)]
     cut = {each.node for each in splits}  # a node of that name puts parts together
     nodes: dict[tuple[str, int], list[str]] = {}
     for name in placement.device_of if cut else ():
         for operator, index in _part_of(name) if name not in cut else ():
             nodes.setdefault((operator, index), []).append(name)
-    return tuple(
-        PlacedSplit(each.node, each.axis, each.blocks, tuple(_parts(each, placement, nodes)))
-        for each in splits
-    )
+    placed = []
+    for each in splits:
+        parts = tuple(_parts(each, placement, nodes))
+        first = next((name for part in parts for name in part.nodes), None)
+        module = "" if graph is None or first is None else graph.nodes[first].module
+        placed.append(PlacedSplit(each.node, each.axis, each.blocks, parts, module))
+    return tuple(placed)
 
 
 def _part_of(name: str) -> Iterator[tuple[str, int]]:
@@ -128,7 +139,7 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     if not splits:
         return ""
     groups = split_groups(splits)
-    told = "; ".join(f"{each.named()} ({each.along}: {each.told})" for each in groups[:most])
+    told = "; ".join(f"{each.named()} along {each.along}: {each.told}" for each in groups[:most])
     left = sum(len(each.splits) for each in groups[most:])
     rest = f"; and {left} more" if left else ""
     return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
@@ -141,11 +152,16 @@ def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
         yield f"{each.named(8)} {of_each}in {each.parts} parts along {each.along}: {each.told}"
 
 
-def split_and_joined(before: Placement, after: Placement) -> tuple[tuple[PlacedSplit, ...], tuple[str, ...]]:
-    """Operators that only the second has in parts, or in others, and those that only the first has."""
+def split_and_joined(
+    before: Placement, after: Placement, graph: Graph
+) -> tuple[tuple[PlacedSplit, ...], tuple[str, ...]]:
+    """Operators that only the second, of this graph, has in parts or in others, and those that only the
+    first has."""
     old = {each.node: each for each in before.rewrites if isinstance(each, Split)}
     new = {each.node: each for each in after.rewrites if isinstance(each, Split)}
-    split = tuple(each for each in placed_splits(after) if old.get(each.operator) != new[each.operator])
+    split = tuple(
+        each for each in placed_splits(after, graph) if old.get(each.operator) != new[each.operator]
+    )
     return split, tuple(name for name in old if name not in new)
 
 

@@ -50,7 +50,9 @@ def test_operators_are_in_parts_where_that_is_faster() -> None:
     assert parts.iteration_s < 0.7 * whole.iteration_s
     told = "parts on all 2 devices: auto, columns and rows, 3 operators in parts, single_batch"
     assert told in parts.lines[0]
-    assert parts.lines[2].startswith("3 operators in parts: linear and gelu (dimension 1: 50 % on ")
+    assert parts.lines[2].startswith(
+        "3 operators in parts: linear (0) and gelu (1) along dimension 1: 50 % on "
+    )
     assert [f"{row.kind} {row.placement}".count(" in parts") for row in parts.frontier] == [
         int(row.kind == "parts") for row in parts.frontier
     ]
