@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.experiment.parts.recorded_parts import record_parts
 from netsplit.experiment.planner import Planner
 from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.planning.explanation.parts import parts_summary
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.simulate.trace import write_trace
@@ -158,6 +160,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         loss=last.train_loss if last is not None else None,
         earlier=earlier,
         optimises=report.optimises,
+        parts=parts_summary(plan.splits),
     )
 
 
@@ -181,6 +184,7 @@ def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
     """Before anything is trained: placement, program, summary and the placed graph's picture."""
     run.summary(solver_summary(plan.placement.report))
     write_plan(plan, folder)
+    record_parts(run, plan, folder)
     run.describe(f"```\n{plan.summary()}\n```")
 
 
@@ -237,6 +241,9 @@ def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path
             "measured_after_s": each.measured_after_s,
             "switch_s": each.switch_s,
         }
+        if each.change is not None:
+            counts = {"moved": each.change.moved, "split": each.change.split, "joined": each.change.joined}
+            values |= {key: count for key, count in counts.items() if count or key == "moved"}
         run.metrics(
             [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
         )

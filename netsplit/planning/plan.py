@@ -24,10 +24,17 @@ from netsplit.pictures.memory_figure import memory_figure
 from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.exchange.chosen import exchange_line
+from netsplit.planning.exchange.sent_weights import weight_lines
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.notation import counted
-from netsplit.planning.explanation.parts import parts_summary, placed_splits, restated, split_and_joined
+from netsplit.planning.explanation.parts import (
+    PlacedSplit,
+    parts_summary,
+    placed_splits,
+    restated,
+    split_and_joined,
+)
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import PlanDiff, plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
@@ -142,6 +149,17 @@ class Plan:
         held = instance.totals(self.placement.all_stages).nbytes
         return {name: int(held[p]) for p, name in enumerate(instance.devices) if self.loads[name].nodes}
 
+    @cached_property
+    def splits(self) -> tuple[PlacedSplit, ...]:
+        """The operators that are in parts."""
+        return placed_splits(self.placement, self.problem.graph)
+
+    @property
+    def told_of_parts(self) -> list[str]:
+        """Which operators are in parts, and what of weights travels; of an objective that is simulated."""
+        cut = parts_summary(self.splits)
+        return [*([cut] if cut else []), *weight_lines(*self.simulated)]
+
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
         return explain(self.problem, self.placement, self.timeline, self.program)
@@ -152,7 +170,7 @@ class Plan:
         if old.rewrites != self.placement.rewrites:
             old = restated(old, self.problem.graph)
         diff = plan_diff(self.problem, old, self.placement, before.timeline, self.timeline)
-        changed = split_and_joined(before.placement, self.placement)
+        changed = split_and_joined(before.placement, self.placement, self.problem.graph)
         return replace(diff.without_rounding(), split=changed[0], joined=changed[1])
 
     @cached_property
@@ -181,8 +199,7 @@ class Plan:
             f"{schedule} with {cut}",
             predicted_line,
         ]
-        if placed_splits(self.placement):
-            lines.append(parts_summary(self.placement))
+        lines += self.told_of_parts
         if self.placement.recomputed:
             lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:

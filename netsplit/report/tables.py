@@ -14,8 +14,8 @@ from netsplit.tracking.table import OPTIMAL, ComparisonRow, metric_of
 
 __all__ = [
     "LinkCell", "OutcomeCell", "ThroughputCell", "adaptive_table", "cross_table", "epoch_table", "filled",
-    "memory_table", "pair_table", "published_table", "result_table", "run_table", "solver_table",
-    "study_table",
+    "memory_table", "pair_table", "parts_table", "published_table", "result_table", "run_table",
+    "solver_table", "study_table",
 ]  # fmt: skip
 
 _MIB = 2.0**-20
@@ -182,6 +182,7 @@ def adaptive_table(comparison: ComparisonResult) -> Table | None:
         values = [each.get(key) for _, each in pairs]
         return column([value if isinstance(value, int | float) else None for value in values], 1e3)
 
+    changes = [each.get("change") or {} for _, each in pairs]
     columns = [
         _words("Method", [name for name, _ in pairs]),
         _figures("Iteration", [str(each.get("iteration", "")) for _, each in pairs]),
@@ -191,9 +192,42 @@ def adaptive_table(comparison: ComparisonResult) -> Table | None:
         _figures("Measured, ms", times("measured_before_s")),
         _figures("After it", times("measured_after_s")),
         _figures("Changes, ms", times("switch_s")),
+        _figures("Moved", [str(each.get("moved", "")) for each in changes]),
+        _words("What changed", ["; ".join(map(str, each.get("lines", ()))) for each in changes]),
         _words("Why", [str(each.get("why", "")) for _, each in pairs]),
     ]
     return _table("Plans looked for while training", columns)
+
+
+def parts_table(comparison: ComparisonResult) -> Table | None:
+    """A row for each part of operators that are in parts alike; seconds are of all of these."""
+    rows = [
+        (method, group, n, part)
+        for method in comparison.methods
+        for group in method.parts
+        for n, part in enumerate(group.get("parts", ()), 1)
+    ]
+    if not rows:
+        return None
+    seconds = [part.get("seconds") for *_, part in rows]
+    columns = [
+        _words("Method", [method.name for method, *_ in rows]),
+        _words("Operators in parts", [str(group.get("operators", "")) for _, group, *_ in rows]),
+        _figures("How many", [str(group.get("count", "")) for _, group, *_ in rows]),
+        _words("Cut along", [str(group.get("along", "")) for _, group, *_ in rows]),
+        _figures("Part", [f"{n} of {len(group['parts'])}" for _, group, n, _ in rows]),
+        _figures("Of each, %", [fixed(_hundred(part.get("fraction")), 1) for *_, part in rows]),
+        _words("Device", [str(part.get("devices", "")) for *_, part in rows]),
+        _figures("Computed, ms", column(seconds, 1e3)),
+        _figures(
+            "Of the iteration, %",
+            [
+                _fraction(each, method.row.predicted_s)
+                for (method, *_), each in zip(rows, seconds, strict=True)
+            ],
+        ),
+    ]
+    return _table("Operators in parts, as predicted", columns)
 
 
 def memory_table(comparison: ComparisonResult) -> Table | None:

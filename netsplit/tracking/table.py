@@ -65,6 +65,7 @@ class ComparisonRow:
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had
     metric: str = ""  # the name of what `score` is of; empty: there is none
     optimises: str = ""  # what the method minimises, in a few words: its objective and status are of that
+    parts: str = ""  # which operators are in parts, along what, and where, in a line; empty: none is
 
     @property
     def failed(self) -> bool:
@@ -143,7 +144,7 @@ def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], s
         cells.append(
             [escape(row.method), escape(_status(row)), *solver, *_figures(row), *_scores(rows, row), last]
         )
-    legend = [f"\n{line}" for line in _legend(rows)]
+    legend = [f"\n{line}" for line in _legend(rows, escape)]
     return "\n".join([Table(columns, cells).markdown(), *legend]) + "\n"
 
 
@@ -166,8 +167,8 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
     return "\n".join([*lines, *full, *(line for line in _legend(rows) if not line.startswith(OVER))])
 
 
-def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
-    """What the marks mean that there are."""
+def _legend(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> list[str]:
+    """What the marks mean that there are, and which operators are in parts."""
     used = {
         OVER: any(row.overfull for row in rows),
         LIMIT: any(row.unanswered for row in rows),
@@ -181,7 +182,8 @@ def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     marks = [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
     planned = any(row.throughput is not None and row.measured_s is None for row in rows)
     promised = ["samples per second are predicted where nothing was measured"] if planned else []
-    return [*meant, *marks, *promised]
+    cut = [escape(f"{row.method}: {row.parts}") for row in rows if row.parts]
+    return [*meant, *marks, *promised, *cut]
 
 
 def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:

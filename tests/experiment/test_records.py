@@ -16,12 +16,14 @@ from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import forecast, planner_of
-from netsplit.experiment.records import ProgressRecorder, row_of
+from netsplit.experiment.records import ProgressRecorder, record_decisions, row_of
 from netsplit.partition import Ddp, MTopo, Single
+from netsplit.planning.explanation.change import PlacementChange
 from netsplit.program import GPipe
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.metrics import overflow_summary
 from netsplit.tracking.store import Store
+from netsplit.training.adapt.decisions import Decision
 from netsplit.training.history import Epoch, History, Iteration
 
 
@@ -130,3 +132,18 @@ def test_with_nothing_left_to_train_the_earlier_run_s_seconds_are_kept_and_calle
     assert observer.measured(history).iteration_s == 9.0
     row = row_of(planner_of(experiment, two()).plan(Single()), "single", history, earlier=True)
     assert (row.measured_s, row.prediction_error) == (9.0, None)
+
+
+def test_what_a_change_of_plan_moved_is_a_point_at_its_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points: list[tuple[str, float, int]] = []
+    monkeypatch.setattr(MethodRun, "metrics", lambda run, values: points.extend(values))
+    changed = PlacementChange(3, 1, 0, ("3 operators from cpu:1 to cpu:0",))
+    kept = Decision(40, "slow", "kept", 0.2, 0.1, method="auto", change=changed)
+    record_decisions(MethodRun(Store(), "m", ""), [Decision(7, "first", "stayed", 0.2), kept], tmp_path)
+    counts = [each for each in points if each[0].rpartition(".")[2] in ("moved", "split", "joined")]
+    assert counts == [("adaptive.moved", 3, 40), ("adaptive.split", 1, 40)]
+    (_, written) = json.loads((tmp_path / "adaptive.json").read_text())
+    assert written["change"]["lines"] == [*changed.lines]
+    assert "changed: 3 operators from cpu:1 to cpu:0" in (tmp_path / "adaptive.txt").read_text()

@@ -12,7 +12,13 @@ from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.explanation.parts import placed_splits, restated
+from netsplit.planning.explanation.parts import (
+    parts_lines,
+    parts_summary,
+    placed_splits,
+    restated,
+    split_groups,
+)
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
@@ -81,9 +87,10 @@ def placed(problem: Problem, rewrites: tuple[Split, ...]) -> Placement:
 def test_summary_and_explanation_say_what_is_in_parts_and_where() -> None:
     problem = problem_of()
     plan = verified(problem, placed(problem, LINEAR))
-    told = "linear_2 in 2 parts along dimension 2: 75 % on cpu:0, 25 % on cpu:1"
+    name = f"linear_2 ({problem.graph.nodes['linear_2'].module})"
+    told = f"{name} in 2 parts along dimension 2: 75 % on cpu:0, 25 % on cpu:1"
     assert any(told in line for line in plan.explain().lines())
-    assert "1 operator in parts: linear_2 (dimension 2: 75 % on cpu:0, 25 % on cpu:1)" in str(plan.summary())
+    assert f"1 operator in parts: {told.replace(' in 2 parts', '')}" in str(plan.summary())
     (split,) = plan.explain().to_dict()["splits"]
     assert [part["nodes"] for part in split["parts"]] == [("linear_2:0",), ("linear_2:1",)]
     assert [part["fraction"] for part in split["parts"]] == [0.75, 0.25]
@@ -101,11 +108,30 @@ def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
         assert set(part.devices) == {placement.device_of[name] for name in part.nodes}
 
 
+def test_operators_that_are_in_parts_alike_are_told_together() -> None:
+    """Every one is in one group, and what is told of the group holds of it."""
+    splits = placed_splits(placed(problem_of(), HEADS))
+    groups = split_groups(splits)
+    assert 1 < len(groups) < len(splits)
+    assert sorted(each.operator for group in groups for each in group.splits) == sorted(
+        each.operator for each in splits
+    )
+    for group in groups:
+        assert {(each.along, each.told, len(each.parts)) for each in group.splits} == {
+            (group.along, group.told, group.parts)
+        }
+    assert len(list(parts_lines(splits))) == len(groups)
+    told = parts_summary(splits, most=1)
+    assert told.startswith(f"{len(splits)} operators in parts: {groups[0].named()} along {groups[0].along}: ")
+    assert told.endswith(f"; and {len(splits) - len(groups[0].splits)} more")
+    assert parts_summary(()) == ""
+
+
 def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:
     problem = problem_of()
     parts, whole = (verified(problem, placed(problem, each)) for each in (LINEAR, ()))
     cut = parts.moved_from(whole)
-    assert any("now linear_2 in 2 parts" in line for line in cut.lines())
+    assert any("now linear_2 (" in line and "in 2 parts" in line for line in cut.lines())
     assert (cut.before_s, cut.after_s) == pytest.approx((whole.objective_s, parts.objective_s))
     joined = whole.moved_from(parts)
     assert joined.joined == ("linear_2",)

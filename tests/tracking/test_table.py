@@ -101,3 +101,15 @@ def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
         assert "†250.0" in text
         assert "† measured by an earlier run" in text
     assert "†" not in comparison_markdown([now]) + outline([now]) + printed(110, [now])
+
+
+def test_operators_in_parts_are_told_below_the_table_where_there_are_some() -> None:
+    whole = rows()[0]
+    cut = replace(whole, method="os_dpos", parts="1 operator in parts: fc_1 along dimension 0: 50 % on a")
+    told = f"os_dpos: {cut.parts}"
+    for text in (printed(110, [whole, cut]), comparison_markdown([whole, cut]), outline([whole, cut])):
+        assert " ".join(text.split()).count(told) == 1
+        assert "netsplit: 1 operator" not in text
+    assert "fc#1" in comparison_markdown([cut], lambda text: text.replace("_", "#"))
+    for text in (printed(110, [whole]), comparison_markdown([whole]), outline([whole])):
+        assert "in parts" not in text

@@ -149,6 +149,9 @@ def test_a_worker_that_becomes_slow_loses_its_work() -> None:
     assert decision.measured_after_s is not None
     assert decision.measured_after_s < decision.measured_before_s
     assert decision.switch_s == 0.01
+    assert decision.change is not None
+    assert decision.change.moved > 0
+    assert f"changed: {decision.change.lines[0]}" in str(decision)
     assert f"searched for {1e3 * decision.search_s:.0f} ms" in str(decision)
 
 

@@ -84,7 +84,7 @@ def explain(
         path=path,
         stages=placement.stages,
         recomputed=_recomputed(instance, placement),
-        splits=placed_splits(placement),
+        splits=placed_splits(placement, problem.graph),
         exchanges=placement.exchanges,
     )
 

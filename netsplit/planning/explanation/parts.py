@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
-from netsplit.planning.explanation.notation import counted, listed, percent, short
+from netsplit.planning.explanation.notation import counted, is_path, listed, percent, short
 from netsplit.rewrite.records import Split
 
 __all__ = [
     "PlacedPart",
     "PlacedSplit",
+    "SplitGroup",
     "parts_lines",
     "parts_summary",
     "placed_splits",
     "restated",
     "split_and_joined",
+    "split_groups",
 ]
+
+_PART = re.compile(r"(?P<operator>.+):(?P<index>\d+)(?: \d+)?")
 
 
 @dataclass(frozen=True)
 class PlacedPart:
-    """A part of an operator: its size, and the devices of its nodes (several where it was cut again)."""
+    """A part of an operator: its size, and its devices: several where it was cut again, or has replicas."""
 
     size: int
     fraction: float  # of the dimension
@@ -40,11 +44,21 @@ class PlacedSplit:
     axis: int | str  # `Split.axis`
     blocks: int
     parts: tuple[PlacedPart, ...]
+    module: str = ""  # that it is of, where the graph was asked
+
+    @property
+    def name(self) -> str:
+        """``linear_2 (encoder.fc1)``; without what is no path of modules."""
+        return (
+            f"{short(self.operator)} ({short(self.module)})" if is_path(self.module) else short(self.operator)
+        )
 
     @property
     def along(self) -> str:
         """In words."""
-        axis = f"dimension {self.axis}" if isinstance(self.axis, int) else str(self.axis)
+        argument, dot, number = str(self.axis).rpartition(".")
+        axis = f"dimension {number}" if number.isdecimal() else str(self.axis)
+        axis += f" of {argument}" if dot and number.isdecimal() else ""
         return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
 
     @property
@@ -53,44 +67,101 @@ class PlacedSplit:
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
 
 
-def placed_splits(placement: Placement) -> tuple[PlacedSplit, ...]:
-    """Of every `Split` of a placement, in the order in which they are done."""
+@dataclass(frozen=True)
+class SplitGroup:
+    """Operators that are in parts alike: along one dimension, by the same fractions, on the same devices."""
+
+    splits: tuple[PlacedSplit, ...]  # at least one
+
+    @property
+    def along(self) -> str:
+        return self.splits[0].along
+
+    @property
+    def told(self) -> str:
+        return self.splits[0].told
+
+    @property
+    def parts(self) -> int:
+        return len(self.splits[0].parts)
+
+    def named(self, most: int = 3) -> str:
+        """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
+        names = [each.name for each in self.splits[:most]]
+        rest = len(self.splits) - len(names)
+        return listed([*names, *([f"{rest} more"] if rest else [])])
+
+
+def placed_splits(placement: Placement, graph: Graph | None = None) -> tuple[PlacedSplit, ...]:
+    """Of every `Split` of a placement, in the order in which they are done; with modules, of its graph."""
     splits = [each for each in placement.rewrites if isinstance(each, Split)]
     cut = {each.node for each in splits}  # a node of that name puts parts together
-    names = [name for name in placement.device_of if name not in cut]
-    return tuple(
-        PlacedSplit(each.node, each.axis, each.blocks, tuple(_parts(each, placement, names)))
-        for each in splits
-    )
+    nodes: dict[tuple[str, int], list[str]] = {}
+    for name in placement.device_of if cut else ():
+        for operator, index in _part_of(name) if name not in cut else ():
+            nodes.setdefault((operator, index), []).append(name)
+    placed = []
+    for each in splits:
+        parts = tuple(_parts(each, placement, nodes))
+        first = next((name for part in parts for name in part.nodes), None)
+        module = "" if graph is None or first is None else graph.nodes[first].module
+        placed.append(PlacedSplit(each.node, each.axis, each.blocks, parts, module))
+    return tuple(placed)
 
 
-def _parts(split: Split, placement: Placement, names: Sequence[str]) -> Iterator[PlacedPart]:
+def _part_of(name: str) -> Iterator[tuple[str, int]]:
+    """What a node would be a part of by its name, and which: of a part that was cut again, of both."""
+    while (match := _PART.fullmatch(name)) is not None:
+        name = match["operator"]
+        yield name, int(match["index"])
+
+
+def _parts(
+    split: Split, placement: Placement, nodes: Mapping[tuple[str, int], Sequence[str]]
+) -> Iterator[PlacedPart]:
     for index, size in enumerate(split.sizes):
-        part = re.compile(rf"{re.escape(split.node)}:{index}( \d+)?(:\d+( \d+)?)*")
-        nodes = tuple(name for name in names if part.fullmatch(name))
-        devices = tuple(dict.fromkeys(placement.device_of[name] for name in nodes))
-        yield PlacedPart(size, size / sum(split.sizes), nodes, devices)
+        own = tuple(nodes.get((split.node, index), ()))
+        homes = dict.fromkeys(placement.device_of[name] for name in own)
+        devices = tuple(dict.fromkeys(q for p in homes for q in placement.replicas.get(p, (p,))))
+        yield PlacedPart(size, size / sum(split.sizes), own, devices)
 
 
-def parts_summary(placement: Placement, most: int = 4) -> str:
-    """One line, of the first few."""
-    splits = placed_splits(placement)
-    told = "; ".join(f"{short(each.operator)} ({each.along}: {each.told})" for each in splits[:most])
-    rest = f"; and {len(splits) - most} more" if len(splits) > most else ""
+def split_groups(splits: Sequence[PlacedSplit]) -> tuple[SplitGroup, ...]:
+    """Those that are told alike together, each where its first is."""
+    alike: dict[tuple[str, str], list[PlacedSplit]] = {}
+    for each in splits:
+        alike.setdefault((each.along, each.told), []).append(each)
+    return tuple(SplitGroup(tuple(each)) for each in alike.values())
+
+
+def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
+    """One line, of the first few groups; "" where nothing is in parts."""
+    if not splits:
+        return ""
+    groups = split_groups(splits)
+    told = "; ".join(f"{each.named()} along {each.along}: {each.told}" for each in groups[:most])
+    left = sum(len(each.splits) for each in groups[most:])
+    rest = f"; and {left} more" if left else ""
     return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
 
 
-def parts_lines(splits: tuple[PlacedSplit, ...]) -> Iterator[str]:
-    """One text for each; `wrapped` makes lines of it."""
-    for each in splits:
-        yield f"{each.operator} in {len(each.parts)} parts along {each.along}: {each.told}"
+def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
+    """One text for each group; `wrapped` makes lines of it."""
+    for each in split_groups(splits):
+        of_each = "each " if len(each.splits) > 1 else ""
+        yield f"{each.named(8)} {of_each}in {each.parts} parts along {each.along}: {each.told}"
 
 
-def split_and_joined(before: Placement, after: Placement) -> tuple[tuple[PlacedSplit, ...], tuple[str, ...]]:
-    """Operators that only the second has in parts, or in others, and those that only the first has."""
+def split_and_joined(
+    before: Placement, after: Placement, graph: Graph
+) -> tuple[tuple[PlacedSplit, ...], tuple[str, ...]]:
+    """Operators that only the second, of this graph, has in parts or in others, and those that only the
+    first has."""
     old = {each.node: each for each in before.rewrites if isinstance(each, Split)}
     new = {each.node: each for each in after.rewrites if isinstance(each, Split)}
-    split = tuple(each for each in placed_splits(after) if old.get(each.operator) != new[each.operator])
+    split = tuple(
+        each for each in placed_splits(after, graph) if old.get(each.operator) != new[each.operator]
+    )
     return split, tuple(name for name in old if name not in new)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.explanation.notation import counted
 from netsplit.planning.summary import MIB
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
+from netsplit.rewrite.records import Split
 from netsplit.tables import Column, Table
 
 __all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table"]
@@ -98,10 +100,10 @@ def _order(tried: Tried) -> str:
 
 
 def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
-    schedule = tried.schedule
+    schedule, cut = tried.schedule, sum(isinstance(each, Split) for each in tried.placement.rewrites)
     return FrontierRow(
         tried.kind,
-        tried.origin,
+        tried.origin + (f", {counted(cut, 'operator')} in parts" if cut else ""),
         schedule.name + ", recomputing" * tried.recomputes,
         schedule.microbatches,
         len(tried.devices),

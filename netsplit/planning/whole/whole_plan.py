@@ -116,6 +116,7 @@ class WholePlan:
         return (
             what,
             predicted,
+            *self.plan.told_of_parts,
             f"decided in {self.seconds:.1f} s from {counted(self.tried, 'simulated plan')}{measuring}",
             *self.notes,
         )

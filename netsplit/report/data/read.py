@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-from netsplit.tracking.tags import DECISION, PUBLISHED
+from netsplit.tracking.tags import DECISION, PARTS, PUBLISHED
 
 __all__ = ["read_report"]
 
@@ -141,20 +141,21 @@ def _method(
         seconds=duration_s(run),
         epochs=epochs,
         published=_finite(tags.get(plain_key(PUBLISHED + row.method))),
-        decisions=_decisions(run.data.tags),
+        decisions=_records(run.data.tags, DECISION),
+        parts=_records(run.data.tags, PARTS),
         over_capacity=run.data.tags.get("over_capacity", ""),
     )
 
 
-def _decisions(tags: Mapping[str, str]) -> list[dict[str, Any]]:
-    """About a plan while it trained, one after another; what is none is left out."""
-    decisions = []
+def _records(tags: Mapping[str, str], prefix: str) -> list[dict[str, Any]]:
+    """Of the tags ``<prefix><n>``, one after another; what is none is left out."""
+    records = []
     for key in sorted(tags, key=lambda key: (len(key), key)):
-        if key.startswith(DECISION):
+        if key.startswith(prefix):
             with suppress(ValueError):
                 read = json.loads(tags[key])
-                decisions += [read] if isinstance(read, dict) else []
-    return decisions
+                records += [read] if isinstance(read, dict) else []
+    return records
 
 
 def _row(
@@ -188,6 +189,7 @@ def _row(
         error=None if state == "FINISHED" else run.data.tags.get("error") or _unfinished(state),
         earlier="measured_by" in run.data.tags,
         optimises=run.data.tags.get("solver_optimises", ""),
+        parts=run.data.tags.get("in_parts", ""),
     )
 
 

@@ -64,6 +64,7 @@ class MethodResult:
     epochs: Sequence[EpochFigures] = ()
     published: float | None = None  # samples per second that others report
     decisions: Sequence[Mapping[str, Any]] = ()  # about its plan while it trained, as they were recorded
+    parts: Sequence[Mapping[str, Any]] = ()  # operators in parts, those together that are alike; as recorded
     over_capacity: str = ""  # devices whose capacity its plan exceeds
 
     @property

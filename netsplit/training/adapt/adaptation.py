@@ -23,6 +23,7 @@ from netsplit.partition import Auto, Dpos
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
+from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.simulate.simulate import simulate
@@ -226,7 +227,9 @@ class Adaptation:
         else:
             before = self.plan
             seconds, nbytes = self._change(other, change)
-            self._decide(replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes))
+            changed = placement_change(other.problem, before.placement, other.placement)
+            tried = replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes, change=changed)
+            self._decide(tried)
             self._trial = _PlanTrial(before, len(self.decisions) - 1)
 
     def _search(self, problem: Problem) -> tuple[Plan | None, str]:

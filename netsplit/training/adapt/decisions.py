@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from netsplit.planning.explanation.change import PlacementChange
 from netsplit.tables import Column, Table
 
 __all__ = ["Decision", "Outcome", "decision_table"]
@@ -32,6 +33,7 @@ class Decision:
     search_s: float = 0.0  # that looking for it took
     switch_s: float = 0.0  # that the changes took, the way back counted
     nbytes: int = 0  # that moved between workers
+    change: PlacementChange | None = None  # from the plan that was there to the other; None where it stayed
 
     def __str__(self) -> str:
         before = f"measured {1e3 * self.measured_before_s:.4g} ms"
@@ -39,10 +41,11 @@ class Decision:
         if self.predicted_after_s is None or self.outcome == "stayed":
             return f"iteration {self.iteration}: stayed, {before}, {searched}: {self.why}"
         after = "" if self.measured_after_s is None else f" and then {1e3 * self.measured_after_s:.4g}"
+        changed = "" if self.change is None else f"; changed: {'; '.join(self.change.lines)}"
         return (
             f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}, predicted "
             f"{1e3 * self.predicted_after_s:.4g} ms for {1e3 * self.predicted_before_s:.4g}, {before}{after}"
-            f", {searched}, changed in {1e3 * self.switch_s:.0f} ms: {self.why}"
+            f", {searched}, changed in {1e3 * self.switch_s:.0f} ms: {self.why}{changed}"
         )
 
 
@@ -55,6 +58,7 @@ _COLUMNS = (
     Column("after ms", ",.2f", 1e3),
     Column("search ms", ",.0f", 1e3),
     Column("switch ms", ",.0f", 1e3),
+    Column("moved"),
     Column("why", text=True),
 )
 
@@ -66,7 +70,8 @@ def decision_table(decisions: Sequence[Decision]) -> Table:
         [
             (
                 str(each.iteration), each.outcome, each.predicted_before_s, each.predicted_after_s,
-                each.measured_before_s, each.measured_after_s, each.search_s, each.switch_s, each.why,
+                each.measured_before_s, each.measured_after_s, each.search_s, each.switch_s,
+                None if each.change is None else each.change.moved, each.why,
             )
             for each in decisions
         ],

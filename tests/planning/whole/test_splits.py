@@ -48,7 +48,14 @@ def test_operators_are_in_parts_where_that_is_faster() -> None:
     assert not whole.placement.rewrites
     assert parts.frontier[0].kind == "parts"
     assert parts.iteration_s < 0.7 * whole.iteration_s
-    assert "parts on all 2 devices: auto, columns and rows" in str(parts)
+    told = "parts on all 2 devices: auto, columns and rows, 3 operators in parts, single_batch"
+    assert told in parts.lines[0]
+    assert parts.lines[2].startswith(
+        "3 operators in parts: linear (0) and gelu (1) along dimension 1: 50 % on "
+    )
+    assert [f"{row.kind} {row.placement}".count(" in parts") for row in parts.frontier] == [
+        int(row.kind == "parts") for row in parts.frontier
+    ]
     assert {row.kind for row in parts.frontier} >= {"single", "pipeline", "parts"}
     again = json.loads(json.dumps(parts.to_dict()))
     assert again["placement"]["rewrites"]

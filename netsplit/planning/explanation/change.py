@@ -1,0 +1,94 @@
+"""What one placement has elsewhere or otherwise than another on the same devices, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsplit.partition.base import Placement, Problem
+from netsplit.partition.common.instance import Instance
+from netsplit.planning.explanation.notation import counted, listed, nbytes, seconds, short
+from netsplit.planning.explanation.parts import parts_summary, restated, split_and_joined
+from netsplit.rewrite.records import CopyWeights
+
+__all__ = ["PlacementChange", "placement_change"]
+
+_ROUTES = 4
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class PlacementChange:
+    """From one to another. Of an operator in other parts, those count as moved that are elsewhere."""
+
+    moved: int  # operators, or parts of them, on another device than before
+    split: int  # operators in parts that were whole, or in other parts
+    joined: int  # operators that are whole again
+    lines: tuple[str, ...]  # all of it in words: from where to where, with how many bytes, the largest
+
+
+def placement_change(problem: Problem, before: Placement, after: Placement) -> PlacementChange:
+    """What changes; devices are those of these names, also where others are alike.
+
+    Args:
+        problem: of the graph with the rewrites of `after`.
+    """
+    split, joined = split_and_joined(before, after, problem.graph)
+    here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
+    instance = Instance.of(problem)
+    routes = _routes(instance, here, after)
+    lines = [
+        *_route_lines(instance, routes),
+        *([f"now {parts_summary(split)}"] if split else []),
+        *([f"whole again: {_named(joined)}"] if joined else []),
+        *_other_lines(here, before, after),
+    ]
+    return PlacementChange(
+        sum(map(len, routes.values())),
+        len(split),
+        len(joined),
+        tuple(lines) or ("the order of operators alone",),
+    )
+
+
+def _routes(instance: Instance, before: Placement, after: Placement) -> dict[tuple[int, int], list[int]]:
+    """(device before, device after) -> the nodes that went so, those with most operators first."""
+    old, new = instance.encode(before.device_of), instance.encode(after.device_of)
+    routes: dict[tuple[int, int], list[int]] = {}
+    for v in np.flatnonzero(old != new):
+        routes.setdefault((int(old[v]), int(new[v])), []).append(int(v))
+    return dict(sorted(routes.items(), key=lambda route: -len(route[1])))
+
+
+def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]]) -> Iterator[str]:
+    took = instance.forward_s + instance.backward_s
+    for (p, q), nodes in list(routes.items())[:_ROUTES]:
+        states = int(instance.state_bytes[nodes].sum())
+        held = f" with {nbytes(states)} of states" if states else ""
+        largest = max(nodes, key=lambda v: took[v, p])
+        there, now = (seconds(float(took[largest, device])) for device in (p, q))
+        yield (
+            f"{counted(len(nodes), 'operator')} from {instance.devices[p]} to {instance.devices[q]}{held}, "
+            f"the largest {short(instance.names[largest])} ({there} of a micro-batch there, {now} now)"
+        )
+    rest = sum(len(nodes) for nodes in list(routes.values())[_ROUTES:])
+    if rest:
+        yield f"{counted(rest, 'operator')} between other devices"
+
+
+def _other_lines(here: Placement, before: Placement, after: Placement) -> Iterator[str]:
+    if here.recomputed != after.recomputed:
+        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(here.recomputed)} before"
+    if before.replicas != after.replicas:
+        told = [listed(devices) for devices in after.replicas.values()]
+        yield f"replicas on {'; '.join(told)}" if told else "no stage has replicas any more"
+    had, has = (sum(isinstance(each, CopyWeights) for each in p.rewrites) for p in (before, after))
+    if had != has:
+        yield f"{counted(has, 'operator')} with copies of weights, {had} before"
+
+
+def _named(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return listed([*map(short, names[:_NAMED]), *([f"{rest} more"] if rest > 0 else [])])

@@ -1,0 +1,96 @@
+"""What a change of plan moves is told in full: every operator once, the devices by their own names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netsplit.partition import Placement, Problem, Random
+from netsplit.partition.base import Stage
+from netsplit.planning.explanation.change import placement_change
+from netsplit.rewrite import CopyWeights, applied
+from tests.builders import cluster_of
+from tests.partition.builders import problems
+from tests.planning.test_plan_diff import line, placed
+from tests.rewrite.test_planning import HEADS, LINEAR, problem_of
+from tests.rewrite.test_planning import placed as in_parts
+
+ROUTE = re.compile(r"(\d+) operators? (?:from (\S+) to ([^\s,]+)|between other devices)")
+
+
+def test_two_operators_by_hand() -> None:
+    problem = line(n2="head.a", n3="head.b")
+    change = placement_change(problem, placed(problem, "0000"), placed(problem, "0011"))
+    assert (change.moved, change.split, change.joined) == (2, 0, 0)
+    assert change.lines == (
+        "2 operators from d0 to d1 with 28 B of states, the largest n2 (3 s of a micro-batch there, 3 s now)",
+    )
+    same = placement_change(problem, placed(problem, "0011"), placed(problem, "0011"))
+    assert (same.moved, same.lines) == (0, ("the order of operators alone",))
+
+
+def test_devices_that_are_alike_keep_their_names_as_state_moves_between_them() -> None:
+    """Otherwise than of two answers of methods, where one may play the other's part."""
+    problem = line()
+    assert placement_change(problem, placed(problem, "0011"), placed(problem, "1100")).moved == 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_nodes=12), data=st.data())
+def test_every_operator_that_is_elsewhere_is_told_once(problem: Problem, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 5))
+    problem = replace(problem, cluster=cluster_of([1000] * count, kinds=["cpu"] * count))
+    before = Random().partition(problem)
+    names = st.sampled_from([device.name for device in problem.cluster.devices])
+    after = replace(before, device_of={v: data.draw(names) for v in before.device_of}, stages=())
+    change = placement_change(problem, before, after)
+    went = Counter(
+        (before.device_of[v], after.device_of[v])
+        for v in before.device_of
+        if before.device_of[v] != after.device_of[v]
+    )
+    told = [match.groups() for each in change.lines if (match := ROUTE.match(each))]
+    assert change.moved == went.total() == sum(int(many) for many, *_ in told)
+    assert all(went[p, q] == int(many) for many, p, q in told if p)
+
+
+@pytest.mark.parametrize("rewrites", [HEADS, LINEAR])
+def test_what_is_newly_in_parts_or_whole_again_is_named(rewrites: tuple) -> None:  # type: ignore[type-arg]
+    problem = problem_of()
+    parts, whole = in_parts(problem, rewrites), in_parts(problem, ())
+    cut = placement_change(problem.rewritten(rewrites), whole, parts)
+    joined = placement_change(problem, parts, whole)
+    assert cut.split == joined.joined == sum("sizes" in each.to_dict() for each in rewrites)
+    assert (cut.joined, joined.split) == (0, 0)
+    (told,) = (each for each in cut.lines if each.startswith("now "))
+    assert f"{cut.split} operator{'s' * (cut.split > 1)} in parts: {rewrites[0].node}" in told
+    (told,) = (each for each in joined.lines if each.startswith("whole again: "))
+    assert rewrites[0].node in told
+
+
+def test_replicas_recomputation_and_copies_are_told() -> None:
+    problem = line()
+    before = placed(problem, "0000")
+    stage = Stage(tuple(problem.graph.nodes), ("d0", "d1"))
+    again = replace(before, recomputed=frozenset({"n1"}))
+    assert placement_change(problem, before, again).lines == ("1 operator recomputed, 0 before",)
+    doubled = replace(before, stages=(stage,))
+    assert placement_change(problem, before, doubled).lines == ("replicas on d0 and d1",)
+    assert placement_change(problem, doubled, before).lines == ("no stage has replicas any more",)
+    captured = problem_of()
+    copies = (CopyWeights("linear", 1),)
+    had, has = in_parts(captured, ()), _copied(captured, copies)
+    change = placement_change(captured.rewritten(copies), had, has)
+    assert change.lines == ("1 operator with copies of weights, 0 before",)
+
+
+def _copied(problem: Problem, copies: tuple[CopyWeights, ...]) -> Placement:
+    """As `in_parts(problem, ())` places what is no copy."""
+    plain, graph = in_parts(problem, ()), applied(problem.graph, copies)
+    device_of = {v: plain.device_of.get(v, plain.device_of["linear"]) for v in graph.nodes}
+    return replace(plain, device_of=device_of, priority=dict(graph.position), rewrites=copies)
