@@ -315,7 +315,9 @@ def _method(
     try:
         if run.models.log:
             run.model(_trained(experiment, model), _examples(experiment.data))
-        return record_row(run, plan, folder, observer.measured(history), observer.first is None)
+        measured, earlier = observer.measured(history), observer.first is None
+        decisions = () if model.adaptation is None else model.adaptation.decisions
+        return record_row(run, plan, folder, measured, earlier, decisions)
     finally:
         _keep_trained(model, run, folder, settings)
 

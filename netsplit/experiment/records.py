@@ -253,12 +253,18 @@ def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path
 
 
 def record_row(
-    run: MethodRun, plan: Plan, folder: Path, history: History | None = None, earlier: bool = False
+    run: MethodRun,
+    plan: Plan,
+    folder: Path,
+    history: History | None = None,
+    earlier: bool = False,
+    decisions: Sequence[Decision] = (),
 ) -> ComparisonRow:
     """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row.
 
     Args:
         earlier: see `row_of`.
+        decisions: about the plan while it trained.
     """
     program, predicted = plan.simulated
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
@@ -271,7 +277,8 @@ def record_row(
     run.summary(summary)
     if history is None:
         run.summary({"predicted_throughput": _throughput(plan)})
-    row = row_of(plan, run.name, history, earlier)
+    changes = sum(each.changed for each in decisions)
+    row = replace(row_of(plan, run.name, history, earlier), changes=changes)
     run.summary({"static_bytes": plan.static_bytes, "transfers": program.transfers})
     run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})
     run.artifact(folder)

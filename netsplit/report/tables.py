@@ -253,7 +253,8 @@ def memory_table(comparison: ComparisonResult) -> Table | None:
         _figures("Capacity, MiB", column(capacity, _MIB)),
         _figures("Full, %", full),
     ]
-    return _table("Peak memory of each device", columns)
+    began = ", of the plan that training began with" if any(each.row.changes for each in decided) else ""
+    return _table(f"Peak memory of each device{began}", columns)
 
 
 def epoch_table(comparison: ComparisonResult) -> Table | None:

@@ -65,6 +65,7 @@ class ComparisonRow:
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had
     metric: str = ""  # the name of what `score` is of; empty: there is none
     optimises: str = ""  # what the method minimises, in a few words: its objective and status are of that
+    changes: int = 0  # of plan, that training went on by; nodes and bytes are of the plan that it began with
     parts: str = ""  # which operators are in parts, along what, and where, in a line; empty: none is
 
     @property
@@ -168,7 +169,7 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _legend(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> list[str]:
-    """What the marks mean that there are, and which operators are in parts."""
+    """What the marks mean that there are, which operators are in parts, and whose plan is another by now."""
     used = {
         OVER: any(row.overfull for row in rows),
         LIMIT: any(row.unanswered for row in rows),
@@ -183,7 +184,17 @@ def _legend(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -
     planned = any(row.throughput is not None and row.measured_s is None for row in rows)
     promised = ["samples per second are predicted where nothing was measured"] if planned else []
     cut = [escape(f"{row.method}: {row.parts}") for row in rows if row.parts]
-    return [*meant, *marks, *promised, *cut]
+    began = "nodes, parts and bytes are of the plan it began with"
+    other = [
+        escape(f"{row.method}: its plan changed {_times(row.changes)} in training; {began}")
+        for row in rows
+        if row.changes
+    ]
+    return [*meant, *marks, *promised, *cut, *other]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:

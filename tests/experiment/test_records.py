@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import onnx
 import pytest
@@ -16,14 +16,14 @@ from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import forecast, planner_of
-from netsplit.experiment.records import ProgressRecorder, record_decisions, row_of
+from netsplit.experiment.records import ProgressRecorder, record_decisions, record_row, row_of
 from netsplit.partition import Ddp, MTopo, Single
 from netsplit.planning.explanation.change import PlacementChange
 from netsplit.program import GPipe
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.metrics import overflow_summary
 from netsplit.tracking.store import Store
-from netsplit.training.adapt.decisions import Decision
+from netsplit.training.adapt.decisions import Decision, Outcome
 from netsplit.training.history import Epoch, History, Iteration
 
 
@@ -147,3 +147,13 @@ def test_what_a_change_of_plan_moved_is_a_point_at_its_iteration(
     (_, written) = json.loads((tmp_path / "adaptive.json").read_text())
     assert written["change"]["lines"] == [*changed.lines]
     assert "changed: 3 operators from cpu:1 to cpu:0" in (tmp_path / "adaptive.txt").read_text()
+
+
+def test_a_row_knows_how_often_training_went_on_by_another_plan(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    plan = planner_of(experiment, two()).plan(Single())
+    decisions = [Decision(n, "", outcome, 0.2) for n, outcome in enumerate(get_args(Outcome))]
+    row = record_row(MethodRun(Store(), "m", ""), plan, tmp_path, decisions=decisions)
+    assert row.changes == 2  # kept, and on trial when training ended
+    assert row_of(plan, "m").changes == 0

@@ -42,6 +42,15 @@ def test_every_decision_is_a_line() -> None:
     assert "| netsplit | 40 | kept | 20.0 | 10.0 | 30.0 | 12.0 | 41.0 | 3 | 3 operators from cpu:1" in page
 
 
+def test_the_bytes_of_a_training_that_changed_its_plan_are_said_to_be_of_the_first() -> None:
+    one = trained()
+    first, *others = one.methods
+    changed = replace(one, methods=[replace(first, row=replace(first.row, changes=1)), *others])
+    said = "Peak memory of each device, of the plan that training began with"
+    assert said in parsed(changed).words
+    assert said not in parsed(one).words
+
+
 def test_a_training_that_did_not_look_has_no_table() -> None:
     assert adaptive_table(trained()) is None
     assert "Plans looked for" not in parsed(trained()).words

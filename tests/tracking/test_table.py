@@ -113,3 +113,12 @@ def test_operators_in_parts_are_told_below_the_table_where_there_are_some() -> N
     assert "fc#1" in comparison_markdown([cut], lambda text: text.replace("_", "#"))
     for text in (printed(110, [whole]), comparison_markdown([whole]), outline([whole])):
         assert "in parts" not in text
+
+
+def test_a_plan_that_changed_in_training_is_said_to_be_another_than_that_of_the_figures() -> None:
+    row = rows()[0]
+    for changes, times in ((0, ""), (1, "once"), (3, "3 times")):
+        given = [replace(row, changes=changes)]
+        for text in (printed(110, given), comparison_markdown(given), outline(given)):
+            said = f"its plan changed {times} in training; nodes, parts and bytes are of the plan it began"
+            assert (said in " ".join(text.split())) is bool(changes)

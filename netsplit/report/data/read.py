@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 from netsplit.tracking.tags import DECISION, PARTS, PUBLISHED
+from netsplit.training.adapt.decisions import CHANGED
 
 __all__ = ["read_report"]
 
@@ -190,6 +191,7 @@ def _row(
         earlier="measured_by" in run.data.tags,
         optimises=run.data.tags.get("solver_optimises", ""),
         parts=run.data.tags.get("in_parts", ""),
+        changes=sum(each.get("outcome") in CHANGED for each in _records(run.data.tags, DECISION)),
     )
 
 

@@ -9,9 +9,11 @@ from typing import Literal
 from netsplit.planning.explanation.change import PlacementChange
 from netsplit.tables import Column, Table
 
-__all__ = ["Decision", "Outcome", "decision_table"]
+__all__ = ["CHANGED", "Decision", "Outcome", "decision_table"]
 
 Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
+CHANGED: tuple[Outcome, ...] = ("on trial", "kept")
+"""Outcomes with which training goes on by the other plan."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Decision:
     switch_s: float = 0.0  # that the changes took, the way back counted
     nbytes: int = 0  # that moved between workers
     change: PlacementChange | None = None  # from the plan that was there to the other; None where it stayed
+
+    @property
+    def changed(self) -> bool:
+        """Training went on by the other plan."""
+        return self.outcome in CHANGED
 
     def __str__(self) -> str:
         before = f"measured {1e3 * self.measured_before_s:.4g} ms"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from matplotlib.figure import Figure
@@ -15,7 +17,7 @@ from matplotlib.figure import Figure
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.experiment.cases import published_tags
 from netsplit.partition.base import SolverReport
-from netsplit.report import check_output, html_page, read_report, write_report
+from netsplit.report import check_output, html_page, markdown_page, read_report, write_report
 from netsplit.report.data import choose
 from netsplit.report.data.choose import check_runs
 from netsplit.report.data.places import place_of
@@ -26,6 +28,8 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.studies import Column, Picture, StudyResult, record, write
 from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
+from netsplit.tracking.tags import DECISION
+from netsplit.training.adapt.decisions import Decision, Outcome
 from netsplit.training.history import Throughputs
 from runners._entry import entry
 from runners.compare import main as compare
@@ -101,6 +105,17 @@ def recorded(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorde
         plan(comparison, "netsplit", 0.05)
         plan(comparison, "pipedream", 0.08)
     return Recorded(database, ids)
+
+
+def test_what_a_report_says_of_changed_plans_is_what_was_decided(database: str) -> None:
+    tracker = Tracker(database, "decisions")
+    with tracker.comparison("adapted", CONFIG) as comparison, comparison.method("netsplit") as run:
+        decisions = [Decision(n, "", outcome, 0.2) for n, outcome in enumerate(get_args(Outcome))]
+        run.tags({f"{DECISION}{n}": json.dumps(asdict(each)) for n, each in enumerate(decisions)})
+    shown = read_report(database, ["decisions"])
+    ((method,),) = (each.methods for each in shown.comparisons)
+    assert method.row.changes == sum(each.changed for each in decisions) == 2
+    assert "its plan changed 2 times in training" in markdown_page(shown, Path())
 
 
 def record_job(tracker: Tracker, name: str, config: dict[str, object], **tags: str) -> str:
