@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import netsplit
+from netsplit.data import Data
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe
 from netsplit.rewrite import Rewrite, Split, applied, replicate
+from netsplit.training.epochs import fit
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
 from tests.workers import Pools, lent_to_sessions
@@ -167,3 +170,18 @@ def test_attention_trains_and_predicts_fewer_samples_than_parts(pools: Pools, un
     reference = drawn(Attending)
     reference.load_state_dict(state)
     torch.testing.assert_close(said, reference.eval()(*batches[1][0]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_last_batch_that_cannot_be_trained_is_refused_before_the_first_step(
+    method: str, pools: Pools, unmeasured: None
+) -> None:
+    """Of 21 samples five are left, of which the last micro-batch has one, and other operators."""
+    (x,), y = batch(21, 6, 0)
+    texts = TensorDataset(x, y)
+    data = Data("texts", texts, texts, num_classes=3, classes=("a", "b", "c"))
+    with trained(FewSamples, METHODS[method], pools) as model:
+        with pytest.raises(NetSplitError, match=r"last batch has 5 samples: .*; drop_last=true leaves it"):
+            fit(model, data, epochs=1)
+        assert model.trained_batches == 0
+        assert len(fit(model, data, epochs=1, drop_last=True).iterations) == 2
