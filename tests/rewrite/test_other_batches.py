@@ -81,7 +81,9 @@ class Given(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         rewrites = replicate(problem.graph, self.replicas) if self.replicas else self.rewrites
-        return Choice(side_by_side(applied(problem.graph, rewrites), problem.cluster), rewrites=rewrites)
+        # Along texts in one model, along words in another.
+        graph = applied(problem.graph, rewrites, scaled=True)
+        return Choice(side_by_side(graph, problem.cluster), rewrites=rewrites)
 
 
 def batch(samples: int, length: int, seed: int) -> Batch:
