@@ -349,7 +349,7 @@ class Problem:
         nothing more is known then. Raises as `rewritten` and `PartsMeter.measured`."""
         if self.meter is None or not rewrites:
             return self
-        costs = self.meter.measured(rewrite.applied(self.graph, rewrites))
+        costs = self.meter.measured(rewrite.applied(self.graph, rewrites, scaled=True))
         if costs is self.costs:
             return self
         evaluate = self.evaluate
@@ -367,7 +367,7 @@ class Problem:
         Raises:
             RewriteError: the graph cannot be rewritten so.
         """
-        graph = rewrite.applied(self.graph, rewrites)
+        graph = rewrite.applied(self.graph, rewrites, scaled=True)
         if graph is self.graph:
             return self
         evaluate = None if self.evaluate is None else self.evaluate.rewritten(rewrites)

@@ -63,6 +63,12 @@ class Partitioner(ABC):
             shown = f"'{value}'" if isinstance(value, str) else value
             raise ConfigError(f"{self.name}.{parameter} is {shown}: give {accepted}.")
 
+    def require_time_limit(self) -> None:
+        """Refuse a `time_limit_s` that is no number above 0; raises as `require`."""
+        value = getattr(self, "time_limit_s", None)
+        holds = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        self.require("time_limit_s", holds, "more than 0 seconds")
+
     @final
     def partition(self, problem: Problem) -> Placement:
         """Decide.
@@ -74,7 +80,7 @@ class Partitioner(ABC):
         self.check(problem)
         choice = self.choose(problem)
         rewrites = choice.rewrites or problem.graph.rewrites
-        graph = rewrite.applied(problem.graph, rewrites) if choice.rewrites else problem.graph
+        graph = rewrite.applied(problem.graph, rewrites, scaled=True) if choice.rewrites else problem.graph
         return Placement(
             method=self.name,
             device_of=choice.device_of,

@@ -55,7 +55,7 @@ class Simulated:
         """
         if self.tail is not None and len(rewrites) > len(self.graph.rewrites):
             require_same_operators(self.graph, self.tail)
-        graph = applied(self.graph, rewrites)
+        graph = applied(self.graph, rewrites, scaled=True)
         tail = None if self.tail is None else applied(self.tail, rewrites, graph)
         if graph is self.graph and tail is self.tail:
             return self

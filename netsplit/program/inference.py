@@ -58,11 +58,11 @@ def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph |
         RewriteError: it cannot have the same nodes.
     """
     rewrites = _likewise(captured, training, more or other)
-    like = None if more is None else applied(more, rewrites)
+    like = None if more is None else applied(more, rewrites, scaled=True)
     parts = [
         init for init in training.initializers.values() if init.region is not None and not init.region.copy
     ]
-    return gathered(applied(other, rewrites, like), parts)
+    return gathered(applied(other, rewrites, like, scaled=True), parts)
 
 
 def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:
@@ -76,7 +76,7 @@ def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, 
         if like is not None:
             rewrites.append(replace(each, node=like + colon + rest))
     try:
-        same = applied(other, rewrites).regions.keys() <= training.regions.keys()
+        same = applied(other, rewrites, scaled=True).regions.keys() <= training.regions.keys()
     except RewriteError:
         return ()
     return tuple(rewrites) if same else ()

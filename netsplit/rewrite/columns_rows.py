@@ -22,8 +22,8 @@ from math import lcm
 from netsplit.errors import RewriteError
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, once_of
-from netsplit.rewrite.draft import Draft
-from netsplit.rewrite.records import Split, proportioned
+from netsplit.rewrite.draft import Draft, require_graph
+from netsplit.rewrite.records import Split, proportioned, proportions_of
 from netsplit.rewrite.replay import applied
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
@@ -70,13 +70,21 @@ class CutProducts:
         )
 
 
-@once_of
 def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     """All that products with weights can be cut in, no operator twice, most bytes of weights first.
 
     Chains come before products that are alone, as an embedding or the last layer: these are cut by columns,
     and what they make is put together.
+
+    Raises:
+        RewriteError: it is no graph, or not of torch's operators.
     """
+    require_graph(graph)
+    return _columns_and_rows(graph)
+
+
+@once_of
+def _columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     layouts = Draft(graph).layouts
     calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}
     ways = {name: ways_to_cut(call, graph) for name, call in calls.items()}
@@ -97,16 +105,16 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
     """In the graph's order, of those of these that can be cut in so many parts.
 
     Args:
+        chosen: of what `columns_and_rows` answers of this graph.
         parts: a proportion for each part.
 
     Raises:
-        RewriteError: `parts` are no such proportions.
+        RewriteError: `chosen` or `parts` are something else.
     """
-    numbers = isinstance(parts, Sequence) and all(isinstance(each, int | float) for each in parts)
-    if not numbers or len(parts) < 2 or min(parts) <= 0:
-        raise RewriteError(
-            f"parts is {parts!r}: give two or more proportions above 0, one for each part, as (1.0, 1.0)."
-        )
+    require_graph(graph)
+    parts = proportions_of(parts)
+    if not isinstance(chosen, Sequence) or not all(isinstance(each, CutProducts) for each in chosen):
+        raise RewriteError(f"chosen is {chosen!r}: give some of what columns_and_rows answers, in a list.")
     left = list(chosen)
     while True:
         splits = {split.node: split for each in left for split in each.splits(parts)}

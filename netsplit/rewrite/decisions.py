@@ -30,11 +30,13 @@ class Decisions:
         moves: of every tensor that was to be cut, which pieces were there; of every node that moves
             tensors, which was there that does the same; None: none was.
         ways: of every operator that was cut, how.
+        scaled: why sizes are not this graph's own, where some were of another.
     """
 
     before: Decisions | None = None
     moves: list[Any] = field(default_factory=list)
     ways: list[Way] = field(default_factory=list)
+    scaled: str = ""
 
     def move(
         self, possible: _Choice | None, fits: Callable[[_Choice], bool], like: Node, samples: int

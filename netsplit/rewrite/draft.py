@@ -26,6 +26,7 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.rewrite.decisions import Decisions, Handed
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 from netsplit.rewrite.node_order import NodeOrder
+from netsplit.rewrite.records import check_fields
 
 __all__ = [
     "CAT",
@@ -37,6 +38,7 @@ __all__ = [
     "dim_of",
     "in_no_mode",
     "named_move",
+    "require_graph",
     "require_operators",
 ]
 
@@ -47,6 +49,15 @@ VIEWS = "rewrite.views"
 """Under this a graph with parameters in parts has, derived, the one whose operators read views of wholes."""
 
 Run = tuple[str, int, int]  # of a tensor along one dimension: variable, start, length
+
+
+def require_graph(graph: object) -> None:
+    """Raises `RewriteError`: it is none."""
+    if not isinstance(graph, Graph):
+        raise RewriteError(
+            f"what is to be rewritten is a {type(graph).__name__}: give a graph, as netsplit.graph.capture "
+            "makes of a model."
+        )
 
 
 def require_operators(graph: Graph) -> None:
@@ -71,6 +82,7 @@ class Draft:
     """What a graph becomes. `order` has the names of the nodes; `follow`: decisions to take again."""
 
     def __init__(self, graph: Graph, follow: Decisions | None = None) -> None:
+        require_graph(graph)
         self._made_of_parts = graph.nodes
         graph = graph.derived.get(VIEWS, graph)
         require_operators(graph)
@@ -104,6 +116,7 @@ class Draft:
 
     def node(self, name: str) -> Node:
         """Raises `RewriteError` where there is none of this name."""
+        check_fields(node=name)
         if name in self._made_of_parts and name not in self.nodes:
             raise RewriteError(
                 f"'{name}' hands on a part of a parameter, which is cut where it is read: give an operator "

@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import floor
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from netsplit.errors import RewriteError
 
-__all__ = ["CopyWeights", "ReadWeights", "Rewrite", "Split", "proportioned", "rewrite_from"]
+__all__ = [
+    "CopyWeights",
+    "ReadWeights",
+    "Rewrite",
+    "Split",
+    "check_fields",
+    "check_rewrites",
+    "proportioned",
+    "proportions_of",
+    "rewrite_from",
+]
+
+_LARGE = 1e300  # times a number of samples, added up, is still a number
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _are_whole(values: object) -> bool:
+    return isinstance(values, Sequence) and all(map(_is_whole, values))
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "node": (lambda node: isinstance(node, str), "the name of an operator of the graph"),
+    "axis": (
+        lambda axis: isinstance(axis, str) or _is_whole(axis),
+        "a dimension's number, or a name that split_axes answers, as 'input.1'",
+    ),
+    "sizes": (_are_whole, "whole numbers, one for each part, as (4, 4)"),
+    "parts": (_are_whole, "how many, as 2, or the size of each, as (4, 4)"),
+    "blocks": (lambda blocks: _is_whole(blocks) and blocks > 0, "a whole number of at least 1"),
+    "copy": (lambda copy: _is_whole(copy) and copy >= 0, "a whole number, and number copies from 0"),
+}
+
+
+def check_fields(**given: Any) -> None:
+    """Refuse what no rewrite can have: `node`, `axis`, `sizes` (`parts`, of a function), `blocks`, `copy`.
+
+    Raises:
+        RewriteError: the first that is of another kind.
+    """
+    for key, value in given.items():
+        accepts, words = _FIELDS[key]
+        if not accepts(value):
+            raise RewriteError(f"{key} is {value!r}: give {words}.")
 
 
 @dataclass(frozen=True)
@@ -23,13 +69,17 @@ class Split:
     sizes: tuple[int, ...]
     blocks: int = 1
 
+    def __post_init__(self) -> None:
+        check_fields(node=self.node, axis=self.axis, sizes=self.sizes, blocks=self.blocks)
+        object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
+
     def sizes_of(self, block: int, samples: int) -> tuple[int, ...]:
         """The sizes where each block has this size: cut between samples where it has rows of each.
 
         They may be 0, where there are fewer samples than parts.
         """
         whole = sum(self.sizes)
-        if block == whole:
+        if block == whole or min(self.sizes, default=0) < 1:  # which no part may be
             return self.sizes
         rows, rest = divmod(block, samples)
         unit = rows if rows and not rest else 1
@@ -47,6 +97,9 @@ class ReadWeights:
 
     node: str
 
+    def __post_init__(self) -> None:
+        check_fields(node=self.node)
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "read", **asdict(self)}
 
@@ -58,11 +111,56 @@ class CopyWeights:
     node: str
     copy: int
 
+    def __post_init__(self) -> None:
+        check_fields(node=self.node, copy=self.copy)
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "copy", **asdict(self)}
 
 
 Rewrite: TypeAlias = Split | ReadWeights | CopyWeights
+
+
+def check_rewrites(rewrites: object) -> None:
+    """Refuse what is no sequence of rewrites.
+
+    Raises:
+        RewriteError: it says what was given.
+    """
+    if not isinstance(rewrites, Sequence) or not all(isinstance(each, Rewrite) for each in rewrites):
+        raise RewriteError(f"rewrites is {rewrites!r}: give Split, ReadWeights and CopyWeights, in a tuple.")
+
+
+def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ...]:
+    """What a user gave as proportions of parts.
+
+    Args:
+        samples: that are cut, of which no part may have none; `parts` may then be their number, too.
+
+    Raises:
+        RewriteError: they are none, or more than samples.
+    """
+    count, numbers = 0, ()
+    if samples is not None and isinstance(parts, Integral) and not isinstance(parts, bool):
+        count = int(parts)
+    elif isinstance(parts, Sequence) and all(map(_is_proportion, parts)):
+        count, numbers = len(parts), tuple(parts)
+    if count < 2:
+        number = "" if samples is None else ", or the number of parts, 2 or more"
+        raise RewriteError(
+            f"parts is {parts!r}: give two or more proportions above 0, one for each part, as "
+            f"(1.0, 1.0){number}."
+        )
+    if samples is not None and count > samples:
+        raise RewriteError(
+            f"parts is {parts!r}, but a batch of the graph has {samples} samples: give no more parts than "
+            "that."
+        )
+    return numbers or (1.0,) * count
+
+
+def _is_proportion(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LARGE
 
 
 def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
@@ -99,6 +197,8 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
             axis = values["axis"]
             sizes = tuple(int(each) for each in values["sizes"])
             return Split(node, axis if isinstance(axis, int) else str(axis), sizes, int(values["blocks"]))
+    except RewriteError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise RewriteError(f"a rewrite lacks a field, or has a wrong one: {error}.") from error
     raise RewriteError(f"'{kind}' is no kind of rewrite: there are split, read and copy.")

@@ -2,7 +2,7 @@
 
     graph ── applied(graph, rewrites) ──► the graph rewritten; `Graph.rewrites` says how
 
-Sizes along the samples grow and shrink with those of the graph.
+Sizes along the samples grow and shrink with those of the graph, where it is not the one that they are of.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.copies import copied_in
 from netsplit.rewrite.decisions import Decisions
-from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.draft import Draft, require_graph
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.read import read_in
-from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split
-from netsplit.rewrite.split import block_size, chosen_way, fewer_than_parts, split_in, split_sizes
+from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, check_rewrites
+from netsplit.rewrite.split import (
+    block_size,
+    chosen_way,
+    fewer_than_parts,
+    sizes_do_not_add_up,
+    split_in,
+    split_sizes,
+)
 from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["CAPTURED", "also", "applied"]
@@ -28,20 +35,29 @@ CAPTURED = "rewrite.captured"
 _DECISIONS = "rewrite.decisions"
 """Under this a graph has, derived, its rewrites, one lot done after another, each with what was decided."""
 
+_SCALED = "rewrite.scaled"
+"""Under this a graph has, derived, why the sizes of the last lot are not its own, where they are not."""
+
 _Lots: TypeAlias = tuple[tuple[tuple[Rewrite, ...], Decisions], ...]
 
 
-def applied(graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None) -> Graph:
+def applied(
+    graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None, *, scaled: bool = False
+) -> Graph:
     """The graph after these rewrites, of which it may have had the first ones, or all; without any, as it is.
 
     The same call gives the same object.
 
     Args:
         like: the same step at another size after the same rewrites: the graph gets the same nodes.
+        scaled: the rewrites may be of a graph of other sizes, as sizes are in any case with `like`: those of
+            parts grow and shrink with the graph's. Else they add up.
 
     Raises:
         RewriteError: one cannot be done, or the graph has had others; or it cannot get the same nodes.
     """
+    require_graph(graph)
+    check_rewrites(rewrites)
     if not rewrites:
         return graph
     done = graph.rewrites
@@ -55,7 +71,17 @@ def applied(graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None
         for own, follow in lots:
             graph = _applied(graph, own, follow)
         left = left[len(graph.rewrites) :]
-    return _applied(graph, left, None) if left else graph
+    if not left:
+        return graph
+    made = _applied(graph, left, None)
+    return made if scaled or like is not None else _with_sizes_of_its_own(made)
+
+
+def _with_sizes_of_its_own(made: Graph) -> Graph:
+    """Raises `RewriteError`: some parts that were just made are of other sizes than was said."""
+    if _SCALED in made.derived:
+        raise RewriteError(made.derived[_SCALED])
+    return made
 
 
 def _done(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None) -> Graph:
@@ -63,6 +89,8 @@ def _done(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None)
     for each in rewrites:
         _do(draft, each)
     made = parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
+    if draft.decisions.scaled:
+        made.derived[_SCALED] = draft.decisions.scaled
     if not graph.rewrites or _DECISIONS in graph.derived:
         made.derived[CAPTURED] = graph.derived.get(CAPTURED, graph)
         made.derived[_DECISIONS] = (*graph.derived.get(_DECISIONS, ()), (rewrites, draft.decisions))
@@ -74,7 +102,8 @@ _applied = once_of(_done)
 
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
     """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
-    return _done(graph, rewrites, None)
+    check_rewrites(rewrites)
+    return _with_sizes_of_its_own(_done(graph, rewrites, None))
 
 
 def _do(draft: Draft, rewrite: Rewrite) -> None:
@@ -97,7 +126,10 @@ def _split(draft: Draft, split: Split) -> None:
             split_in(draft, split.node, split.axis, sizes, split.blocks, before)
             return
     axis, way = chosen_way(call, split.axis, graph)
-    sizes = split.sizes_of(block_size(call, axis, way.size, split.blocks), graph.batch_size)
+    block = block_size(call, axis, way.size, split.blocks)
+    sizes = split.sizes_of(block, graph.batch_size)
+    if sizes != split.sizes:
+        draft.decisions.scaled = str(sizes_do_not_add_up(call, axis, split.sizes, block))
     if 0 in sizes:
         raise fewer_than_parts(call, axis, len(sizes), graph.batch_size)
     sizes = split_sizes(call, axis, way.size, sizes, split.blocks)

@@ -22,6 +22,7 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.rewrite.draft import CAT, Draft
 from netsplit.rewrite.parts import parameters_in_parts
+from netsplit.rewrite.records import check_fields
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
 from netsplit.rewrite.ways import Arguments, Axis, Cat, OperatorPart, Place, SplitCall, Way
 
@@ -29,6 +30,7 @@ __all__ = [
     "block_size",
     "chosen_way",
     "fewer_than_parts",
+    "sizes_do_not_add_up",
     "split_axes",
     "split_in",
     "split_operator",
@@ -56,6 +58,7 @@ def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[in
     """
     draft = Draft(graph)
     graph = draft.graph
+    check_fields(axis=axis, blocks=blocks)
     call = SplitCall(draft.node(node), draft.layouts, graph.initializers)
     axis, way = chosen_way(call, axis, graph)
     split_in(draft, node, axis, split_sizes(call, axis, way.size, parts, blocks), blocks)
@@ -112,14 +115,20 @@ def split_sizes(
     """The sizes of parts of each block, checked; raises as `split_operator`."""
     block = block_size(call, axis, size, blocks)
     if isinstance(parts, int):
-        count = parts
-        sizes = tuple(block // count + (i < block % count) for i in range(count)) if count > 0 else ()
+        count = parts if 0 < parts <= block else 0
+        sizes = tuple(block // count + (i < block % count) for i in range(count))
     else:
+        check_fields(parts=parts)
         sizes = tuple(int(each) for each in parts)
     if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
-        shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {list(sizes)}"
-        raise call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
+        raise sizes_do_not_add_up(call, axis, parts, block)
     return sizes
+
+
+def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
+    """Of these parts, or such a number of them."""
+    shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {list(parts)}"
+    return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
 
 
 def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:

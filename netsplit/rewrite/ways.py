@@ -145,8 +145,8 @@ class Way:
             for k, how in zip(call.node.outputs, self.joined, strict=True)
             if k and isinstance(how, Cat)
         ]
-        sizes = {divmod(shape[where.dim], where.times) for shape, where in there}
-        if len(sizes) != 1 or any(where.blocks > 1 for _, where in there):
+        sizes = {divmod(shape[where.dim], where.blocks * where.times) for shape, where in there}
+        if len(sizes) != 1 or all(where.blocks > 1 for _, where in there):
             return None
         ((size, rest),) = sizes
         return None if rest else size

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.data.reading.reader import BatchPlace
+from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError, NetSplitError, ReadError, WorkerError
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading.told import UnlikeBatch
@@ -84,7 +86,8 @@ def fit(
     Raises:
         ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, the scheduler
             has fewer steps than the training, or the checkpoint is of another model or data order.
-        NetSplitError: a checkpoint cannot be written.
+        NetSplitError: a checkpoint cannot be written; or an epoch's last batch cannot be trained, which is
+            told before the first step (of a stream, when it comes).
         ReadError: a sample cannot be read; the model is as it was before its batch.
         WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
             without a checkpoint between.
@@ -109,6 +112,20 @@ def fit(
                 training.recover(error, restart)
     finally:
         training.end()
+
+
+@contextmanager
+def _last_batch_told(samples: int) -> Iterator[None]:
+    """Within, what cannot be trained is an epoch's last batch, which can be left out."""
+    try:
+        yield
+    except (WorkerError, ReadError, UnlikeBatch):
+        raise
+    except NetSplitError as error:
+        reason = str(error).rstrip(".")
+        raise NetSplitError(
+            f"an epoch's last batch has {samples} samples: {reason}; drop_last=true leaves it out."
+        ) from error
 
 
 @dataclass(eq=False)
@@ -154,6 +171,7 @@ class _Training:
         self.told = self.position
 
     def run(self) -> None:
+        self._make_last_program()
         while self.position.epoch < self.epochs:
             for done in self._steps():
                 self.history.iterations.append(done)
@@ -269,15 +287,24 @@ class _Training:
         return loss, metered
 
     def _uneven(self, inputs: Any, targets: Any, samples: int, fraction: float) -> float:
-        try:
+        with _last_batch_told(samples):
             return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
-        except (WorkerError, ReadError, UnlikeBatch):
-            raise
-        except NetSplitError as error:
-            reason = str(error).rstrip(".")
-            raise NetSplitError(
-                f"an epoch's last batch has {samples} samples: {reason}; drop_last=true leaves it out."
-            ) from error
+
+    def _make_last_program(self) -> None:
+        """Of an epoch's last batch, where that is smaller: what refuses it does so before the first step.
+
+        Not of a stream, which may not be read to its end twice.
+        """
+        rest = self._samples % self.model.batch_size
+        done = self.position.epoch >= self.epochs
+        if not rest or done or isinstance(self.data.train, Stream):
+            return
+        try:
+            pair = self.feeding.once.batch(BatchPlace(self.position.epoch, self._samples - rest, rest))
+        except ReadError:  # is told when it is that batch's turn
+            return
+        with _last_batch_told(rest):
+            self.model.make_program(*pair)
 
     def _score(self) -> float | None:
         """The metric on the test half."""

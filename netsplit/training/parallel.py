@@ -121,6 +121,16 @@ class ParallelModel:
         return loss
 
     @told_plainly
+    def make_program(self, inputs: Any, targets: Any = None) -> None:
+        """What `train_batch` will train such a batch by, made and kept before; nothing is trained.
+
+        Raises:
+            NetSplitError: as `train_batch` would before it trains.
+        """
+        with self._watch.own(self.programs, training=True):
+            self.programs.training(self.programs.batch(inputs, targets))
+
+    @told_plainly
     def switch(self, plan: Plan) -> Switched:
         """Train on by another plan of the same model on the same workers, from the next batch on.
 

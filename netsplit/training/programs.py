@@ -232,7 +232,7 @@ class Programs:
     @property
     def _graph(self) -> Graph:
         """That of training, whose nodes are placed."""
-        return applied(self.compiler.graph, self.placement.rewrites)
+        return applied(self.compiler.graph, self.placement.rewrites, scaled=True)
 
     def _in_parts(self, graph: Graph, more: Graph | None = None) -> Graph:
         """Another capture, in parts as training is; see `like_rewritten`."""

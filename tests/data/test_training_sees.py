@@ -48,6 +48,9 @@ class Watcher:
     def check_length(self, epochs: int, steps_per_epoch: int) -> None:
         pass
 
+    def make_program(self, inputs: Any, targets: Any) -> None:
+        pass
+
     def end_epoch(self, loss: float) -> None:
         pass
 

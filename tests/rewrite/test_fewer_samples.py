@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import cast
 
 import pytest
@@ -104,6 +105,78 @@ def test_instances_and_shuffles_in_empty_parts_that_are_cut_again(again: tuple[s
         tail = applied(fewer(step, samples).graph(), rewrites, graph)
         if again is None:
             assert_same_nodes(tail, graph)
+        assert_same_step(fewer(step, samples), tail)
+
+
+class Attending(nn.Module):
+    """Attention with the samples in either place, whose views lay them between tokens and heads."""
+
+    def __init__(self, inner: nn.Module, batch_first: bool, weights: bool) -> None:
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(8, 5)
+        self.batch_first, self.weights = batch_first, weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.batch_first else x.transpose(0, 1)
+        if isinstance(self.inner, nn.MultiheadAttention):
+            x, weights = self.inner(x, x, x, need_weights=self.weights)
+        else:
+            x, weights = self.inner(x), None
+        x = x if self.batch_first else x.transpose(0, 1)
+        seen = 0.0 if weights is None else weights.square().sum((1, 2)).unsqueeze(1)
+        return cast(Tensor, self.head(x.amax(1)) * (1.0 + seen))
+
+
+@cache
+def attending(layer: bool, batch_first: bool, weights: bool) -> Step:
+    def build() -> nn.Module:
+        if layer:
+            return Attending(
+                nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=batch_first), batch_first, False
+            )
+        return Attending(nn.MultiheadAttention(8, 2, batch_first=batch_first), batch_first, weights)
+
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randn(8, 5, 8, generator=draw).double(), torch.randint(5, (8,), generator=draw)
+    return Step(build, nn.CrossEntropyLoss(), x, y)
+
+
+@settings(deadline=None, max_examples=tried(12))
+@given(
+    step=st.builds(attending, st.booleans(), st.booleans(), st.booleans()),
+    parts=st.integers(2, 5),
+    copies=st.booleans(),
+    data=st.data(),
+)
+def test_attention_of_fewer_samples_than_parts(
+    step: Step, parts: int, copies: bool, data: st.DataObject
+) -> None:
+    own = fewer(step, data.draw(st.integers(1, parts - 1), label="samples"))
+    rewrites: tuple[Rewrite, ...] = (replicate if copies else along_samples)(step.graph(), parts)
+    graph = applied(step.graph(), rewrites)
+    assert any(f":{parts - 1}" in name for name in graph.nodes)
+    tail = applied(own.graph(), rewrites, graph)
+    assert_same_nodes(tail, graph)
+    assert_same_step(own, tail)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_nearest_neighbours_of_fewer_samples_than_parts(dims: int) -> None:
+    """torch has them of no sample, and cannot tell without data what they are."""
+
+    def build() -> nn.Module:
+        wider = nn.Upsample(scale_factor=2.0, mode="nearest")
+        return nn.Sequential(nn.Linear(3, 3), wider, nn.Flatten(), nn.Linear(2 * 6**dims, 5))
+
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(8, 2, *[3] * dims, generator=draw).double()
+    step = Step(build, nn.CrossEntropyLoss(), x, torch.randint(5, (8,), generator=draw))
+    rewrites = replicate(step.graph(), 3)
+    graph = applied(step.graph(), rewrites)
+    assert any(name.startswith("upsample") and name.endswith(":2") for name in graph.nodes)
+    for samples in (1, 2):
+        tail = applied(fewer(step, samples).graph(), rewrites, graph)
+        assert_same_nodes(tail, graph)
         assert_same_step(fewer(step, samples), tail)
 
 

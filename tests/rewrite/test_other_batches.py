@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import netsplit
+from netsplit.data import Data
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe
 from netsplit.rewrite import Rewrite, Split, applied, replicate
+from netsplit.training.epochs import fit
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
 from tests.workers import Pools, lent_to_sessions
@@ -56,17 +59,31 @@ class FewSamples(Swapped):
         return made
 
 
+class Attending(nn.Module):
+    """Samples behind tokens, as is torch's default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.layer(x.transpose(0, 1)).mean(0))
+        return made
+
+
 @dataclass
 class Given(Partitioner):
     """Parts by their numbers."""
 
     name = "given"
     rewrites: tuple[Rewrite, ...] = ()
-    replicas: bool = False
+    replicas: int = 0
 
     def choose(self, problem: Problem) -> Choice:
-        rewrites = replicate(problem.graph, 2) if self.replicas else self.rewrites
-        return Choice(side_by_side(applied(problem.graph, rewrites), problem.cluster), rewrites=rewrites)
+        rewrites = replicate(problem.graph, self.replicas) if self.replicas else self.rewrites
+        # Along texts in one model, along words in another.
+        graph = applied(problem.graph, rewrites, scaled=True)
+        return Choice(side_by_side(graph, problem.cluster), rewrites=rewrites)
 
 
 def batch(samples: int, length: int, seed: int) -> Batch:
@@ -97,7 +114,7 @@ METHODS = {
     "columns": Given((Split("linear", 2, (4, 2)),)),
     "columns and rows": Given((Split("linear", 2, (4, 2)), Split("linear_1", "input.2", (1, 5)))),
     "samples": Given((Split("linear", 0, (2, 2)), Split("linear_1", 0, (1, 3)))),
-    "copies": Given(replicas=True),
+    "copies": Given(replicas=2),
 }
 
 
@@ -140,3 +157,33 @@ def test_other_operators_of_a_last_microbatch_are_named_as_such(
         pytest.raises(NetSplitError, match="other operators for 1 samples than for 4: use a number"),
     ):
         model.train_batch(*batch(5, 6, 1))
+
+
+def test_attention_trains_and_predicts_fewer_samples_than_parts(pools: Pools, unmeasured: None) -> None:
+    """Micro-batches of four in three parts; of a last one some are empty."""
+    batches = [batch(samples, 6, seed) for seed, samples in enumerate((8, 1, 5, 6, 8, 2))]
+    wanted = plain_loop(drawn(Attending), LOSS, batches, 4, SGD)
+    with trained(Attending, Given(replicas=3), pools) as model:
+        losses = [model.train_batch(*each) for each in batches]
+        state, said = model.state_dict(), model.predict(*batches[1][0])
+    assert losses == pytest.approx(wanted.losses, rel=1e-12)
+    for k, tensor in wanted.state.items():
+        torch.testing.assert_close(state[k], tensor, rtol=1e-12, atol=1e-12)
+    reference = drawn(Attending)
+    reference.load_state_dict(state)
+    torch.testing.assert_close(said, reference.eval()(*batches[1][0]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_last_batch_that_cannot_be_trained_is_refused_before_the_first_step(
+    method: str, pools: Pools, unmeasured: None
+) -> None:
+    """Of 21 samples five are left, of which the last micro-batch has one, and other operators."""
+    (x,), y = batch(21, 6, 0)
+    texts = TensorDataset(x, y)
+    data = Data("texts", texts, texts, num_classes=3, classes=("a", "b", "c"))
+    with trained(FewSamples, METHODS[method], pools) as model:
+        with pytest.raises(NetSplitError, match=r"last batch has 5 samples: .*; drop_last=true leaves it"):
+            fit(model, data, epochs=1)
+        assert model.trained_batches == 0
+        assert len(fit(model, data, epochs=1, drop_last=True).iterations) == 2

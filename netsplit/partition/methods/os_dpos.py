@@ -101,7 +101,7 @@ class OsDpos(Partitioner):
     def __post_init__(self) -> None:
         self.require("start", self.start in get_args(Start), "data_parallel or whole")
         self.require("order", self.order in get_args(Order), "priority or fifo")
-        self.require("time_limit_s", self.time_limit_s > 0, "more than 0")
+        self.require_time_limit()
 
     def cuts_operators(self, problem: Problem) -> bool:
         return True

@@ -53,7 +53,7 @@ class Reinforce(Partitioner):
     optimises = "the objective asked for"
 
     def __post_init__(self) -> None:
-        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require_time_limit()
         self.require("evaluations", self.evaluations >= 1, "1 or more")
         self.require("groups", self.groups >= 1, "1 or more")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -207,8 +208,17 @@ def _together(new: bool) -> Rule:
 def _edges(call: SplitCall) -> Ways:
     """What changes the last dimensions alone: samples and channels stay."""
     name = "self" if "self" in call.arguments else "input"
-    changed = len(call["pad"]) // 2 if "pad" in call.arguments else call.rank(name) - 2
-    return {d: even(call, d, {name: d}) for d in range(call.rank(name) - changed)}
+    last = len(call["pad"]) // 2 if "pad" in call.arguments else call.rank(name) - 2
+    empty = _NEAREST.get(call.node.op, "")
+    ways: Ways = {}
+    for d in range(call.rank(name) - last):
+        way = even(call, d, {name: d})
+        ways[d] = replace(way, empty=empty, changed=_no_corners) if empty else way
+    return ways
+
+
+def _no_corners(_: OperatorPart) -> Arguments:
+    return {"align_corners": False}
 
 
 def _triangle(call: SplitCall) -> Ways:
@@ -230,6 +240,14 @@ _EDGES = (
     *(f"aten.upsample_nearest{d}d.vec" for d in (1, 2, 3)),
     *(f"aten.upsample_{name}.vec" for name in ("linear1d", "bilinear2d", "trilinear3d")),
 )  # fmt: skip
+
+_NEAREST = {
+    "aten.upsample_nearest2d.default": "aten.upsample_bilinear2d.default",
+    "aten.upsample_nearest1d.vec": "aten.upsample_linear1d.vec",
+    "aten.upsample_nearest2d.vec": "aten.upsample_bilinear2d.vec",
+    "aten.upsample_nearest3d.vec": "aten.upsample_trilinear3d.vec",
+}
+"""What makes of no sample as much: of these torch cannot tell it without data."""
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_RESHAPES, _reshape),

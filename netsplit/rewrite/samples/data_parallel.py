@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.copies import reads_weights
-from netsplit.rewrite.draft import Draft
-from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned
+from netsplit.rewrite.draft import Draft, require_graph
+from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -32,20 +32,26 @@ from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way
 __all__ = ["along_samples", "copies_after", "replicate", "samples_axes"]
 
 
-@once_of
-def along_samples(graph: Graph, parts: int | tuple[float, ...]) -> tuple[Split, ...]:
+def along_samples(graph: Graph, parts: int | Sequence[float]) -> tuple[Split, ...]:
     """Splits of all operators that can be cut along the samples.
 
     What cannot be cut so stays whole: a BatchNorm, whose parts would have statistics of their own, and what
-    draws random numbers; so does all, where there are fewer samples than parts.
+    draws random numbers.
 
     Args:
         graph: as it was captured; the samples are the first dimension of what it is given.
         parts: two or more, that differ by a sample at most; or their proportions.
+
+    Raises:
+        RewriteError: it is no graph, or `parts` are none, or more than there are samples.
     """
-    sizes = proportioned(graph.batch_size, (1.0,) * parts if isinstance(parts, int) else parts)
-    if not sizes:
-        return ()
+    require_graph(graph)
+    return _along_samples(graph, proportions_of(parts, graph.batch_size))
+
+
+@once_of
+def _along_samples(graph: Graph, parts: tuple[float, ...]) -> tuple[Split, ...]:
+    sizes = proportioned(graph.batch_size, parts)
     whole: set[str] = set()  # nodes whose parts do not run on what the others make
     while True:
         splits, refused = _splits(graph, sizes, whole)
@@ -54,8 +60,7 @@ def along_samples(graph: Graph, parts: int | tuple[float, ...]) -> tuple[Split, 
         whole.add(refused)
 
 
-@once_of
-def replicate(graph: Graph, parts: int | tuple[float, ...]) -> tuple[Rewrite, ...]:
+def replicate(graph: Graph, parts: int | Sequence[float]) -> tuple[Rewrite, ...]:
     """`along_samples`, and that the parts of number 1, 2, ... read copies of the weights of their own.
 
     Each device then has all weights of its part of the batch, and gradients are summed once in a step,
@@ -65,7 +70,16 @@ def replicate(graph: Graph, parts: int | tuple[float, ...]) -> tuple[Rewrite, ..
     Args:
         graph: as it was captured.
         parts: as `along_samples` has them.
+
+    Raises:
+        RewriteError: as `along_samples`.
     """
+    require_graph(graph)
+    return _replicate(graph, proportions_of(parts, graph.batch_size))
+
+
+@once_of
+def _replicate(graph: Graph, parts: tuple[float, ...]) -> tuple[Rewrite, ...]:
     splits = along_samples(graph, parts)
     return (*splits, *copies_after(graph, splits))
 

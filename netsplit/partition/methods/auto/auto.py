@@ -78,7 +78,7 @@ class Auto(Partitioner):
     optimises = "the objective asked for"
 
     def __post_init__(self) -> None:
-        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require_time_limit()
         self.require("starts", self.starts >= 1, "1 or more")
         self.require("splits", isinstance(self.splits, bool), "true or false")
 

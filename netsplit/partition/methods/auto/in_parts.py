@@ -283,7 +283,7 @@ def _places(
     """Raises `RewriteError`: the graph cannot be rewritten so."""
     if isinstance(how, Placement):
         return [how]
-    graph = rewrite.applied(problem.graph, rewrites)
+    graph = rewrite.applied(problem.graph, rewrites, scaled=True)
     return [_placement(graph, each) for each in how.places(graph, problem.cluster)]
 
 

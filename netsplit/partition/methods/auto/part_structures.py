@@ -79,7 +79,7 @@ def _families(
         count = len(parts) * sum(len(each.cuts) for each in some)
         made = partial(rewrite.splits_of, graph, some, parts)
         yield StructureInParts(origin + where, count, made, beside)
-    for origin, family in families.items():
+    for origin, family in families.items() if len(parts) <= graph.batch_size else ():
         yield StructureInParts(origin + where, len(parts) * len(graph), partial(family, parts), beside)
 
 

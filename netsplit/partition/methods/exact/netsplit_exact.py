@@ -77,7 +77,7 @@ class NetSplitExact(Partitioner):
     optimises = "latency or max_load, exactly"
 
     def __post_init__(self) -> None:
-        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require_time_limit()
         self.require("workers", self.workers >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:

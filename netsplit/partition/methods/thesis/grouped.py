@@ -47,7 +47,7 @@ class Grouped(Partitioner):
     formulation = Formulation
 
     def __post_init__(self) -> None:
-        self.require("time_limit_s", self.time_limit_s > 0, "more than 0 seconds")
+        self.require_time_limit()
         self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.0001")
         some = self.groups is None or self.groups >= 1
         self.require("groups", some, "1 or more, or null for 2 x devices")
