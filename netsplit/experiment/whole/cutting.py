@@ -181,9 +181,9 @@ def suspected(model: nn.Module, graph: Graph) -> CutApart | None:
     at = f" ({node.source})" if node.source else ""
     return CutApart(
         "other",
-        f"the loss of {type(model).__name__} goes on with what is taken over all samples of a batch, at "
-        f"'{node.name}'{at}: where it is the mean of its micro-batches' on some samples, it need not be on "
-        "others",
+        f"the loss of {type(model).__name__} compares samples, takes some of them, or goes on with what is "
+        f"taken over all samples of a batch, at '{node.name}'{at}: where it is the mean of its "
+        "micro-batches' on some samples, it need not be on others",
         OTHERWISE,
     )
 

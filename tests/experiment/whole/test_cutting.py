@@ -49,6 +49,11 @@ def counted(outputs: Tensor, targets: Tensor) -> Tensor:
     return (losses * kept).sum() / kept.sum()
 
 
+def ranked(outputs: Tensor, targets: Tensor) -> Tensor:
+    """With a hinge between neighbours, of which none is that far apart."""
+    return F.cross_entropy(outputs, targets) + F.relu(outputs[1:] - outputs[:-1] - 50).mean()
+
+
 def net(device: str = "cpu") -> nn.Module:
     torch.manual_seed(3)
     with torch.device(device):
@@ -102,6 +107,7 @@ def plainly(loss: Any, targets: Tensor = Y) -> tuple[list[float], dict[str, Tens
         (summed, "is a sum over the samples"),
         (contrastive, "is no mean"),
         (counted, "goes on with what is taken over all samples of a batch, at '"),
+        (ranked, "compares samples, takes some of them, or goes on with"),
     ],
 )
 def test_what_is_no_mean_over_the_samples_is_trained_on_whole_batches(
