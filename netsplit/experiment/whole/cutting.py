@@ -175,17 +175,20 @@ def suspected(model: nn.Module, graph: Graph) -> CutApart | None:
     Args:
         graph: of the model's training step at any size.
     """
-    node = sample_totals(graph).mixed
+    totals = sample_totals(graph)
+    node, name = totals.mixed, type(model).__name__
     if node is None:
         return None
     at = f" ({node.source})" if node.source else ""
-    return CutApart(
-        "other",
-        f"the loss of {type(model).__name__} compares samples, takes some of them, or goes on with what is "
-        f"taken over all samples of a batch, at '{node.name}'{at}: where it is the mean of its "
-        "micro-batches' on some samples, it need not be on others",
-        OTHERWISE,
+    words = (
+        f"the loss of {name} computes with '{totals.carried}', into which the forward writes what it makes "
+        f"of its samples, at '{node.name}'{at}: a micro-batch sees what those before it have left there"
+        if totals.carried
+        else f"the loss of {name} compares samples, takes some of them, or goes on with what is taken over "
+        f"all samples of a batch, at '{node.name}'{at}: where it is the mean of its micro-batches' on some "
+        "samples, it need not be on others"
     )
+    return CutApart("other", words, OTHERWISE)
 
 
 _UNREAD = "on a few samples alone it was seen that losses of micro-batches add up to that of their batch in"

@@ -17,7 +17,8 @@ from enum import IntEnum
 from functools import cached_property
 
 from netsplit.graph.arguments import read_by, references, renamed
-from netsplit.graph.ir import CALL, Graph, Node, once_of
+from netsplit.graph.ir import CALL, HOOK, Graph, Node, once_of
+from netsplit.graph.operators import over_the_batch, touching_initializers, written_initializers
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import ways_of
@@ -56,6 +57,7 @@ _LINEAR = _VIEWS | operator_kinds(
 _ADDED = operator_kinds("add add_ sub sub_ subtract rsub")
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _CASTS = operator_kinds("to _to_copy type_as")
+_SIZED = operator_kinds("expand_as view_as reshape_as")
 _PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot")
 _QUOTIENTS = operator_kinds("div div_ divide true_divide")
 _SHAPE_ALONE = operator_kinds(
@@ -74,12 +76,14 @@ class SampleTotals:
         mixed: the first operator that makes of a total, or of some of the samples, what is no mean over all.
         terms: operators that take totals of samples; None where it is not known what the loss is made of, or
             not of every operator before whether it goes by samples.
-        unread: code that stays whole and makes numbers of all samples, whatever they are.
+        unread: code that stays whole and is given samples.
+        carried: the buffer with which `mixed` computes what samples before have left in it; "" for none.
     """
 
     mixed: Node | None
     terms: int | None
     unread: Node | None
+    carried: str = ""
 
 
 @once_of
@@ -89,16 +93,27 @@ def sample_totals(graph: Graph) -> SampleTotals:
     What is not known to be a total, as what Python code makes that stays whole, is taken for a value of
     samples.
     """
-    dims = zip(graph.input_variables, graph.input_dims, strict=False)
-    lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
-    reading = _Reading(graph, SomeSamples(graph.batch_size, lies), dict.fromkeys(lies, _Of.SAMPLES))
-    for node in graph:
-        reading.read(node)
+    reading = _read(graph, {})
+    carried = reading.carried()
+    if carried:
+        reading = _read(graph, carried)
     loss = next(iter(graph.output_variables), "")
     counted = loss in reading.terms and loss not in reading.unknown
-    unread = (node for node in graph if node.op.startswith(CALL) and _makes_numbers(graph, node, lies))
     terms = len(reading.terms[loss]) if counted else None
-    return SampleTotals(reading.mixed_at(loss), terms, next(unread, None))
+    calls = (v for v in graph if v.op.startswith(CALL) and not v.op.startswith(HOOK))
+    unread = next((v for v in calls if any(reading.some.of(k) is not None for k in v.inputs)), None)
+    mixed = reading.mixed_at(loss)
+    return SampleTotals(mixed, terms, unread, carried.get(mixed.name, "") if mixed else "")
+
+
+def _read(graph: Graph, carried: Mapping[str, str]) -> _Reading:
+    dims = zip(graph.input_variables, graph.input_dims, strict=False)
+    lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
+    samples = SomeSamples(graph.batch_size, lies)
+    reading = _Reading(graph, samples, dict.fromkeys(lies, _Of.SAMPLES), mixing=carried)
+    for node in graph:
+        reading.read(node)
+    return reading
 
 
 @dataclass(frozen=True)
@@ -120,6 +135,7 @@ class _Reading:
     graph: Graph
     some: SomeSamples
     made: dict[str, _Of]
+    mixing: Mapping[str, str]  # nodes of which all is mixed
     terms: dict[str, frozenset[str]] = field(default_factory=dict)  # total -> operators that take it
     first: dict[str, Node] = field(default_factory=dict)  # what is mixed -> where it became so
     unknown: set[str] = field(default_factory=set)  # what is made by an operator that may not go by samples
@@ -137,10 +153,14 @@ class _Reading:
     def read(self, node: Node) -> None:
         sign = self._sign(node)
         outputs = set(filter(None, node.outputs))
+        if node.name in self.mixing:
+            self.made |= dict.fromkeys(outputs, _Of.MIXED)
+            self.first |= dict.fromkeys(outputs, node)
+            return
         if _most(node.inputs, self.made) is _Of.CONSTANT or node.kind in _SHAPE_ALONE:
             return
         call = SplitCall(node, self.layouts, self.graph.initializers)
-        if node.kind in _CASTS and first_tensor(call) not in self.made:  # the type of samples alone
+        if node.kind in _CASTS | _SIZED and first_tensor(call) not in self.made:  # their type or shape alone
             return
         goes = self._goes(call, outputs)
         if not goes.known or not self.unknown.isdisjoint(node.inputs):
@@ -157,6 +177,17 @@ class _Reading:
                 self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
             elif made is _Of.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
+
+    def carried(self) -> dict[str, str]:
+        """Nodes that read a buffer into which is written what is made of samples, and the buffer; but for
+        statistics of normalisations, and what code writes that stays whole."""
+        readers: dict[str, str] = {}
+        for k, writers in written_initializers(self.graph).items():
+            nodes = [self.graph.nodes[name] for name in writers]
+            own = [each for each in nodes if not (over_the_batch(each) or each.op.startswith(CALL))]
+            if any(_most(each.inputs, self.made) > _Of.CONSTANT for each in own):
+                readers |= dict.fromkeys(touching_initializers(self.graph)[k], k)
+        return {v: k for v, k in readers.items() if not over_the_batch(self.graph.nodes[v])}
 
     def mixed_at(self, loss: str) -> Node | None:
         """Where it became no mean over samples."""
@@ -262,11 +293,6 @@ class _Reading:
                     own = hash((sign, own))
                 parts[own, number] += count
         return parts
-
-
-def _makes_numbers(graph: Graph, node: Node, lies: Mapping[str, SampleRows]) -> bool:
-    given = any(k in lies for k in node.inputs)
-    return given and any(k and not graph.variables[k].shape for k in node.outputs)
 
 
 def _most(names: Iterable[str], made: Mapping[str, _Of]) -> _Of:
