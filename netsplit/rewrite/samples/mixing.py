@@ -315,11 +315,8 @@ def _rows_told(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) ->
         return {first: own} | {k: SampleRows(1, own.rows) for k in states if k}
     if node.kind.startswith("conv") and own.dim == 1:  # every sample with filters of its own
         rows, rest = divmod(call.output[1], samples)
-        return (
-            {}
-            if rest or call["groups"] is None or call.number("groups") % samples
-            else {first: SampleRows(1, rows)}
-        )
+        apart = not rest and call["groups"] is not None and call.number("groups") % samples == 0
+        return {first: SampleRows(1, rows)} if apart else {}
     if node.kind in ("expand_as", "broadcast_to"):
         shape = call.layouts[first_tensor(call)].shape
         dim = own.dim + len(call.output) - len(shape)

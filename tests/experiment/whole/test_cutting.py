@@ -212,6 +212,64 @@ def test_a_model_on_meta_whose_mask_is_a_buffer_is_looked_at() -> None:
     assert any("is a sum" in note for note in whole.notes)
 
 
+def far(outputs: Tensor) -> Tensor:
+    return F.relu(outputs - 50).mean()
+
+
+def looped(outputs: Tensor, targets: Tensor) -> Tensor:
+    each = [F.cross_entropy(o[None], y[None]) for o, y in zip(outputs, targets, strict=True)]
+    return torch.stack(each).mean()
+
+
+BY_SIZE: dict[str, Any] = {
+    "a step": lambda o, y: F.cross_entropy(o, y) * (2.0 if len(o) > 8 else 1.0),
+    "a root": lambda o, y: F.cross_entropy(o, y) + far(o) * len(o) ** 0.5,
+    "one less": lambda o, y: F.cross_entropy(o, y) + F.relu(o - 50).sum() / (len(o) - 0.5),
+    "a bound": lambda o, y: F.cross_entropy(o, y, reduction="none").clamp(max=100.0 * len(o)).mean(),
+}
+MEANS: dict[str, Any] = {
+    "over the samples": lambda o, y: F.cross_entropy(o, y, reduction="sum") / len(o),
+    "over all elements": lambda o, y: F.cross_entropy(o, y) + o.square().sum() / o.numel(),
+    "times a share": lambda o, y: F.cross_entropy(o, y, reduction="sum") * (1 / len(o)),
+}
+
+
+@pytest.mark.parametrize(
+    ("loss", "by_size"),
+    [(loss, True) for loss in BY_SIZE.values()] + [(loss, False) for loss in MEANS.values()],
+    ids=[*BY_SIZE, *MEANS],
+)
+def test_numbers_that_depend_on_how_many_samples_there_are_are_seen_in_two_captures(
+    loss: Any, by_size: bool
+) -> None:
+    batch = Batch.of(X, Y)
+    graphs = [capture(net(), loss, batch.rows(0, n).own()) for n in (4, SAMPLES)]
+    cutting = RightCuts(net(), loss, batch, named=False)
+    assert cutting.at_sizes(*graphs, [1, 4]) == ([1] if by_size else [1, 4])
+    assert by_size == any("depends on how many samples there are" in note for note in cutting.remarks)
+    named = RightCuts(net(), loss, batch, named=True)
+    assert named.at_sizes(*graphs, [1, 4]) == named.at_sizes(*graphs, [1, 4]) == [1, 4]
+    assert len(named.remarks) == by_size
+
+
+@pytest.mark.parametrize(
+    "loss", [looped, lambda o, y: F.cross_entropy(o, y) + (far(o) if len(o) > 8 else 0.0)]
+)
+def test_other_operators_at_another_size_are_told(loss: Any) -> None:
+    batch = Batch.of(X, Y)
+    graphs = [capture(net(), loss, batch.rows(0, n).own()) for n in (4, SAMPLES)]
+    cutting = RightCuts(net(), loss, batch, named=False)
+    assert cutting.right(graphs[0], [1, 4]) == cutting.at_sizes(*graphs, [1, 4]) == [1, 4]
+    assert any("other operators for 4 samples than for 16" in note for note in cutting.told(4))
+
+
+def test_a_plan_does_not_cut_by_a_number_of_samples() -> None:
+    open_ = netsplit.AutoSchedule(time_limit_s=0.5)
+    whole = netsplit.plan(net(), BY_SIZE["a step"], (X, Y), fast(), schedule=open_)
+    assert whole.schedule.microbatches == 1
+    assert any("depends on how many samples there are, at 'mul" in note for note in whole.notes)
+
+
 WEIGHTS = torch.tensor([1.0, 5.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 
 
