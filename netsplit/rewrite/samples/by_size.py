@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isclose
 
 from netsplit.graph.arguments import references
-from netsplit.graph.ir import Graph, Node
+from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.samples.crossing import operator_kinds
 from netsplit.rewrite.ways import SplitCall
@@ -36,7 +36,7 @@ def number_by_size(graph: Graph, other: Graph) -> tuple[Node, float, float] | No
 
 def _numbers(graph: Graph, node: Node) -> Iterator[tuple[str, float]]:
     """Of an operator that makes each element of those in its place, by the names of its arguments."""
-    if not is_elementwise(node.op):
+    if node.op.startswith(CALL) or not is_elementwise(node.op):
         return
     for name, template in SplitCall(node, {}, {}).arguments.items():
         if isinstance(template, int | float) and not isinstance(template, bool):
