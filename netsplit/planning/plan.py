@@ -219,6 +219,12 @@ class Plan:
                 predicted.busy_s(name), load.transfer_s, peak, static.get(name, 0), load.capacity_bytes,
                 peak / load.capacity_bytes if load.capacity_bytes else None,
             ))  # fmt: skip
+        over = any(0 < load.capacity_bytes < static.get(name, 0) for name, load in self.loads.items())
+        if over and self.problem.memory != "static":
+            lines.append(
+                "static MiB above a capacity is no overflow: it is the literature's count (5-18), that frees "
+                "nothing within a step; what fits is told by peak MiB"
+            )
         return PlanSummary(tuple(lines), Table(_DEVICES, rows))
 
     def _summary_of_loads(self, method: str) -> PlanSummary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,21 @@ def test_the_text_has_a_line_for_each_device_below_the_headings() -> None:
     assert headings.split()[:5] == ["device", "operators", "parameters", "busy", "ms"]
     assert [row.split()[:2] for row in rows] == [["d0", "2"], ["d1", "1"], ["d2", "1"]]
     assert repr(plan.summary()) == str(plan.summary())
+
+
+@pytest.mark.parametrize("room", [1, 100])
+def test_a_static_count_above_a_capacity_is_told_to_be_no_overflow(room: int) -> None:
+    plan = plan_of(microbatches=1)
+    peaks = plan.simulated[1].peak_bytes
+    cluster = plan.problem.cluster
+    devices = tuple(replace(d, capacity_bytes=room * peaks.get(d.name, 1)) for d in cluster.devices)
+    tight = decide(
+        replace(plan.problem, memory="lifetimes", cluster=replace(cluster, devices=devices)),
+        Given(plan.placement),
+    )
+    above = any(nbytes > peaks[name] * room for name, nbytes in tight.static_bytes.items())
+    assert above == (room == 1)
+    assert above == ("is no overflow" in str(tight.summary()))
 
 
 def test_a_notebook_has_the_same_cells_as_a_table() -> None:

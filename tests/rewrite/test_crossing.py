@@ -54,6 +54,17 @@ def head() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
 
 
+def of_pairs(outputs: Tensor, _: Tensor) -> Tensor:
+    return sum(
+        (F.relu(outputs[i] - outputs[i + 1] - 50).mean() for i in range(len(outputs) - 1)), torch.zeros(())
+    )
+
+
+def idle(value: Tensor) -> Tensor:
+    """Of no value, and without a gradient, as long as what is compared stays below."""
+    return F.relu(value - 500).mean()
+
+
 CROSSING: dict[str, Any] = {
     "the largest": lambda o, y: losses(o, y).topk(len(o) // 2).values.mean(),
     "below a quantile": lambda o, y: losses(o, y).clamp(max=losses(o, y).detach().quantile(0.9)).mean(),
@@ -65,6 +76,35 @@ CROSSING: dict[str, Any] = {
     "a hinge of variances": lambda o, y: F.relu(torch.var_mean(o, 0)[0] - 99.0).mean(),
     "weights of all": lambda o, y: (losses(o, y) * o[:, 0].detach().softmax(0)).sum(),
     "in another order": lambda o, y: (losses(o, y) * o[torch.randperm(len(o)), 0]).mean(),
+    "neighbours": lambda o, y: idle(o[1:] - o[:-1]),
+    "halves": lambda o, y: idle(o[: len(o) // 2] - o[len(o) // 2 :]),
+    "chunks": lambda o, y: idle(torch.sub(*o.chunk(2))),
+    "a split": lambda o, y: idle(torch.sub(*o.split(len(o) // 2))),
+    "tensor_split": lambda o, y: idle(torch.sub(*o.tensor_split(2))),
+    "the first and the last": lambda o, y: idle(o.unbind()[0] - o.unbind()[-1]),
+    "narrow": lambda o, y: idle(o.narrow(0, 0, 1) - o.narrow(0, 1, 1)),
+    "every second": lambda o, y: idle(o[::2] - o[1::2]),
+    "two by two": lambda o, y: idle(o.view(-1, 2, 5)[:, 0] - o.view(-1, 2, 5)[:, 1]),
+    "to the first": lambda o, y: idle(o - o[:1]),
+    "some alone": lambda o, y: F.cross_entropy(o, y) + idle(o[0]),
+    "some otherwise": lambda o, y: idle(o[0]) + 2 * idle(o[1:]),
+    "rolled": lambda o, y: idle(o - o.roll(1, 0)),
+    "rotated": lambda o, y: idle(o - torch.cat([o[1:], o[:1]])),
+    "windows": lambda o, y: idle(o.unfold(0, 2, 1).diff(dim=-1)),
+    "one after another": of_pairs,
+    "of the first's": lambda o, y: idle(o - o.gather(0, torch.zeros(len(o), 5, dtype=torch.long))),
+    "a norm of all": lambda o, y: idle(torch.linalg.matrix_norm(o)),
+    "singular values": lambda o, y: idle(torch.linalg.svdvals(o)),
+    "an inverse": lambda o, y: idle(torch.linalg.pinv(o)),
+    "a determinant": lambda o, y: idle(torch.det(o.T @ o + torch.eye(5))),
+    "frequencies": lambda o, y: idle(torch.fft.rfft(o, dim=0).abs()),
+    "a histogram": lambda o, y: F.cross_entropy(o, y) + idle(torch.histc(o.detach(), 4)),
+    "pooled": lambda o, y: idle(F.max_pool1d(o.T[None], 2)),
+    "convolved": lambda o, y: idle(F.conv1d(o.T[None], torch.ones(1, 5, 2))),
+    "normalised": lambda o, y: idle(F.layer_norm(o.T, (len(o),))),
+    "a product of all with all": lambda o, y: idle(torch.outer(o[:, 0], o[:, 0])),
+    "a product over samples": lambda o, y: idle(torch.addmm(torch.zeros(5, 5), o.T, o)),
+    "angles over samples": lambda o, y: idle(F.cosine_similarity(o[:, :1].expand(-1, 5), o, dim=0)),
 }
 APART: dict[str, Any] = {
     "a clipped ratio": clipped,
@@ -72,6 +112,23 @@ APART: dict[str, Any] = {
     "over classes": lambda o, y: (o.softmax(1) * o.sort(1).values.cumsum(1)).sum(1).mean(),
     "pairs within": lambda o, y: (o[:, :, None] - o[:, None]).abs().mean(),
     "products within": lambda o, y: (o[:, :, None] @ o[:, None]).square().mean(),
+    "by a loop": lambda o, y: sum(F.cross_entropy(a[None], b[None]) for a, b in zip(o, y)) / len(o),  # noqa: B905
+    "by slices": lambda o, y: torch.stack([o[i : i + 1].square().mean() for i in range(len(o))]).mean(),
+    "by chunks": lambda o, y: sum(map(F.cross_entropy, o.chunk(2), y.chunk(2))) / 2,  # type: ignore[arg-type]
+    "put together again": lambda o, y: F.cross_entropy(torch.cat([o[:1], o[1:]]), y),
+    "two views at once": lambda o, y: torch.sub(*torch.cat([o, 2 * o]).chunk(2)).square().mean(),
+    "neighbours within": lambda o, y: (o[:, 1:] - o[:, :-1]).abs().mean(),
+    "a half within": lambda o, y: F.relu(torch.sub(*o[:, :4].chunk(2, 1)) - 5).mean(),
+    "determinants": lambda o, y: torch.linalg.det(o[:, :4].unflatten(1, (2, 2))).square().mean(),
+    "frequencies within": lambda o, y: torch.fft.rfft(o).abs().mean(),
+    "distances within": lambda o, y: torch.cdist(o[:, :, None], o[:, :, None]).mean(),
+    "margins": lambda o, y: F.multi_margin_loss(o, y) + F.triplet_margin_loss(o, -o, 2 * o),
+    "weighed by constants": lambda o, y: torch.dot(losses(o, y), torch.ones(len(o))) / len(o),
+    "repeated within": lambda o, y: o.repeat(1, 2).relu().square().mean(),
+    "scattered within": lambda o, y: o.scatter_add(1, o.topk(2).indices, o[:, :2].relu()).square().mean(),
+    "distances from constants": lambda o, y: torch.cdist(o, torch.eye(5)).amin(1).mean(),
+    "as another's size": lambda o, y: (o * o.amax(1, keepdim=True).expand_as(o)).relu().mean(),
+    "of another's type": lambda o, y: F.cross_entropy(o * torch.arange(5).type_as(o), y),
     "the larger": lambda o, y: torch.maximum(o, o.roll(1, 1)).mean(),
 }
 
@@ -100,6 +157,41 @@ def test_losses_that_compare_samples_are_told_from_others(loss: Any, crossing: b
 def test_models_that_mix_samples_are_seen_though_a_gate_is_0(mix: Mix) -> None:
     graph = capture(Gated(mix), nn.CrossEntropyLoss(), Batch.of(X, Y).rows(0, 4).own())
     assert sample_totals(graph).mixed is not None
+
+
+class OwnFilters(nn.Module):
+    """Every sample has filters of its own, in one convolution of groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.out = nn.Parameter(torch.ones(4, 3, 3)), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = len(x)
+        weight = (self.weight * x.mean((1, 2))[:, None, None, None]).view(n * 4, 3, 3)
+        y: Tensor = self.out(F.conv1d(x.reshape(1, n * 3, 8), weight, groups=n).view(n, 4, 6).relu().mean(2))
+        return y
+
+
+class States(nn.Module):
+    """Of a recurrence, which come by layers before samples."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.over, self.out = nn.LSTM(8, 4, num_layers=2, batch_first=batch_first), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, (h, _) = self.over(x if self.over.batch_first else x.transpose(0, 1))
+        y: Tensor = self.out(torch.cat([h[0], h[1]], 1).tanh())
+        return y
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("model", [OwnFilters(), States(True), States(False)])
+def test_samples_are_followed_where_they_lie_in_other_dimensions(model: nn.Module, size: int) -> None:
+    batch = Batch.of(torch.randn(8, 3, 8), Y)
+    graph = capture(model, nn.CrossEntropyLoss(), batch.rows(0, size).own())
+    assert sample_totals(graph).mixed is None
 
 
 @pytest.mark.parametrize("size", [1, 4])

@@ -113,6 +113,61 @@ def test_samples_may_lie_in_another_dimension() -> None:
     assert sample_totals(capture(model, above, batch)).mixed is not None
 
 
+class Averaging(nn.Module):
+    """Keeps an average of what it computes, and takes it off before or after it is kept, or not at all."""
+
+    def __init__(self, used: str, assigned: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.used, self.assigned = nn.Linear(6, 8), nn.Linear(8, 5), used, assigned
+        self.register_buffer("average", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        before = h - self.average if self.used == "before" else h
+        if self.assigned:
+            self.average = (0.9 * self.average + 0.1 * h.mean(0)).detach()
+        else:
+            with torch.no_grad():
+                self.average.mul_(0.9).add_(h.mean(0), alpha=0.1)
+        y: Tensor = self.b(h - self.average if self.used == "after" else before)
+        return y
+
+
+@pytest.mark.parametrize("assigned", [True, False])
+@pytest.mark.parametrize("used", ["before", "after", ""])
+def test_a_loss_that_computes_with_what_samples_left_in_a_buffer_is_no_mean(
+    used: str, assigned: bool
+) -> None:
+    """On any one micro-batch the average is as it was, which no comparison of these shows."""
+    graph = capture(Averaging(used, assigned), nn.CrossEntropyLoss(), Batch.of(X, Y).rows(0, 4).own())
+    totals = sample_totals(graph)
+    assert (totals.mixed is not None) == bool(used)
+    assert totals.carried == ("average" if used else "")
+
+
+class Centred(torch.autograd.Function):
+    """A row for each sample, less a mean over all of them once that is large."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x - F.relu(x.mean(0, keepdim=True) - 50)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def test_a_function_of_ones_own_is_known_to_be_unread_though_it_keeps_the_samples() -> None:
+    def centred(outputs: Tensor, targets: Tensor) -> Tensor:
+        value: Tensor = Centred.apply(outputs)  # type: ignore[no-untyped-call]
+        return F.cross_entropy(value, targets)
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    totals = sample_totals(capture(model, centred, Batch.of(X, Y).rows(0, 4).own()))
+    assert totals.mixed is None
+    assert totals.unread is not None
+
+
 def test_normalisation_by_the_batch_is_no_such_value() -> None:
     """Plain PyTorch that adds up gradients takes statistics of micro-batches, which is said."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))

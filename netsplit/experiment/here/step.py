@@ -235,6 +235,7 @@ class StepHere:
             self.costs.predicted,
             in_turn,
             cutting.right if self.check else lambda _, counts: counts,
+            cutting.at_sizes if self.check else lambda _, other, counts: counts,
             in_flight=in_flight,
         )
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.experiment.planner import Planner
+from netsplit.experiment.whole.sizes import same_operators
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.apart import OTHERWISE, CutApart, loss_apart
@@ -23,6 +24,7 @@ from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.rewrite.samples.by_size import number_by_size
 from netsplit.rewrite.samples.mixing import sample_totals
 
 __all__ = ["RightCuts", "gradients_too", "suspected"]
@@ -89,6 +91,32 @@ class RightCuts:
             self._unread = f"{_UNREAD} {type(self.model).__name__}: '{name}' stays Python, which is not read"
         apart = suspected(self.model, graph) if max(left) > 1 else None
         return left if apart is None else self.without(left, max(left), apart)
+
+    def at_sizes(self, graph: Graph, other: Graph, counts: Sequence[int]) -> list[int]:
+        """Of these numbers of micro-batches those to look at, as the step is at two sizes of them.
+
+        Raises:
+            CuttingError: there is none.
+        """
+        if max(counts) == 1 or self.accepted:
+            return list(counts)
+        name, sizes = type(self.model).__name__, (graph.batch_size, other.batch_size)
+        if not same_operators(graph, other):
+            self._unread = self._unread or (
+                f"{_UNREAD} {name}: it has other operators for {sizes[0]} samples than for {sizes[1]} (a "
+                "loop over them, or an if)"
+            )
+            return list(counts)
+        by_size = number_by_size(graph, other)
+        if by_size is None:
+            return list(counts)
+        node, *numbers = by_size
+        at = f" ({node.source})" if node.source else ""
+        words = (
+            f"{name} computes with a number that depends on how many samples there are, at '{node.name}'{at}"
+            f": {numbers[0]:.6g} of {sizes[0]}, and {numbers[1]:.6g} of {sizes[1]}"
+        )
+        return self.without(counts, max(counts), CutApart("other", words, OTHERWISE))
 
     def without(self, counts: Sequence[int], microbatches: int, apart: CutApart) -> list[int]:
         """Those that are left when so many micro-batches have been seen to be apart.
@@ -175,17 +203,20 @@ def suspected(model: nn.Module, graph: Graph) -> CutApart | None:
     Args:
         graph: of the model's training step at any size.
     """
-    node = sample_totals(graph).mixed
+    totals = sample_totals(graph)
+    node, name = totals.mixed, type(model).__name__
     if node is None:
         return None
     at = f" ({node.source})" if node.source else ""
-    return CutApart(
-        "other",
-        f"the loss of {type(model).__name__} goes on with what is taken over all samples of a batch, at "
-        f"'{node.name}'{at}: where it is the mean of its micro-batches' on some samples, it need not be on "
-        "others",
-        OTHERWISE,
+    words = (
+        f"the loss of {name} computes with '{totals.carried}', into which the forward writes what it makes "
+        f"of its samples, at '{node.name}'{at}: a micro-batch sees what those before it have left there"
+        if totals.carried
+        else f"the loss of {name} compares samples, takes some of them, or goes on with what is taken over "
+        f"all samples of a batch, at '{node.name}'{at}: where it is the mean of its micro-batches' on some "
+        "samples, it need not be on others"
     )
+    return CutApart("other", words, OTHERWISE)
 
 
 _UNREAD = "on a few samples alone it was seen that losses of micro-batches add up to that of their batch in"

@@ -114,6 +114,7 @@ class Foreseen:
             lambda graph, costs, m: self._planner(graph, costs, GPipe(m)),
             predicted=True,
             right=cutting.right,
+            at_sizes=cutting.at_sizes,
         )
         log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(sizes.counts))
         sizes.take(seed)

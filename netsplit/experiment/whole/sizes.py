@@ -24,7 +24,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, T
 from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 
-__all__ = ["Sizes", "between"]
+__all__ = ["Sizes", "between", "same_operators"]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Sizes:
         predicted: costs are predicted for every size instead of measured for two.
         in_turn: graphs and their micro-batches, all sizes, to seconds of each on each kind of device.
         right: a graph and numbers of micro-batches to those of them that train what the batch trains.
+        at_sizes: the same of two graphs.
     """
 
     whole: Batch
@@ -59,6 +60,7 @@ class Sizes:
     predicted: bool
     in_turn: Callable[[Sequence[SizedStep]], SizeSeconds] = lambda steps: {}
     right: Callable[[Graph, Sequence[int]], Sequence[int]] = lambda graph, counts: counts
+    at_sizes: Callable[[Graph, Graph, Sequence[int]], Sequence[int]] = lambda graph, other, counts: counts
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
     took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
@@ -96,11 +98,17 @@ class Sizes:
                 self.counts, looked = self.right(graph, self.counts), True
                 if m not in self.counts:
                     continue
-            if self.graphs and not _alike(graph, next(iter(self.graphs.values()))):
-                log.info("no plan with %d micro-batches: the model has other operators for so few samples", m)
-                continue
+            if self.graphs:
+                before = next(iter(self.graphs.values()))
+                self.counts = self.at_sizes(before, graph, self.counts)
+                if m not in self.counts:
+                    continue
+                if not same_operators(graph, before):
+                    log.info("no plan with %d micro-batches: the model has other operators there", m)
+                    continue
             self.graphs[sizes[m]] = graph
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
+        self.graphs = {n: g for n, g in self.graphs.items() if n in {sizes[m] for m in self.counts}}
         if not self.predicted:
             first, least = next(iter(self.graphs)), min(self.graphs)
             other = least if least < first else max(self.graphs)
@@ -179,7 +187,8 @@ class Sizes:
         return SizedStep(self.graphs[samples], batch, min(m, self.in_flight))
 
 
-def _alike(graph: Graph, other: Graph) -> bool:
+def same_operators(graph: Graph, other: Graph) -> bool:
+    """Whether they have the same operators."""
     names = list(graph.nodes) == list(other.nodes)
     return names and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
 

@@ -17,6 +17,7 @@ from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.apart import CutApart, loss_apart
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
+from netsplit.graph.checks.replicated import unreplicable
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import over_the_batch, written_inputs
 from netsplit.graph.recording.whole import ModuleCall
@@ -80,6 +81,7 @@ def check_cutting(
                 raise CuttingError(apart)
             log.warning("%s", apart)
         _tell_of_norms(graph, size)
+        _tell_of_buffers(graph)
     return history
 
 
@@ -102,6 +104,15 @@ def _tell_of_norms(graph: Graph, size: int) -> None:
             "'%s' takes its statistics of micro-batches of %d samples, as plain PyTorch does where it adds "
             "up gradients of micro-batches; the schedule 'single_batch' takes those of whole batches",
             names[0], size,
+        )  # fmt: skip
+
+
+def _tell_of_buffers(graph: Graph) -> None:
+    own = unreplicable(graph, graph.nodes)
+    if own is not None:
+        log.warning(
+            "the forward writes '%s' once for every micro-batch, as plain PyTorch does where it adds up "
+            "gradients of micro-batches; the schedule 'single_batch' writes it once for the batch", own,
         )  # fmt: skip
 
 

@@ -85,6 +85,9 @@ class AutoSchedule:
 
         Args:
             equal: micro-batches have to be, where none are given.
+
+        Raises:
+            ConfigError: all that are given are more than there are samples.
         """
         given = self.microbatches
         if self._whole:
@@ -92,6 +95,11 @@ class AutoSchedule:
         if given is None:
             return microbatch_counts(batch_size, devices, equal)
         wanted = [given] if isinstance(given, int) else given
+        if min(wanted) > batch_size:
+            raise ConfigError(
+                f"schedule.microbatches is {given!r}, and a batch has {batch_size} samples: give a number of "
+                f"at most {batch_size}, or null (None in Python)."
+            )
         return tuple(sorted({-(-batch_size // -(-batch_size // min(m, batch_size))) for m in wanted}))
 
     def orders(self, microbatches: int) -> list[Schedule]:

@@ -8,10 +8,10 @@ from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL, Graph
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import has_rule
-from netsplit.rewrite.samples.rows import SampleRows
+from netsplit.rewrite.samples.rows import SampleRows, variable_at
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["crosses_samples", "operator_kinds"]
+__all__ = ["crosses_samples", "dims_of", "first_tensor", "operator_kinds"]
 
 
 def operator_kinds(words: str) -> frozenset[str]:
@@ -21,31 +21,39 @@ def operator_kinds(words: str) -> frozenset[str]:
 
 _NO_SUMS = operator_kinds(
     "amax amin max min argmax argmin median nanmedian mode var std var_mean std_mean prod any all norm "
-    "linalg_vector_norm logsumexp count_nonzero aminmax"
+    "linalg_vector_norm linalg_norm logsumexp count_nonzero aminmax nansum nanmean"
 )
 """Reductions that are not linear in what they go over."""
 _ALONG = operator_kinds(
     "softmax _softmax log_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin sort argsort msort "
-    "topk kthvalue quantile nanquantile roll flip unique_consecutive diff renorm glu"
+    "topk kthvalue quantile nanquantile roll flip unique_consecutive diff renorm glu histc trapezoid trapz"
 )
 """What makes something of a whole dimension, for every place in it."""
-_PAIRS = operator_kinds("cdist _cdist_forward _euclidean_dist pdist _pdist_forward")
+_PAIRS = operator_kinds("cdist _cdist_forward _euclidean_dist pdist _pdist_forward outer ger kron")
 _OF_MATRICES = operator_kinds(
-    "cov corrcoef linalg_svdvals linalg_svd linalg_qr linalg_eigvalsh linalg_matrix_norm nuclear_norm histc"
+    "cov corrcoef nuclear_norm det logdet slogdet inverse pinverse matrix_exp matrix_power cholesky "
+    "cholesky_solve cholesky_inverse qr svd lu_solve triangular_solve logm"
 )
+_OF_VECTORS = operator_kinds("linalg_vector_norm linalg_norm linalg_vecdot linalg_cross linalg_multi_dot")
+"""Of those of linear algebra what is told which dimensions to go over."""
 _PICKS = operator_kinds("index index_select take take_along_dim masked_select")
 _IN_ORDER = operator_kinds("arange")
 
 
 def crosses_samples(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
-    """Whether it is known that it does, otherwise than by a sum or a mean over all of them."""
+    """Whether it is known that it does, otherwise than by a sum or a mean over all of them.
+
+    Args:
+        call: an operator that has no way along the samples.
+        lies: where the samples lie.
+    """
     node = call.node
     if node.op.startswith(CALL):
         return node.kind in _PICKS and any(k in lies for k in node.inputs)
     if not (node.args or node.kwargs):
         return False
-    own = _first(call)
-    if own in lies and _goes_over(graph, call, lies[own]):
+    own = first_tensor(call)
+    if own in lies and _goes_over(graph, call, lies):
         return True
     lying = [k for k in node.inputs if k in lies]
     if is_elementwise(node.op):  # broadcast: the same samples are as far from the last dimension
@@ -54,29 +62,36 @@ def crosses_samples(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows
     return products and _pairs(graph, lying, lies)
 
 
-def _first(call: SplitCall) -> str:
+def first_tensor(call: SplitCall) -> str:
+    """The name of what an operator is given first; "" of an initializer, or where that is no tensor."""
     given = next(iter(call.arguments.values()), None)
     return next((name for tag, name in references(given) if tag == "var"), "")
 
 
-def _goes_over(graph: Graph, call: SplitCall, own: SampleRows) -> bool:
+def _goes_over(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
     """Whether an operator of one tensor goes over the dimension of its samples."""
-    kind, rank = call.node.kind, len(graph.variables[_first(call)].shape)
-    if kind in _NO_SUMS | _ALONG:
-        return not call.has("other") and own.dim in _dims(call, rank)
+    own = lies[first_tensor(call)]
+    kind, rank = call.node.kind, len(graph.variables[first_tensor(call)].shape)
+    if kind in _NO_SUMS | _ALONG or kind.startswith("fft_"):
+        return not call.has("other") and own.dim in dims_of(call, rank)
     if kind in _PAIRS:
-        return own.dim == rank - 2 or rank == 1
-    if kind in _OF_MATRICES:
+        return (own.dim == rank - 2 or rank == 1) and len(call.tensors) == _samples_of(call, lies)
+    if kind in _OF_MATRICES or (kind.startswith("linalg_") and kind not in _OF_VECTORS):
         return own.dim >= rank - 2
     if kind == "index":
         indices = list(call["indices"])
         return own.dim < len(indices) and not _in_order(graph, indices[own.dim])
-    if kind in ("index_select", "take_along_dim"):
-        return own.dim in _dims(call, rank)
-    return kind in _PICKS
+    told = call["dim"] is not None and own.dim in dims_of(call, rank)
+    return told or kind in _PICKS - {"index_select", "take_along_dim"}
 
 
-def _dims(call: SplitCall, rank: int) -> set[int]:
+def _samples_of(call: SplitCall, lies: Mapping[str, SampleRows]) -> int:
+    """How many of its tensors have samples, as points of a codebook have not."""
+    return sum(variable_at(call, place) in lies for place in call.tensors)
+
+
+def dims_of(call: SplitCall, rank: int) -> set[int]:
+    """The dimensions that an operator is told to go over; all, where it is told none."""
     given = next((call[name] for name in ("dim", "dims") if call[name] is not None), None)
     dims = given if isinstance(given, list | tuple) else [given]
     if not dims or None in dims:

@@ -2,6 +2,7 @@
 
     loss ──sum──► total ──+, -, x constant──► still a mean of samples
                     └────l > total, l / total──► mixed: micro-batches would each have a total of their own
+    x[1:] - x[:-1] ──relu──► mixed       x[0] ──► of some samples: mixed, where others have not the same
 
 A loss may equal the mean of its micro-batches' on some samples all the same, where such a threshold leaves
 none of them out; that it need not on others is seen here, without computing anything.
@@ -9,15 +10,19 @@ none of them out; that it need not on others is seen here, without computing any
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 
-from netsplit.graph.arguments import references
-from netsplit.graph.ir import CALL, Graph, Node, once_of
+from netsplit.graph.arguments import read_by, references, renamed
+from netsplit.graph.ir import CALL, HOOK, Graph, Node, once_of
+from netsplit.graph.operators import over_the_batch, touching_initializers, written_initializers
 from netsplit.rewrite.layouts import MemoryLayout
+from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import ways_of
-from netsplit.rewrite.samples.crossing import crosses_samples, operator_kinds
+from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -26,6 +31,7 @@ from netsplit.rewrite.samples.rows import (
     rows_kept,
     rows_of,
 )
+from netsplit.rewrite.samples.some import TOGETHER, SomeSamples
 from netsplit.rewrite.ways import PartialSum, SplitCall, Way
 
 __all__ = ["SampleTotals", "sample_totals"]
@@ -36,7 +42,7 @@ class _Of(IntEnum):
 
     CONSTANT = 0  # nothing of the batch but its shape
     SAMPLES = 1
-    TOTAL = 2  # linear in what is a sum or a mean over samples
+    TOTAL = 2  # linear in samples of other numbers, as a sum or a mean over them is
     MIXED = 3
 
 
@@ -48,7 +54,10 @@ _VIEWS = operator_kinds(
 _LINEAR = _VIEWS | operator_kinds(
     "add add_ sub sub_ rsub subtract neg sum mean clone detach alias contiguous lift_fresh_copy cat stack"
 )
+_ADDED = operator_kinds("add add_ sub sub_ subtract rsub")
+_RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _CASTS = operator_kinds("to _to_copy type_as")
+_SIZED = operator_kinds("expand_as view_as reshape_as")
 _PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot")
 _QUOTIENTS = operator_kinds("div div_ divide true_divide")
 _SHAPE_ALONE = operator_kinds(
@@ -64,15 +73,17 @@ class SampleTotals:
     """What a loss has that is taken over all samples.
 
     Args:
-        mixed: the first operator that makes of a total something that is no mean over samples.
+        mixed: the first operator that makes of a total, or of some of the samples, what is no mean over all.
         terms: operators that take totals of samples; None where it is not known what the loss is made of, or
             not of every operator before whether it goes by samples.
-        unread: code that stays whole and makes numbers of all samples, whatever they are.
+        unread: code that stays whole and is given samples.
+        carried: the buffer with which `mixed` computes what samples before have left in it; "" for none.
     """
 
     mixed: Node | None
     terms: int | None
     unread: Node | None
+    carried: str = ""
 
 
 @once_of
@@ -82,67 +93,243 @@ def sample_totals(graph: Graph) -> SampleTotals:
     What is not known to be a total, as what Python code makes that stays whole, is taken for a value of
     samples.
     """
-    layouts = {
-        k: MemoryLayout(each.shape, each.strides, each.dtype, each.requires_grad, k)
-        for k, each in graph.variables.items()
-    }
+    reading = _read(graph, {})
+    carried = reading.carried()
+    if carried:
+        reading = _read(graph, carried)
+    loss = next(iter(graph.output_variables), "")
+    counted = loss in reading.terms and loss not in reading.unknown
+    terms = len(reading.terms[loss]) if counted else None
+    calls = (v for v in graph if v.op.startswith(CALL) and not v.op.startswith(HOOK))
+    unread = next((v for v in calls if any(reading.some.of(k) is not None for k in v.inputs)), None)
+    mixed = reading.mixed_at(loss)
+    return SampleTotals(mixed, terms, unread, carried.get(mixed.name, "") if mixed else "")
+
+
+def _read(graph: Graph, carried: Mapping[str, str]) -> _Reading:
     dims = zip(graph.input_variables, graph.input_dims, strict=False)
     lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
-    made = dict.fromkeys(lies, _Of.SAMPLES)
-    terms: dict[str, frozenset[str]] = {}  # total -> operators that take it, by their names
-    first: dict[str, Node] = {}  # what is mixed -> where it became so
-    unknown: set[str] = set()  # what is made by an operator that may not go by samples
+    samples = SomeSamples(graph.batch_size, lies)
+    reading = _Reading(graph, samples, dict.fromkeys(lies, _Of.SAMPLES), mixing=carried)
     for node in graph:
-        if _most(node.inputs, made) is _Of.CONSTANT or node.kind in _SHAPE_ALONE:
-            continue
-        call = SplitCall(node, layouts, graph.initializers)
-        over = crosses_samples(graph, call, lies)
-        known, totals = _totals(graph, call, lies)
-        if not known or not unknown.isdisjoint(node.inputs):
-            unknown.update(filter(None, node.outputs))
-        own = frozenset[str]().union(*(terms.get(k, ()) for k in node.inputs))
-        if any(made.get(k) is _Of.SAMPLES for k in node.inputs):
+        reading.read(node)
+    return reading
+
+
+@dataclass(frozen=True)
+class _Goes:
+    """How an operator goes by samples: whether that is known, and which outputs are no sample's."""
+
+    known: bool
+    totals: set[str] = field(default_factory=set)  # linear in several
+    mixed: set[str] = field(default_factory=set)
+
+
+_Parts = Counter[tuple[int, int]]  # how often a value of a sample, told by what was computed, is in a total
+
+
+@dataclass
+class _Reading:
+    """What is known of the variables of a graph, node by node."""
+
+    graph: Graph
+    some: SomeSamples
+    made: dict[str, _Of]
+    mixing: Mapping[str, str]  # nodes of which all is mixed
+    terms: dict[str, frozenset[str]] = field(default_factory=dict)  # total -> operators that take it
+    first: dict[str, Node] = field(default_factory=dict)  # what is mixed -> where it became so
+    unknown: set[str] = field(default_factory=set)  # what is made by an operator that may not go by samples
+    parts: dict[str, _Parts] = field(default_factory=dict)  # total -> what it has of some samples alone
+    signs: dict[str, int] = field(default_factory=dict)  # the same for what is computed alike
+    taken: Node | None = None  # the first that takes some samples
+
+    @cached_property
+    def layouts(self) -> dict[str, MemoryLayout]:
+        return {
+            k: MemoryLayout(each.shape, each.strides, each.dtype, each.requires_grad, k)
+            for k, each in self.graph.variables.items()
+        }
+
+    def read(self, node: Node) -> None:
+        sign = self._sign(node)
+        outputs = set(filter(None, node.outputs))
+        if node.name in self.mixing:
+            self.made |= dict.fromkeys(outputs, _Of.MIXED)
+            self.first |= dict.fromkeys(outputs, node)
+            return
+        if _most(node.inputs, self.made) is _Of.CONSTANT or node.kind in _SHAPE_ALONE:
+            return
+        call = SplitCall(node, self.layouts, self.graph.initializers)
+        if node.kind in _CASTS | _SIZED and first_tensor(call) not in self.made:  # their type or shape alone
+            return
+        goes = self._goes(call, outputs)
+        if not goes.known or not self.unknown.isdisjoint(node.inputs):
+            self.unknown |= outputs
+        own = frozenset[str]().union(*(self.terms.get(k, ()) for k in node.inputs))
+        if any(self.made.get(k) is _Of.SAMPLES for k in node.inputs):
             own |= {node.name}
-        for k in filter(None, node.outputs):
-            made[k] = _Of.MIXED if over else _made(graph, call, k, made)
-            if made[k] is _Of.SAMPLES and k in totals:
-                made[k], terms[k] = _Of.TOTAL, frozenset([node.name])
-            elif made[k] is _Of.TOTAL:
-                terms[k] = own
-            elif made[k] is _Of.MIXED:
-                first[k] = next((first[each] for each in node.inputs if each in first), node)
-    loss = next(iter(graph.output_variables), "")
-    counted = loss in terms and loss not in unknown
-    unread = (node for node in graph if node.op.startswith(CALL) and _makes_numbers(graph, node, lies))
-    return SampleTotals(first.get(loss), len(terms[loss]) if counted else None, next(unread, None))
+        for k in outputs:
+            made = _Of.MIXED if k in goes.mixed else _made(self.graph, call, k, self.made)
+            if made is _Of.SAMPLES and k in goes.totals:
+                made, own = _Of.TOTAL, frozenset([node.name])
+            self.made[k] = made
+            if made is _Of.TOTAL:
+                self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
+            elif made is _Of.MIXED:
+                self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
 
+    def carried(self) -> dict[str, str]:
+        """Nodes that read a buffer into which is written what is made of samples, and the buffer; but for
+        statistics of normalisations, and what code writes that stays whole."""
+        readers: dict[str, str] = {}
+        for k, writers in written_initializers(self.graph).items():
+            nodes = [self.graph.nodes[name] for name in writers]
+            own = [each for each in nodes if not (over_the_batch(each) or each.op.startswith(CALL))]
+            if any(_most(each.inputs, self.made) > _Of.CONSTANT for each in own):
+                readers |= dict.fromkeys(touching_initializers(self.graph)[k], k)
+        return {v: k for v, k in readers.items() if not over_the_batch(self.graph.nodes[v])}
 
-def _makes_numbers(graph: Graph, node: Node, lies: Mapping[str, SampleRows]) -> bool:
-    given = any(k in lies for k in node.inputs)
-    return given and any(k and not graph.variables[k].shape for k in node.outputs)
+    def mixed_at(self, loss: str) -> Node | None:
+        """Where it became no mean over samples."""
+        counts: dict[int, list[int]] = {}
+        for (sign, number), count in self._parts(loss).items():
+            counts.setdefault(sign, [0] * self.some.samples)[number] += count
+        uneven = any(len(set(each)) > 1 for each in counts.values())
+        return self.first.get(loss, self.taken if uneven else None)
+
+    def _goes(self, call: SplitCall, outputs: set[str]) -> _Goes:
+        node, some = call.node, self.some
+        numbers = {own for k in node.inputs if (own := some.of(k)) is not None}
+        if not numbers:
+            return _Goes(True)
+        if len(numbers) > 1:
+            if node.kind in TOGETHER and not node.op.startswith(CALL):
+                return _Goes(False, totals=set() if some.join(call) else outputs)
+            return _Goes(False, outputs) if node.kind in _ADDED else _Goes(False, mixed=outputs)
+        (own,) = numbers
+        if any(k in some.lies for k in node.inputs):
+            return self._goes_alike(call, own, outputs)
+        for k in outputs:  # of a single sample
+            some.place(k, None, own)
+        return _Goes(False)
+
+    def _goes_alike(self, call: SplitCall, own: tuple[int, ...], outputs: set[str]) -> _Goes:
+        """Of an operator whose inputs have all these samples, or none."""
+        node, some = call.node, self.some
+        cut = _along(call, some.lies, len(own))
+        if cut is not None:
+            for k, rows in rows_joined(cut).items():
+                some.place(k, rows, own)
+            joined = zip(node.outputs, cut.way.joined, strict=True)
+            return _Goes(True, {k for k, how in joined if isinstance(how, PartialSum)})
+        if not node.op.startswith(CALL) and some.take(call):
+            return self._taking(call, outputs)
+        if node.kind in TOGETHER and not node.op.startswith(CALL):
+            return _Goes(False, totals=set() if some.join(call) else outputs)
+        if crosses_samples(self.graph, call, some.lies):
+            return _Goes(False, mixed=outputs)
+        alone = len(own) == 1  # a batch of one sample, which lies in any dimension of size 1
+        told = _rows_told(call, some.lies, len(own))
+        if not told and (node.kind in _VIEWS or _scatters(call, some.lies)):
+            return _Goes(False, totals=set() if alone and node.kind in _VIEWS else outputs)
+        kept = told or rows_kept(self.graph, call, some.lies)
+        for k, rows in kept.items():
+            some.place(k, rows, own)
+        lost = outputs - kept.keys()
+        scalars = {k for k in lost if not self.graph.variables[k].shape}
+        if alone or "batch_norm" in node.op or node.op.startswith(CALL) or _is_loss(node):
+            return _Goes("batch_norm" in node.op, scalars)
+        if is_elementwise(node.op):
+            return _Goes(False)
+        if node.kind in _PRODUCTS and sum(k in some.lies for k in node.inputs) == 1:  # weighed by constants
+            return _Goes(False, lost)
+        return _Goes(False, mixed=outputs if not told and ways_of(call) else lost)
+
+    def _taking(self, call: SplitCall, outputs: set[str]) -> _Goes:
+        """Of one that takes some of the samples, or all in another order; none is what could be any."""
+        every = tuple(range(self.some.samples))
+        for k in outputs:
+            self.signs[k] = hash(("some", self.signs.get(first_tensor(call), 0)))
+        if all(self.some.of(k) == every for k in outputs):
+            return _Goes(True)
+        self.taken = self.taken or call.node
+        return _Goes(False, mixed={k for k in outputs if not self.some.of(k)})
+
+    def _sign(self, node: Node) -> int:
+        """Of the operator and its arguments but for tensors; and its outputs', by those of its inputs."""
+        given = read_by(node)
+        made = renamed(node, {each: ("var", "") for each in given if each[0] == "var"})
+        own = hash((node.op, repr(made)))
+        if node.kind in _ADDED and node.args[1:] in ((0,), (0.0,)):  # as Python's sum begins
+            self.signs[node.outputs[0]] = self.signs.get(node.inputs[0], 0) if node.inputs else own
+            return own
+        for j, k in enumerate(node.outputs):
+            self.signs[k] = hash((own, j, tuple(self.signs.get(name, hash(name)) for _, name in given)))
+        return own
+
+    def _parts(self, k: str) -> _Parts:
+        """What a variable has of some samples alone."""
+        numbers = self.some.numbers.get(k, ())
+        if k in self.parts or self.made.get(k) is not _Of.SAMPLES:
+            return self.parts.get(k, Counter())
+        return Counter((self.signs[k], i) for i in numbers)
+
+    def _parts_of(self, call: SplitCall, k: str, sign: int) -> _Parts:
+        """Of a total: what it is added up of is told by what is done with it, too."""
+        node, some = call.node, self.some
+        given = {some.of(each) for each in node.inputs} - {None}
+        if all(self.made.get(each) is not _Of.TOTAL for each in node.inputs) and len(given) == 1:
+            (numbers,) = given
+            every = numbers == tuple(range(some.samples))
+            return Counter() if every else Counter((self.signs[k], i) for i in numbers or ())
+        parts: _Parts = Counter()
+        less = node.kind in _ADDED and "sub" in node.kind
+        taken_off = {name for _, name in references(call["other"])} if less else set()
+        for name in node.inputs:
+            for (own, number), count in self._parts(name).items():
+                if name in taken_off:
+                    own = hash(("less", own))
+                elif node.kind not in _ADDED | TOGETHER:
+                    own = hash((sign, own))
+                parts[own, number] += count
+        return parts
 
 
 def _most(names: Iterable[str], made: Mapping[str, _Of]) -> _Of:
     return max((made.get(k, _Of.CONSTANT) for k in names), default=_Of.CONSTANT)
 
 
-def _totals(graph: Graph, call: SplitCall, lies: dict[str, SampleRows]) -> tuple[bool, set[str]]:
-    """Whether the operator is known to go by samples, and outputs that are taken over all samples of an
-    input; `lies` gets where they lie in the others."""
+def _is_loss(node: Node) -> bool:
+    """Whether it is one of torch's: a value of each sample, or their sum or mean."""
+    return "_loss" in node.kind or node.kind.startswith(("binary_cross_entropy", "kl_div"))
+
+
+def _rows_told(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> dict[str, SampleRows]:
+    """Of operators without a way along samples that keep them all the same: where they lie in the outputs."""
     node = call.node
-    cut = _along(call, lies, graph.batch_size)
-    if cut is not None:
-        lies |= rows_joined(cut)
-        joined = zip(node.outputs, cut.way.joined, strict=True)
-        return True, {k for k, how in joined if isinstance(how, PartialSum)}
-    lying = any(k in lies for k in node.inputs)
-    if node.kind in _VIEWS:
-        return not lying, set()
-    if node.kind in _SCATTERED and lying:
-        return False, set(filter(None, node.outputs))
-    lies |= rows_kept(graph, call, lies)
-    scalars = {k for k in node.outputs if lying and k and not graph.variables[k].shape}
-    return not lying or "batch_norm" in node.op, scalars
+    own = None if node.op.startswith(CALL) else lies.get(first_tensor(call))
+    if own is None:
+        return {}
+    first, *states = node.outputs
+    if node.kind in _RECURRENT and len(call.output) == 3:  # states come by layers, then samples
+        return {first: own} | {k: SampleRows(1, own.rows) for k in states if k}
+    if node.kind.startswith("conv") and own.dim == 1:  # every sample with filters of its own
+        rows, rest = divmod(call.output[1], samples)
+        apart = not rest and call["groups"] is not None and call.number("groups") % samples == 0
+        return {first: SampleRows(1, rows)} if apart else {}
+    if node.kind in ("expand_as", "broadcast_to"):
+        shape = call.layouts[first_tensor(call)].shape
+        dim = own.dim + len(call.output) - len(shape)
+        return {first: SampleRows(dim, own.rows)} if call.output[dim] == shape[own.dim] else {}
+    return {first: own} if node.kind == "instance_norm" and own.dim == 0 else {}
+
+
+def _scatters(call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
+    """Whether it adds up what lies along the dimension of samples, by numbers that may be any."""
+    given = [k for k in call.node.inputs if k in lies]
+    if call.node.op.startswith(CALL) or call.node.kind not in _SCATTERED:
+        return False
+    return call["dim"] is None or any(lies[k].dim in dims_of(call, len(call.layouts[k].shape)) for k in given)
 
 
 def _along(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> CutAlong | None:

@@ -49,6 +49,11 @@ def counted(outputs: Tensor, targets: Tensor) -> Tensor:
     return (losses * kept).sum() / kept.sum()
 
 
+def ranked(outputs: Tensor, targets: Tensor) -> Tensor:
+    """With a hinge between neighbours, of which none is that far apart."""
+    return F.cross_entropy(outputs, targets) + F.relu(outputs[1:] - outputs[:-1] - 50).mean()
+
+
 def net(device: str = "cpu") -> nn.Module:
     torch.manual_seed(3)
     with torch.device(device):
@@ -102,6 +107,7 @@ def plainly(loss: Any, targets: Tensor = Y) -> tuple[list[float], dict[str, Tens
         (summed, "is a sum over the samples"),
         (contrastive, "is no mean"),
         (counted, "goes on with what is taken over all samples of a batch, at '"),
+        (ranked, "compares samples, takes some of them, or goes on with"),
     ],
 )
 def test_what_is_no_mean_over_the_samples_is_trained_on_whole_batches(
@@ -204,6 +210,65 @@ def test_a_model_on_meta_whose_mask_is_a_buffer_is_looked_at() -> None:
     whole = netsplit.plan(model, summed_tokens, (tokens, tokens), fast(), schedule=open_)
     assert whole.schedule.microbatches == 1
     assert any("is a sum" in note for note in whole.notes)
+
+
+def far(outputs: Tensor) -> Tensor:
+    return F.relu(outputs - 50).mean()
+
+
+def looped(outputs: Tensor, targets: Tensor) -> Tensor:
+    each = [F.cross_entropy(o[None], y[None]) for o, y in zip(outputs, targets, strict=True)]
+    return torch.stack(each).mean()
+
+
+BY_SIZE: dict[str, Any] = {
+    "a step": lambda o, y: F.cross_entropy(o, y) * (2.0 if len(o) > 8 else 1.0),
+    "a root": lambda o, y: F.cross_entropy(o, y) + far(o) * len(o) ** 0.5,
+    "one less": lambda o, y: F.cross_entropy(o, y) + F.relu(o - 50).sum() / (len(o) - 0.5),
+    "a bound": lambda o, y: F.cross_entropy(o, y, reduction="none").clamp(max=100.0 * len(o)).mean(),
+}
+MEANS: dict[str, Any] = {
+    "over the samples": lambda o, y: F.cross_entropy(o, y, reduction="sum") / len(o),
+    "over all elements": lambda o, y: F.cross_entropy(o, y) + o.square().sum() / o.numel(),
+    "code that stays whole": lambda o, y: F.cross_entropy(o[y < 9], y[y < 9]),
+    "times a share": lambda o, y: F.cross_entropy(o, y, reduction="sum") * (1 / len(o)),
+}
+
+
+@pytest.mark.parametrize(
+    ("loss", "by_size"),
+    [(loss, True) for loss in BY_SIZE.values()] + [(loss, False) for loss in MEANS.values()],
+    ids=[*BY_SIZE, *MEANS],
+)
+def test_numbers_that_depend_on_how_many_samples_there_are_are_seen_in_two_captures(
+    loss: Any, by_size: bool
+) -> None:
+    batch = Batch.of(X, Y)
+    graphs = [capture(net(), loss, batch.rows(0, n).own()) for n in (4, SAMPLES)]
+    cutting = RightCuts(net(), loss, batch, named=False)
+    assert cutting.at_sizes(*graphs, [1, 4]) == ([1] if by_size else [1, 4])
+    assert by_size == any("depends on how many samples there are" in note for note in cutting.remarks)
+    named = RightCuts(net(), loss, batch, named=True)
+    assert named.at_sizes(*graphs, [1, 4]) == named.at_sizes(*graphs, [1, 4]) == [1, 4]
+    assert len(named.remarks) == by_size
+
+
+@pytest.mark.parametrize(
+    "loss", [looped, lambda o, y: F.cross_entropy(o, y) + (far(o) if len(o) > 8 else 0.0)]
+)
+def test_other_operators_at_another_size_are_told(loss: Any) -> None:
+    batch = Batch.of(X, Y)
+    graphs = [capture(net(), loss, batch.rows(0, n).own()) for n in (4, SAMPLES)]
+    cutting = RightCuts(net(), loss, batch, named=False)
+    assert cutting.right(graphs[0], [1, 4]) == cutting.at_sizes(*graphs, [1, 4]) == [1, 4]
+    assert any("other operators for 4 samples than for 16" in note for note in cutting.told(4))
+
+
+def test_a_plan_does_not_cut_by_a_number_of_samples() -> None:
+    open_ = netsplit.AutoSchedule(time_limit_s=0.5)
+    whole = netsplit.plan(net(), BY_SIZE["a step"], (X, Y), fast(), schedule=open_)
+    assert whole.schedule.microbatches == 1
+    assert any("depends on how many samples there are, at 'mul" in note for note in whole.notes)
 
 
 WEIGHTS = torch.tensor([1.0, 5.0, 1.0, 1.0, 1.0], dtype=torch.float64)

@@ -197,3 +197,24 @@ def test_a_hook_that_changes_gradients_shows_by_them(caplog: pytest.LogCaptureFi
     model[2].weight.register_hook(lambda gradient: gradient / gradient.norm())
     told(nn.CrossEntropyLoss(), model=model)
     assert "or what a hook makes of a gradient, is no mean over samples alone" in caplog.text
+
+
+class Counting(nn.Module):
+    """Keeps an average of what it is given, and does not compute with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+        self.register_buffer("average", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.average.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        y: Tensor = self.fc(x)
+        return y
+
+
+def test_a_buffer_that_every_micro_batch_writes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    told(nn.CrossEntropyLoss(), model=Counting())
+    assert "the forward writes 'average' once for every micro-batch" in caplog.text

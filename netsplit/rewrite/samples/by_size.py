@@ -1,0 +1,47 @@
+"""Numbers that a step computes with, and that are others where it has other samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isclose
+
+from netsplit.graph.arguments import references
+from netsplit.graph.ir import CALL, Graph, Node
+from netsplit.rewrite.rules.elementwise import is_elementwise
+from netsplit.rewrite.samples.crossing import operator_kinds
+from netsplit.rewrite.ways import SplitCall
+
+__all__ = ["number_by_size"]
+
+_BY = operator_kinds("div div_ divide true_divide")
+_TIMES = operator_kinds("mul mul_ multiply")
+
+
+def number_by_size(graph: Graph, other: Graph) -> tuple[Node, float, float] | None:
+    """The first operator that computes with a number of its own in each of two captures, and both.
+
+    What divides by the samples, or a multiple of them, makes a mean of a sum, and is none.
+
+    Args:
+        graph, other: of one step at unlike numbers of samples, with the same operators.
+    """
+    n, m = graph.batch_size, other.batch_size
+    for node, same in zip(graph, other, strict=True):
+        for (name, a), (_, b) in zip(_numbers(graph, node), _numbers(other, same), strict=False):
+            divides = name == "other" and node.kind in _BY and isclose(a * m, b * n)
+            if a != b and not divides and not (node.kind in _TIMES and isclose(a * n, b * m)):
+                return node, a, b
+    return None
+
+
+def _numbers(graph: Graph, node: Node) -> Iterator[tuple[str, float]]:
+    """Of an operator that makes each element of those in its place, by the names of its arguments."""
+    if node.op.startswith(CALL) or not is_elementwise(node.op):
+        return
+    for name, template in SplitCall(node, {}, {}).arguments.items():
+        if isinstance(template, int | float) and not isinstance(template, bool):
+            yield name, float(template)
+        for tag, k in references(template):
+            value = graph.constants.get(k) if tag == "init" else None
+            if value is not None and value.numel() == 1 and not (value.is_meta or value.is_complex()):
+                yield name, float(value)

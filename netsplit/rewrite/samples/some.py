@@ -1,0 +1,101 @@
+"""Which samples of a batch a tensor has, and where: all of them, some, or a single one.
+
+x [n, ..] ──x[1:]──► samples 1 .. n-1 ──┐ cat, stack: all again, in order, or twice
+          ──x[0]───► sample 0 ──────────┘ a sum: as often as each of them is in it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from itertools import groupby
+from math import gcd
+
+import torch
+
+from netsplit.graph.arguments import references
+from netsplit.graph.operators import resolve
+from netsplit.rewrite.samples.crossing import dims_of, first_tensor, operator_kinds
+from netsplit.rewrite.samples.rows import SampleRows
+from netsplit.rewrite.ways import SplitCall
+
+__all__ = ["PIECES", "TOGETHER", "SomeSamples"]
+
+PIECES = operator_kinds("slice narrow select unbind split split_with_sizes chunk tensor_split roll flip")
+"""What takes some of a dimension, or all of it in another order."""
+TOGETHER = operator_kinds("cat stack concat concatenate")
+
+
+@dataclass
+class SomeSamples:
+    """Of a graph's tensors, as far as they are known.
+
+    Args:
+        samples: of the batch.
+        lies: where they lie in what has several, or a batch of one.
+        numbers: of those that a tensor has, in their order there; that are not all as they come.
+    """
+
+    samples: int
+    lies: dict[str, SampleRows]
+    numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def of(self, k: str) -> tuple[int, ...] | None:
+        """The samples that a tensor has; None: that is not known, or none."""
+        return self.numbers.get(k, self._all if k in self.lies else None)
+
+    def place(self, k: str, rows: SampleRows | None, numbers: tuple[int, ...]) -> None:
+        """Note the samples of a tensor; rows: None where it has one alone."""
+        if rows is not None and (len(numbers) > 1 or numbers == self._all):
+            self.lies[k] = rows
+        if numbers != self._all or rows is None:
+            self.numbers[k] = numbers
+
+    def take(self, call: SplitCall) -> bool:
+        """Note what pieces of samples an operator makes; whether it takes some along their dimension."""
+        k = first_tensor(call)
+        own, numbers = self.lies.get(k), self.of(k)
+        if call.node.kind not in PIECES or own is None or numbers is None:
+            return False
+        shape = call.layouts[k].shape
+        if own.dim not in dims_of(call, len(shape)) or call["dims"] == []:  # of all dimensions as one
+            return False
+        places = torch.arange(shape[own.dim]).view([-1 if d == own.dim else 1 for d in range(len(shape))])
+        made = resolve(call.node.op)(places, *call.node.args[1:], **call.node.kwargs)
+        outputs = [made] if isinstance(made, torch.Tensor) else list(made)
+        removed = call.node.kind in ("select", "unbind")
+        for name, taken in zip(call.node.outputs, outputs, strict=True):
+            along = [numbers[at // own.rows] for at in taken.flatten().tolist()]
+            self._lay(name, None if removed else own.dim, along)
+        return True
+
+    def join(self, call: SplitCall) -> bool:
+        """Note the samples of what is put together along their dimension; whether they are known."""
+        (made,) = call.node.outputs
+        over = call.number("dim") % len(call.output)
+        along: list[int] = []
+        for tag, k in references(call["tensors"]):
+            numbers = self.of(k) if tag == "var" else None
+            if numbers is None:
+                return False
+            if k not in self.lies:
+                size = 1 if call.node.kind == "stack" else call.layouts[k].shape[over]
+                along += numbers * size
+            elif self.lies[k].dim == over and call.node.kind != "stack":
+                along += [i for i in numbers for _ in range(self.lies[k].rows)]
+            else:
+                return False
+        self._lay(made, over, along)
+        return True
+
+    def _lay(self, k: str, dim: int | None, along: Sequence[int]) -> None:
+        """Note of which sample each place along a dimension is; of equal runs each is a sample's rows."""
+        rows = reduce(gcd, (len(list(run)) for _, run in groupby(along)), 0) or 1
+        if self.samples > 1 and len(set(along)) == 1:
+            dim, rows = None, len(along)
+        self.place(k, None if dim is None else SampleRows(dim, rows), tuple(along[::rows]))
+
+    @cached_property
+    def _all(self) -> tuple[int, ...]:
+        return tuple(range(self.samples))
