@@ -18,7 +18,7 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.sizes import same_operators
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.apart import OTHERWISE, CutApart, loss_apart
+from netsplit.graph.checks.apart import OTHERWISE, CutApart, larger_apart, loss_apart
 from netsplit.graph.checks.cutting import CuttingError
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
@@ -90,6 +90,8 @@ class RightCuts:
             name = unread.module or unread.name
             self._unread = f"{_UNREAD} {type(self.model).__name__}: '{name}' stays Python, which is not read"
         apart = suspected(self.model, graph) if max(left) > 1 else None
+        if apart is None and max(left) > 1 and self._looked and gradients:
+            apart = larger_apart(model, loss, batch, graph)
         return left if apart is None else self.without(left, max(left), apart)
 
     def at_sizes(self, graph: Graph, other: Graph, counts: Sequence[int]) -> list[int]:

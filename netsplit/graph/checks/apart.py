@@ -5,17 +5,21 @@ loss(batch) ──── equal? ──── mean of loss(micro-batch) by their 
     │                                      may be small, or 0, and have one all the same
     └─► one micro-batch, then it twice, then thrice: a loss that grows with that is a sum
         else it is a mean over something else than samples
+
+loss(1000 x outputs) likewise: what has a threshold may be 0 for these outputs, and not for others
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
@@ -28,13 +32,14 @@ from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["OTHERWISE", "CutApart", "loss_apart"]
+__all__ = ["OTHERWISE", "CutApart", "larger_apart", "loss_apart"]
 
 _MOST_BYTES = 2**31  # of activations of a batch that is looked at whole
 _APART, _APART_COARSE, _APART_FINE = 1e-3, 3e-2, 1e-7  # relative; of losses in few digits, and in many
 _DRAWS = 4  # of the same samples: by how much a loss that draws varies
 _BY_CHANCE = 0.15  # relative: what a loss that draws may vary by and still be told to be a sum
 _FEW = 2  # samples of micro-batches whose gradients are compared
+_LARGER = (1e3, 30.0)  # times the outputs of the model; the second where the first give no number
 _GRADIENT_BYTES = 2**26  # of parameters whose gradients are
 _QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
 
@@ -83,7 +88,7 @@ def loss_apart(
     """
     apart = _apart(model, loss, whole, graph, size, every)
     if apart is None and (gradients or _hooked(model)):
-        return _gradients_apart(model, loss, whole, graph, min(size, _FEW))
+        apart = _gradients_apart(model, loss, whole, graph, min(size, _FEW))
     if apart is None or apart.kind != "other" or not whole.has_whole_list:
         return apart
     return CutApart(
@@ -93,6 +98,25 @@ def loss_apart(
         ": give what belongs to samples as a tensor with a row for each, or take the schedule "
         f"'single_batch', which does not cut batches; {SWITCH}.",
     )
+
+
+def larger_apart(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) -> CutApart | None:
+    """How the loss of two samples at once, were the model's outputs much larger, is apart from that of each.
+
+    None: it is not, or cannot be computed so, or the model's output has it; arguments as of `loss_apart`.
+    """
+    if loss is None:
+        return None
+    for sign in (1.0, -1.0):
+        for factor in _LARGER:
+            with _outputs_times(model, sign * factor):
+                apart = _apart(model, loss, whole, graph, min(graph.batch_size, _FEW), every=False)
+            if apart is None:
+                break
+            if apart.kind not in ("unknown", "no number"):
+                times = f"{factor:,.0f} times as large{' and of the other sign' * (sign < 0)}"
+                return CutApart("other", f"with outputs {times}, {apart.words}", OTHERWISE)
+    return None
 
 
 def _apart(
@@ -172,6 +196,19 @@ def _loss_apart(
             OTHERWISE,
         )
     return None
+
+
+@contextmanager
+def _outputs_times(model: nn.Module, factor: float) -> Iterator[None]:
+    def stretched(value: Any) -> Any:
+        floats = isinstance(value, Tensor) and value.is_floating_point()
+        return value * factor if floats else value
+
+    hook = model.register_forward_hook(lambda _, __, outputs: tree_map(stretched, outputs))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _hooked(model: nn.Module) -> bool:

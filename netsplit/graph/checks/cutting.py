@@ -14,7 +14,7 @@ from torch import nn
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.apart import CutApart, loss_apart
+from netsplit.graph.checks.apart import CutApart, larger_apart, loss_apart
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.replicated import unreplicable
@@ -53,7 +53,7 @@ def check_cutting(
         graph, tail: of its micro-batches, and of the last one where that is smaller.
         alike: refuse whatever is apart, which is said otherwise where it is no sum.
         suspected: what is apart for all that is known, where nothing is on this batch.
-        gradients: compare them too, as `loss_apart` does.
+        gradients: compare them too, as `loss_apart` does, and the losses of larger outputs.
 
     Raises:
         CuttingError: the loss is a sum over samples, or no number on a micro-batch, or goes by a list with
@@ -75,7 +75,7 @@ def check_cutting(
     if size < whole.samples and has_values(model, loss, whole):
         apart = loss_apart(model, loss, whole, graph, size, every=True, gradients=gradients)
         if apart is None or apart.kind == "unknown":
-            apart = suspected
+            apart = suspected or (larger_apart(model, loss, whole, graph) if gradients else None)
         if apart is not None:
             if alike or apart.kind != "other":
                 raise CuttingError(apart)

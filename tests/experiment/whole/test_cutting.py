@@ -17,10 +17,10 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.whole import cutting as cutting_of_plans
-from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.experiment.whole.cutting import RightCuts, gradients_too
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.apart import CutApart, loss_apart
+from netsplit.graph.checks.apart import CutApart, larger_apart, loss_apart
 from netsplit.graph.checks.cutting import CuttingError
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
@@ -52,6 +52,11 @@ def counted(outputs: Tensor, targets: Tensor) -> Tensor:
 def ranked(outputs: Tensor, targets: Tensor) -> Tensor:
     """With a hinge between neighbours, of which none is that far apart."""
     return F.cross_entropy(outputs, targets) + F.relu(outputs[1:] - outputs[:-1] - 50).mean()
+
+
+def limited(outputs: Tensor, targets: Tensor) -> Tensor:
+    """With a sum over the samples of what is above a limit, which here is nothing."""
+    return F.cross_entropy(outputs, targets) + 0.01 * F.relu(outputs - 50).sum()
 
 
 def net(device: str = "cpu") -> nn.Module:
@@ -108,6 +113,7 @@ def plainly(loss: Any, targets: Tensor = Y) -> tuple[list[float], dict[str, Tens
         (contrastive, "is no mean"),
         (counted, "goes on with what is taken over all samples of a batch, at '"),
         (ranked, "compares samples, takes some of them, or goes on with"),
+        (limited, "with outputs 1,000 times as large, the loss of Sequential is a sum over the samples"),
     ],
 )
 def test_what_is_no_mean_over_the_samples_is_trained_on_whole_batches(
@@ -159,6 +165,29 @@ def test_a_loss_that_stays_python_is_cut_with_a_remark() -> None:
     assert cutting.right(capture(net(), picked, batch.rows(0, 2).own()), [1, 2, 4]) == [1, 2, 4]
     assert any("'loss' stays Python, which is not read" in note for note in cutting.told(4))
     assert not cutting.told(1)
+
+
+ORDINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "two terms": lambda o, y: F.cross_entropy(o, y) + 0.1 * F.relu(o - 50).mean(),
+    "no negative outputs": lambda o, y: F.nll_loss(o.softmax(1).log(), y) + o.square().mean(),
+    "above 1 is an error": lambda o, y: F.binary_cross_entropy(0.5 + o / 2, F.one_hot(y, 5).to(o)) + o.mean(),
+    "too large for exp": lambda o, y: F.cross_entropy(o, y) + o.exp().mean(),
+    "by sample": lambda o, y: (
+        (F.cross_entropy(o, y, reduction="none") * (o.mean(1) < 9)).mean() + o.var(1).mean()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_a_mean_over_samples_is_one_of_larger_outputs_too(name: str) -> None:
+    batch, model = Batch.of(X, Y), net()
+    with torch.no_grad():
+        model[-1].weight *= 0.1
+    graph = capture(model, ORDINARY[name], batch.rows(0, 2).own())
+    assert gradients_too(graph)  # otherwise nothing is looked at but the value
+    assert loss_apart(model, ORDINARY[name], batch, graph, 2) is None
+    assert larger_apart(model, ORDINARY[name], batch, graph) is None
+    assert not model._forward_hooks
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
