@@ -19,6 +19,7 @@ class LeNet(nn.Module):
 
     def __init__(self, *, num_classes: int, in_channels: int, side: int, hidden: int, dropout: float) -> None:
         super().__init__()
+        self.side = side
         self.features = nn.Sequential(
             nn.Conv2d(in_channels, 32, 5, padding=2),
             nn.ReLU(),
@@ -35,6 +36,12 @@ class LeNet(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        if (height, width) != (self.side, self.side):
+            raise ConfigError(
+                f"images are {height}x{width}, and model.side is {self.side}: give images of that size, or "
+                "their side, a multiple of 4."
+            )
         return self.classifier(self.features(images).flatten(1))
 
 
