@@ -87,7 +87,7 @@ def test_every_score_goes_by_the_whole_source(name: str) -> None:
 def test_sizes_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.side is 30: give a multiple of 4"):
         lenet(side=30)
-    with pytest.raises(ConfigError, match="images are 32x32, and model.side is 28"):
+    with pytest.raises(ConfigError, match=r"images are 32x32, and model\.side is 28"):
         lenet()(torch.zeros(2, 3, 32, 32))
     with pytest.raises(ConfigError, match=r"model\.layers is 1"):
         gnmt(layers=1)
