@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -152,7 +152,11 @@ class Plan:
     @cached_property
     def splits(self) -> tuple[PlacedSplit, ...]:
         """The operators that are in parts."""
-        return placed_splits(self.placement, self.problem.graph)
+        return self._along_samples(placed_splits(self.placement, self.problem.graph))
+
+    def _along_samples(self, splits: Iterable[PlacedSplit]) -> tuple[PlacedSplit, ...]:
+        sampled = node_parts(self.problem.graph).sampled
+        return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
     def told_of_parts(self) -> list[str]:
@@ -162,7 +166,8 @@ class Plan:
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
-        return explain(self.problem, self.placement, self.timeline, self.program)
+        explained = explain(self.problem, self.placement, self.timeline, self.program)
+        return replace(explained, splits=self.splits)
 
     def moved_from(self, before: Plan) -> PlanDiff:
         """What moved from another plan of the same problem, with the objectives that the plans have."""
@@ -171,7 +176,8 @@ class Plan:
             old = restated(old, self.problem.graph)
         diff = plan_diff(self.problem, old, self.placement, before.timeline, self.timeline)
         changed = split_and_joined(before.placement, self.placement, self.problem.graph)
-        return replace(diff.without_rounding(), split=changed[0], joined=changed[1])
+        split = self._along_samples(changed[0])
+        return replace(diff.without_rounding(), split=split, joined=changed[1])
 
     @cached_property
     def event_parts(self) -> dict[str, tuple[NodePart, ...]]:

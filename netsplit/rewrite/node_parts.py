@@ -106,6 +106,11 @@ class NodeParts:
         """The captured operators that are in parts."""
         return frozenset(part.operator for part in self.cut.values())
 
+    @cached_property
+    def sampled(self) -> frozenset[str]:
+        """Those of them that are cut along the samples first."""
+        return frozenset(part.operator for part in self.cut.values() if part.cuts[0].samples)
+
     def whole(self, names: Iterable[str]) -> int:
         """How many of these nodes are whole operators."""
         return sum(name not in self.cut and name not in self.moving for name in names)

@@ -138,6 +138,6 @@ def test_a_summary_says_what_weights_travel_where_a_device_computes_with_those_o
     assert {*lines} <= {*plan.summary().lines}
     if rewrites is not columns:
         assert "; and" not in str(plan.summary())
-        assert "linear (1), relu (2) and linear_1 (3) along dimension 0: 50 % on a, 50 % on b" in str(
+        assert "linear (1), relu (2), linear_1 (3) and 1 more along the samples: 50 % on a, 50 % on b" in str(
             plan.summary()
         )

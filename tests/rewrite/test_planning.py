@@ -23,7 +23,7 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
-from netsplit.rewrite import Split, applied
+from netsplit.rewrite import Split, along_samples, applied
 from netsplit.rewrite.seconds import rewritten_costs
 from tests.builders import costs_of, cpus
 from tests.rewrite.test_training import HEADS, side_by_side
@@ -94,6 +94,21 @@ def test_summary_and_explanation_say_what_is_in_parts_and_where() -> None:
     (split,) = plan.explain().to_dict()["splits"]
     assert [part["nodes"] for part in split["parts"]] == [("linear_2:0",), ("linear_2:1",)]
     assert [part["fraction"] for part in split["parts"]] == [0.75, 0.25]
+
+
+def test_what_is_cut_along_the_samples_is_told_so() -> None:
+    problem = problem_of()
+    plan = verified(problem, placed(problem, along_samples(problem.graph, 2)))
+    along = {split.operator: split.along for split in plan.splits}
+    assert set(along.values()) == {"the samples"}
+    assert all(
+        line.count("along the samples")
+        for line in str(plan.explain()).splitlines()
+        if " parts along " in line
+    )
+    moved = plan.moved_from(verified(problem, placed(problem, LINEAR)))
+    assert {split.along for split in moved.split} == {"the samples"}
+    assert {split.along for split in verified(problem, placed(problem, LINEAR)).splits} == {"dimension 2"}
 
 
 def test_every_part_of_every_split_is_where_its_nodes_are() -> None:

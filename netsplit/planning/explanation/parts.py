@@ -45,6 +45,7 @@ class PlacedSplit:
     blocks: int
     parts: tuple[PlacedPart, ...]
     module: str = ""  # that it is of, where the graph was asked
+    samples: bool = False  # the axis is that of the samples, as far as is known
 
     @property
     def name(self) -> str:
@@ -56,6 +57,8 @@ class PlacedSplit:
     @property
     def along(self) -> str:
         """In words."""
+        if self.samples:
+            return "the samples"
         argument, dot, number = str(self.axis).rpartition(".")
         axis = f"dimension {number}" if number.isdecimal() else str(self.axis)
         axis += f" of {argument}" if dot and number.isdecimal() else ""
