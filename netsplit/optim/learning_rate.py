@@ -7,7 +7,7 @@ import math
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
@@ -277,6 +277,26 @@ def every_epoch(rate: LearningRate | None) -> LearningRate:
             f"this model has no scheduler to step ({why}): give netsplit.LearningRate(…, every='epoch')."
         )
     return rate
+
+
+def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
+    """Refuse to go on where devices have unlike rates.
+
+    Args:
+        rates: of the groups, by device.
+
+    Raises:
+        NetSplitError: it names two devices.
+    """
+    (first, own), *others = rates.items()
+    for name, each in others:
+        apart = next(((a, b) for a, b in zip(own, each, strict=False) if a != b), None)
+        if apart is not None:
+            raise NetSplitError(
+                f"the scheduler gives {first} the learning rate {apart[0]:g} and {name} {apart[1]:g}, as one "
+                "does that goes by a clock, the process, the environment or random numbers: let it go by the "
+                "number of steps, or set parallel.learning_rate in the training loop."
+            )
 
 
 def rates_of(given: float | Sequence[float], groups: int) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from netsplit.errors import BatchError, NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.interrupts import interrupts_held
+from netsplit.optim.learning_rate import require_same_rates
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
@@ -107,6 +108,8 @@ class DistributedRuntime:
         tell(pool, graphs_of(program), optimizer, rule, weights)
         check_element_wise(optimizer, program.graph)
         self.loaded.deploy(optimizer, rule, weights, offload)
+        if self.rule.learning_rate is not None:
+            self._require_same_rates(pool.call(worker_calls.rates))
 
     @property
     def pool(self) -> WorkerPool:
@@ -202,8 +205,15 @@ class DistributedRuntime:
         self.pool.call(worker_calls.set_rates, rates)
 
     def step_scheduler(self, loss: float | None = None) -> None:
-        """Step the learning rate on every device; `loss` is for schedulers that go by it."""
-        self.pool.call(worker_calls.step_scheduler, loss)
+        """Step the learning rate on every device; `loss` is for schedulers that go by it.
+
+        Raises:
+            NetSplitError: devices have unlike rates after it.
+        """
+        self._require_same_rates(self.pool.call(worker_calls.step_scheduler, loss))
+
+    def _require_same_rates(self, rates: Sequence[list[float]]) -> None:
+        require_same_rates(dict(zip(self.program.devices, rates, strict=True)))
 
     def save_checkpoint(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
         """Write what all devices hold, and what the controller adds (see `write_checkpoint`).
@@ -304,6 +314,8 @@ class DistributedRuntime:
             results = self._commit()
             self.waiting = not step
             self.loss, self.metrics = loss, mean_metrics(program, outputs)
+        if self.rule.learning_rate is not None:
+            self._require_same_rates([each.next_rates for each in results])
         return results
 
     def _commit(self) -> list[DeviceIteration]:

@@ -72,6 +72,7 @@ class DeviceIteration:
     peak_bytes: int | None
     host_bytes: int | None  # at most at once in the host's memory, where something is offloaded
     rates: list[float]  # of the optimiser's groups, as they were in the step
+    next_rates: list[float]  # and as they will be in the next
     scale: LossScale | None  # of float16; None where nothing was stepped on here
 
 
@@ -208,7 +209,7 @@ def commit(worker: Worker) -> DeviceIteration:
     share: Share = attempt.executor.share
     return DeviceIteration(
         worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, hosted, rates,
-        None if share.idle else share.scale,
+        share.learning_rates, None if share.idle else share.scale,
     )  # fmt: skip
 
 
@@ -287,6 +288,8 @@ def set_scale(worker: Worker, scale: LossScale) -> None:
     worker.memory["share"].scale = scale
 
 
-def step_scheduler(worker: Worker, loss: float | None) -> None:
+def step_scheduler(worker: Worker, loss: float | None) -> list[float]:
+    """The rates after it."""
     share: Share = worker.memory["share"]
     share.step_scheduler(loss)
+    return share.learning_rates

@@ -39,6 +39,19 @@ def by_loop(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets) + torch.stack(own).sum() / len(outputs)
 
 
+def written(
+    change: Callable[[Tensor, Tensor], object], to: Callable[[Tensor], Tensor] = Tensor.clone
+) -> Loss:
+    """Cross entropy of a copy of the outputs that is changed in place."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        copy = to(outputs)
+        change(copy, outputs)
+        return F.cross_entropy(copy, targets)
+
+    return loss
+
+
 class Uncertain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +74,17 @@ MIXED: dict[str, Loss] = {
     "squared": lambda o, y: F.cross_entropy(o, y) * F.cross_entropy(o, y),
     "balanced": balanced,
 }
+MIXED |= {
+    "written into all but one": written(lambda h, o: h[1:].copy_(h[1:].detach())),
+    "written into some samples": written(lambda h, o: h[1:].add_(F.relu(o[:-1] - 50))),
+    "written from all, then gated": written(lambda h, o: h.sub_(o.mean()).relu_()),
+}
 MEANS: dict[str, Loss] = {
+    "written into some outputs": written(lambda h, o: h[:, 0].copy_(h[:, 0].detach())),
+    "written into zeros": written(lambda h, o: h[:, :2].copy_(o[:, :2]), torch.zeros_like),
+    "written by a mask": written(lambda h, o: h.masked_fill_(h > 5, 0.0)),
+    "written as a whole": written(lambda h, o: h.mul_(2).clamp_(-5, 5)),
+    "joined to nothing": lambda o, y: F.cross_entropy(torch.cat([torch.tensor([]), o], -1), y),
     "cross entropy": F.cross_entropy,
     "over the number of samples": lambda o, y: each(o, y).sum() / len(o),
     "over ones": lambda o, y: each(o, y).sum() / torch.ones_like(y).sum(),
@@ -131,6 +154,61 @@ class Averaging(nn.Module):
                 self.average.mul_(0.9).add_(h.mean(0), alpha=0.1)
         y: Tensor = self.b(h - self.average if self.used == "after" else before)
         return y
+
+
+class Attends(nn.Module):
+    """Samples lie behind tokens in one dimension, where weights of the attention are computed too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(self.attention(x, x, x)[0].mean(1))
+        return y
+
+
+class Recurs(nn.Module):
+    """Over samples, unless these come first."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.layers, self.out = nn.GRU(8, 4, batch_first=batch_first), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(self.layers(x)[0].mean(1))
+        return y
+
+
+class LastOfTokens(nn.Module):
+    """Tokens first, and flattened with the samples for one layer, which are then compared."""
+
+    def __init__(self, compares: bool) -> None:
+        super().__init__()
+        self.first, self.out, self.compares = nn.Linear(8, 6), nn.Linear(6, 5), compares
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.first(x.transpose(0, 1).reshape(-1, 8)).tanh()
+        if self.compares:
+            rows = rows - F.relu(rows.mean(0) - 9)
+        y: Tensor = self.out(rows.view(x.shape[1], -1, 6)[-1])
+        return y
+
+
+@pytest.mark.parametrize(
+    ("model", "mixed"),
+    [
+        (Attends(), False), (Recurs(True), False), (Recurs(False), True),
+        (LastOfTokens(False), False), (LastOfTokens(True), True),
+    ],
+)  # fmt: skip
+def test_samples_are_followed_behind_tokens_and_a_recurrence_over_them_is_seen(
+    model: nn.Module, mixed: bool
+) -> None:
+    batch = Batch.of(torch.randn(8, 7, 8), Y)
+    totals = sample_totals(capture(model, nn.CrossEntropyLoss(), batch.own()))
+    assert (totals.mixed is not None) == mixed
+    assert mixed or totals.terms == 1
 
 
 @pytest.mark.parametrize("assigned", [True, False])

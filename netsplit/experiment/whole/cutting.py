@@ -18,10 +18,10 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.sizes import same_operators
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.apart import OTHERWISE, CutApart, larger_apart, loss_apart
+from netsplit.graph.checks.apart import OTHERWISE, CutApart, hooked, larger_apart, loss_apart
 from netsplit.graph.checks.cutting import CuttingError
 from netsplit.graph.checks.plain import has_values
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import HOOK, Graph
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.rewrite.samples.by_size import number_by_size
@@ -89,6 +89,10 @@ class RightCuts:
         if unread is not None:
             name = unread.module or unread.name
             self._unread = f"{_UNREAD} {type(self.model).__name__}: '{name}' stays Python, which is not read"
+        elif any(node.op.startswith(HOOK) for node in graph) or hooked(model):
+            self._unread = (
+                f"{_UNREAD} {type(self.model).__name__}: gradients go through hooks, which are not read"
+            )
         apart = suspected(self.model, graph) if max(left) > 1 else None
         if apart is None and max(left) > 1 and self._looked and gradients:
             apart = larger_apart(model, loss, batch, graph)

@@ -6,7 +6,7 @@ loss(batch) ──── equal? ──── mean of loss(micro-batch) by their 
     └─► one micro-batch, then it twice, then thrice: a loss that grows with that is a sum
         else it is a mean over something else than samples
 
-loss(1000 x outputs) likewise: what has a threshold may be 0 for these outputs, and not for others
+loss(1000 x outputs), loss(1000 x inputs) likewise: what has a threshold may be 0 for these, not for others
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["OTHERWISE", "CutApart", "larger_apart", "loss_apart"]
+__all__ = ["OTHERWISE", "CutApart", "hooked", "larger_apart", "loss_apart"]
 
 _MOST_BYTES = 2**31  # of activations of a batch that is looked at whole
 _APART, _APART_COARSE, _APART_FINE = 1e-3, 3e-2, 1e-7  # relative; of losses in few digits, and in many
 _DRAWS = 4  # of the same samples: by how much a loss that draws varies
 _BY_CHANCE = 0.15  # relative: what a loss that draws may vary by and still be told to be a sum
 _FEW = 2  # samples of micro-batches whose gradients are compared
-_LARGER = (1e3, 30.0)  # times the outputs of the model; the second where the first give no number
+_LARGER = (
+    1e3,
+    30.0,
+)  # times the outputs of the model, or its inputs; the second where the first give no number
 _GRADIENT_BYTES = 2**26  # of parameters whose gradients are
 _QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
 
@@ -87,7 +90,7 @@ def loss_apart(
             change them.
     """
     apart = _apart(model, loss, whole, graph, size, every)
-    if apart is None and (gradients or _hooked(model)):
+    if apart is None and (gradients or hooked(model)):
         apart = _gradients_apart(model, loss, whole, graph, min(size, _FEW))
     if apart is None or apart.kind != "other" or not whole.has_whole_list:
         return apart
@@ -101,22 +104,30 @@ def loss_apart(
 
 
 def larger_apart(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) -> CutApart | None:
-    """How the loss of two samples at once, were the model's outputs much larger, is apart from that of each.
+    """How the loss of a few samples at once is apart from that of each, were the model's outputs much larger,
+    or what it is given.
 
-    None: it is not, or cannot be computed so, or the model's output has it; arguments as of `loss_apart`.
+    None: it is not, or cannot be computed so; arguments as of `loss_apart`.
     """
-    if loss is None:
-        return None
-    for sign in (1.0, -1.0):
-        for factor in _LARGER:
-            with _outputs_times(model, sign * factor):
-                apart = _apart(model, loss, whole, graph, min(graph.batch_size, _FEW), every=False)
-            if apart is None:
-                break
-            if apart.kind not in ("unknown", "no number"):
-                times = f"{factor:,.0f} times as large{' and of the other sign' * (sign < 0)}"
-                return CutApart("other", f"with outputs {times}, {apart.words}", OTHERWISE)
+    size = min(graph.batch_size, _FEW)
+    for what in ("outputs", "inputs"):
+        for sign in (1.0, -1.0):
+            for factor in _LARGER:
+                scale = sign * factor
+                batch = whole if what == "outputs" else _times_larger(whole, scale)
+                with _outputs_times(model, scale if what == "outputs" else 1.0):
+                    apart = _apart(model, loss, batch, graph, size, every=False)
+                if apart is None:
+                    break
+                if apart.kind not in ("unknown", "no number"):
+                    times = f"{factor:,.0f} times as large{' and of the other sign' * (sign < 0)}"
+                    return CutApart("other", f"with {what} {times}, {apart.words}", OTHERWISE)
     return None
+
+
+def _times_larger(whole: Batch, factor: float) -> Batch:
+    tensors = (each * factor if each.is_floating_point() else each for each in whole.tensors)
+    return replace(whole, tensors=tuple(tensors))
 
 
 def _apart(
@@ -200,6 +211,10 @@ def _loss_apart(
 
 @contextmanager
 def _outputs_times(model: nn.Module, factor: float) -> Iterator[None]:
+    if factor == 1.0:
+        yield
+        return
+
     def stretched(value: Any) -> Any:
         floats = isinstance(value, Tensor) and value.is_floating_point()
         return value * factor if floats else value
@@ -211,7 +226,8 @@ def _outputs_times(model: nn.Module, factor: float) -> Iterator[None]:
         hook.remove()
 
 
-def _hooked(model: nn.Module) -> bool:
+def hooked(model: nn.Module) -> bool:
+    """Whether a hook may change the gradient of a parameter."""
     return any(parameter._backward_hooks for parameter in model.parameters())
 
 

@@ -12,27 +12,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 
 from netsplit.graph.arguments import read_by, references, renamed
 from netsplit.graph.ir import CALL, HOOK, Graph, Node, once_of
-from netsplit.graph.operators import over_the_batch, touching_initializers, written_initializers
+from netsplit.graph.operators import (
+    over_the_batch,
+    touching_initializers,
+    written_initializers,
+    written_references,
+)
+from netsplit.graph.storage import storage_of
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import ways_of
+from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
     rows_given,
-    rows_joined,
     rows_kept,
     rows_of,
 )
 from netsplit.rewrite.samples.some import TOGETHER, SomeSamples
-from netsplit.rewrite.ways import PartialSum, SplitCall, Way
+from netsplit.rewrite.ways import Cat, PartialSum, SplitCall, Way
 
 __all__ = ["SampleTotals", "sample_totals"]
 
@@ -57,6 +63,7 @@ _LINEAR = _VIEWS | operator_kinds(
 _ADDED = operator_kinds("add add_ sub sub_ subtract rsub")
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _CASTS = operator_kinds("to _to_copy type_as")
+_CATS = operator_kinds("cat concat concatenate")
 _SIZED = operator_kinds("expand_as view_as reshape_as")
 _PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot")
 _QUOTIENTS = operator_kinds("div div_ divide true_divide")
@@ -142,6 +149,7 @@ class _Reading:
     parts: dict[str, _Parts] = field(default_factory=dict)  # total -> what it has of some samples alone
     signs: dict[str, int] = field(default_factory=dict)  # the same for what is computed alike
     taken: Node | None = None  # the first that takes some samples
+    behind: dict[str, SampleRows] = field(default_factory=dict)  # of all samples, behind something else
 
     @cached_property
     def layouts(self) -> dict[str, MemoryLayout]:
@@ -177,6 +185,34 @@ class _Reading:
                 self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
             elif made is _Of.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
+        self._written(node)
+
+    def _written(self, node: Node) -> None:
+        """Of what it writes in place, all that has the same memory: made of what is written, too, or mixed,
+        where that is of some samples alone."""
+        for tag, k in written_references(self.graph, node):
+            if tag != "var":
+                continue
+            numbers, most = self.some.of(k), _most((*node.inputs, *filter(None, node.outputs)), self.made)
+            if numbers not in (None, self.some.every):
+                most = _Of.MIXED
+            for name in self.by_memory[storage_of(self.graph, k)]:
+                if most <= self.made.get(name, _Of.CONSTANT):
+                    continue
+                self.made[name] = most
+                self.unknown.add(name)
+                if most is _Of.MIXED:
+                    self.first[name] = next((self.first[v] for v in node.inputs if v in self.first), node)
+                elif most is _Of.TOTAL:
+                    self.terms[name], self.parts[name] = frozenset([node.name]), Counter()
+
+    @cached_property
+    def by_memory(self) -> dict[str, list[str]]:
+        """Variables by the memory that they have."""
+        named: dict[str, list[str]] = {}
+        for k in self.graph.variables:
+            named.setdefault(storage_of(self.graph, k), []).append(k)
+        return named
 
     def carried(self) -> dict[str, str]:
         """Nodes that read a buffer into which is written what is made of samples, and the buffer; but for
@@ -207,6 +243,8 @@ class _Reading:
                 return _Goes(False, totals=set() if some.join(call) else outputs)
             return _Goes(False, outputs) if node.kind in _ADDED else _Goes(False, mixed=outputs)
         (own,) = numbers
+        if any(k in self.behind for k in node.inputs):
+            return self._goes_behind(call, own, outputs)
         if any(k in some.lies for k in node.inputs):
             return self._goes_alike(call, own, outputs)
         for k in outputs:  # of a single sample
@@ -216,12 +254,15 @@ class _Reading:
     def _goes_alike(self, call: SplitCall, own: tuple[int, ...], outputs: set[str]) -> _Goes:
         """Of an operator whose inputs have all these samples, or none."""
         node, some = call.node, self.some
+        if node.kind in _CATS and not node.op.startswith(CALL) and some.pass_on(call):
+            return _Goes(True)
         cut = _along(call, some.lies, len(own))
         if cut is not None:
-            for k, rows in rows_joined(cut).items():
-                some.place(k, rows, own)
-            joined = zip(node.outputs, cut.way.joined, strict=True)
-            return _Goes(True, {k for k, how in joined if isinstance(how, PartialSum)})
+            joined = dict(zip(node.outputs, cut.way.joined, strict=True))
+            for k, how in joined.items():
+                if k and isinstance(how, Cat):
+                    self._lay(k, SampleRows(how.where.dim, how.where.times * cut.rows, how.where.blocks), own)
+            return _Goes(True, {k for k, how in joined.items() if isinstance(how, PartialSum)})
         if not node.op.startswith(CALL) and some.take(call):
             return self._taking(call, outputs)
         if node.kind in TOGETHER and not node.op.startswith(CALL):
@@ -230,6 +271,12 @@ class _Reading:
             return _Goes(False, mixed=outputs)
         alone = len(own) == 1  # a batch of one sample, which lies in any dimension of size 1
         told = _rows_told(call, some.lies, len(own))
+        laid = None if told or own != some.every else reshaped(call, some.lies, len(own))
+        if laid is not None:
+            self._lay(node.outputs[0], laid, own)
+            return _Goes(True)
+        if node.kind in _RECURRENT and not told:  # along them
+            return _Goes(False, mixed=outputs)
         if not told and (node.kind in _VIEWS or _scatters(call, some.lies)):
             return _Goes(False, totals=set() if alone and node.kind in _VIEWS else outputs)
         kept = told or rows_kept(self.graph, call, some.lies)
@@ -245,12 +292,39 @@ class _Reading:
             return _Goes(False, lost)
         return _Goes(False, mixed=outputs if not told and ways_of(call) else lost)
 
+    def _goes_behind(self, call: SplitCall, own: tuple[int, ...], outputs: set[str]) -> _Goes:
+        """Of an operator an input of which has samples behind something else."""
+        node, some = call.node, self.some
+        all_rows = {self.behind.get(k) for k in node.inputs if some.of(k) is not None}
+        rows = next(iter(all_rows))
+        if rows is None or len(all_rows) > 1 or own != some.every:
+            return _Goes(False, outputs)
+        made = reshaped(call, self.behind, len(own))
+        if made is not None:
+            self._lay(node.outputs[0], made, own)
+            return _Goes(True)
+        way = any_place_along(call, self.behind, rows.dim)
+        if way is None:
+            return _Goes(False, outputs)
+        totals = set()
+        for k, how in zip(node.outputs, way.joined, strict=True):
+            if isinstance(how, Cat) and (how.where.blocks, how.where.times) == (1, 1):
+                self._lay(k, replace(rows, dim=how.where.dim), own)
+            else:
+                totals.add(k)
+        return _Goes(True, totals)
+
+    def _lay(self, k: str, rows: SampleRows, numbers: tuple[int, ...]) -> None:
+        """Note where these samples lie in a tensor."""
+        if rows.blocks > 1:
+            self.behind[k] = rows
+        self.some.place(k, rows if rows.blocks == 1 else None, numbers)
+
     def _taking(self, call: SplitCall, outputs: set[str]) -> _Goes:
         """Of one that takes some of the samples, or all in another order; none is what could be any."""
-        every = tuple(range(self.some.samples))
         for k in outputs:
             self.signs[k] = hash(("some", self.signs.get(first_tensor(call), 0)))
-        if all(self.some.of(k) == every for k in outputs):
+        if all(self.some.of(k) == self.some.every for k in outputs):
             return _Goes(True)
         self.taken = self.taken or call.node
         return _Goes(False, mixed={k for k in outputs if not self.some.of(k)})
@@ -280,8 +354,7 @@ class _Reading:
         given = {some.of(each) for each in node.inputs} - {None}
         if all(self.made.get(each) is not _Of.TOTAL for each in node.inputs) and len(given) == 1:
             (numbers,) = given
-            every = numbers == tuple(range(some.samples))
-            return Counter() if every else Counter((self.signs[k], i) for i in numbers or ())
+            return Counter() if numbers == some.every else Counter((self.signs[k], i) for i in numbers or ())
         parts: _Parts = Counter()
         less = node.kind in _ADDED and "sub" in node.kind
         taken_off = {name for _, name in references(call["other"])} if less else set()
@@ -311,7 +384,10 @@ def _rows_told(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) ->
     if own is None:
         return {}
     first, *states = node.outputs
-    if node.kind in _RECURRENT and len(call.output) == 3:  # states come by layers, then samples
+    if node.kind in _RECURRENT:
+        if own.dim != (0 if call["batch_first"] else 1):
+            return {}
+        # states come by layers, then samples
         return {first: own} | {k: SampleRows(1, own.rows) for k in states if k}
     if node.kind.startswith("conv") and own.dim == 1:  # every sample with filters of its own
         rows, rest = divmod(call.output[1], samples)

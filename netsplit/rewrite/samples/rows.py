@@ -14,10 +14,11 @@ __all__ = ["CutAlong", "SampleRows", "rows_given", "rows_joined", "rows_kept", "
 
 @dataclass(frozen=True)
 class SampleRows:
-    """Where the samples lie in a tensor: its dimension `dim` is [samples, rows], flattened."""
+    """Where the samples lie in a tensor: its dimension `dim` is [blocks, samples, rows], flattened."""
 
     dim: int
     rows: int
+    blocks: int = 1
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,13 @@ class SomeSamples:
 
     def of(self, k: str) -> tuple[int, ...] | None:
         """The samples that a tensor has; None: that is not known, or none."""
-        return self.numbers.get(k, self._all if k in self.lies else None)
+        return self.numbers.get(k, self.every if k in self.lies else None)
 
     def place(self, k: str, rows: SampleRows | None, numbers: tuple[int, ...]) -> None:
         """Note the samples of a tensor; rows: None where it has one alone."""
-        if rows is not None and (len(numbers) > 1 or numbers == self._all):
+        if rows is not None and (len(numbers) > 1 or numbers == self.every):
             self.lies[k] = rows
-        if numbers != self._all or rows is None:
+        if numbers != self.every or rows is None:
             self.numbers[k] = numbers
 
     def take(self, call: SplitCall) -> bool:
@@ -89,6 +89,18 @@ class SomeSamples:
         self._lay(made, over, along)
         return True
 
+    def pass_on(self, call: SplitCall) -> bool:
+        """Whether all but one of what is put together is empty, as a cache is at first; its rows stay."""
+        (made,) = call.node.outputs
+        rest = [place for place in call.tensors if call.shape(place) != (0,)]
+        if len(rest) != 1 or len(call.tensors) == 1:
+            return False
+        ((_, name),) = references(call.template(rest[0]))
+        numbers = self.of(name)
+        if numbers is not None:
+            self.place(made, self.lies.get(name), numbers)
+        return True
+
     def _lay(self, k: str, dim: int | None, along: Sequence[int]) -> None:
         """Note of which sample each place along a dimension is; of equal runs each is a sample's rows."""
         rows = reduce(gcd, (len(list(run)) for _, run in groupby(along)), 0) or 1
@@ -97,5 +109,6 @@ class SomeSamples:
         self.place(k, None if dim is None else SampleRows(dim, rows), tuple(along[::rows]))
 
     @cached_property
-    def _all(self) -> tuple[int, ...]:
+    def every(self) -> tuple[int, ...]:
+        """Of a tensor with all of them as they come."""
         return tuple(range(self.samples))
