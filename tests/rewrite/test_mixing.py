@@ -75,11 +75,20 @@ MIXED: dict[str, Loss] = {
     "balanced": balanced,
 }
 MIXED |= {
+    "a sum beside a mean": lambda o, y: F.cross_entropy(o, y) + 1e-2 * F.relu(o - 50).sum(),
+    "a sum by class": lambda o, y: F.cross_entropy(o, y) + 1e-2 * (o * (y == 9)[:, None]).square().sum() / 7,
+    "a summed loss beside a mean": lambda o, y: (
+        F.cross_entropy(o, y) + F.mse_loss(o * (y == 9)[:, None], torch.zeros_like(o), reduction="sum")
+    ),
     "written into all but one": written(lambda h, o: h[1:].copy_(h[1:].detach())),
     "written into some samples": written(lambda h, o: h[1:].add_(F.relu(o[:-1] - 50))),
     "written from all, then gated": written(lambda h, o: h.sub_(o.mean()).relu_()),
 }
 MEANS: dict[str, Loss] = {
+    "two sums": lambda o, y: F.cross_entropy(o, y, reduction="sum") + 0.1 * o.square().sum(),
+    "a sum over all elements": lambda o, y: F.cross_entropy(o, y) + 0.3 * o.square().sum() / o.numel(),
+    "a sum, not trained": lambda o, y: F.cross_entropy(o, y) + 0 * o.sum(),
+    "a sum of each": lambda o, y: F.cross_entropy(o, y) + 0.01 * o.square().sum(1).mean(),
     "written into some outputs": written(lambda h, o: h[:, 0].copy_(h[:, 0].detach())),
     "written into zeros": written(lambda h, o: h[:, :2].copy_(o[:, :2]), torch.zeros_like),
     "written by a mask": written(lambda h, o: h.masked_fill_(h > 5, 0.0)),

@@ -218,9 +218,9 @@ def suspected(model: nn.Module, graph: Graph) -> CutApart | None:
         f"the loss of {name} computes with '{totals.carried}', into which the forward writes what it makes "
         f"of its samples, at '{node.name}'{at}: a micro-batch sees what those before it have left there"
         if totals.carried
-        else f"the loss of {name} compares samples, takes some of them, or goes on with what is taken over "
-        f"all samples of a batch, at '{node.name}'{at}: where it is the mean of its micro-batches' on some "
-        "samples, it need not be on others"
+        else f"the loss of {name} compares samples, takes some of them, goes on with what is taken over all "
+        f"samples of a batch, or adds a sum over them to a mean, at '{node.name}'{at}: where it is the mean "
+        "of its micro-batches' on some samples, it need not be on others"
     )
     return CutApart("other", words, OTHERWISE)
 

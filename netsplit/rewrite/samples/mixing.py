@@ -28,6 +28,7 @@ from netsplit.graph.storage import storage_of
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import ways_of
+from netsplit.rewrite.samples.averaged import Averaged, averaged, is_loss, sum_beside_mean
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
 from netsplit.rewrite.samples.rows import (
@@ -149,6 +150,7 @@ class _Reading:
     parts: dict[str, _Parts] = field(default_factory=dict)  # total -> what it has of some samples alone
     signs: dict[str, int] = field(default_factory=dict)  # the same for what is computed alike
     taken: Node | None = None  # the first that takes some samples
+    averaged: dict[str, Averaged] = field(default_factory=dict)  # totals
     behind: dict[str, SampleRows] = field(default_factory=dict)  # of all samples, behind something else
 
     @cached_property
@@ -183,6 +185,8 @@ class _Reading:
             self.made[k] = made
             if made is _Of.TOTAL:
                 self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
+                taken = own == {node.name}
+                self.averaged[k] = averaged(call, self.averaged, taken, self.graph.batch_size)
             elif made is _Of.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
         self._written(node)
@@ -231,7 +235,8 @@ class _Reading:
         for (sign, number), count in self._parts(loss).items():
             counts.setdefault(sign, [0] * self.some.samples)[number] += count
         uneven = any(len(set(each)) > 1 for each in counts.values())
-        return self.first.get(loss, self.taken if uneven else None)
+        beside = self.graph.nodes.get(sum_beside_mean(self.averaged.get(loss, frozenset())))
+        return self.first.get(loss, self.taken if uneven else beside)
 
     def _goes(self, call: SplitCall, outputs: set[str]) -> _Goes:
         node, some = call.node, self.some
@@ -284,7 +289,7 @@ class _Reading:
             some.place(k, rows, own)
         lost = outputs - kept.keys()
         scalars = {k for k in lost if not self.graph.variables[k].shape}
-        if alone or "batch_norm" in node.op or node.op.startswith(CALL) or _is_loss(node):
+        if alone or "batch_norm" in node.op or node.op.startswith(CALL) or is_loss(call):
             return _Goes("batch_norm" in node.op, scalars)
         if is_elementwise(node.op):
             return _Goes(False)
@@ -370,11 +375,6 @@ class _Reading:
 
 def _most(names: Iterable[str], made: Mapping[str, _Of]) -> _Of:
     return max((made.get(k, _Of.CONSTANT) for k in names), default=_Of.CONSTANT)
-
-
-def _is_loss(node: Node) -> bool:
-    """Whether it is one of torch's: a value of each sample, or their sum or mean."""
-    return "_loss" in node.kind or node.kind.startswith(("binary_cross_entropy", "kl_div"))
 
 
 def _rows_told(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> dict[str, SampleRows]:
