@@ -25,6 +25,7 @@ from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.exchange.chosen import exchange_line
 from netsplit.planning.exchange.sent_weights import weight_lines
+from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.notation import counted
@@ -36,7 +37,7 @@ from netsplit.planning.explanation.parts import (
     split_and_joined,
 )
 from netsplit.planning.needed_bytes import needed_bytes
-from netsplit.planning.plan_diff import PlanDiff, plan_diff
+from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import MIB, PlanSummary
