@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.errors import ConfigError
 from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Loads, Placement, Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.planning.explanation.difference import DeviceChange, MovedGroup, Part, PlanDiff
-from netsplit.planning.explanation.notation import is_path
+from netsplit.planning.explanation.notation import is_path, listed
+from netsplit.planning.explanation.parts import parts_change, restated
 from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
-from netsplit.planning.explanation.uses import cut_edges
+from netsplit.planning.explanation.uses import CutEdge, cut_edges
 from netsplit.planning.needed_bytes import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
@@ -33,6 +35,7 @@ def plan_diff(
     after_timeline: Timeline | None = None,
     before_program: Program | None = None,
     after_program: Program | None = None,
+    before_problem: Problem | None = None,
 ) -> PlanDiff:
     """Compare two placements of one problem.
 
@@ -40,46 +43,66 @@ def plan_diff(
     that as little as possible moves (an assignment problem).
 
     Args:
+        problem: of the graph with the rewrites of `after`.
         before_timeline, after_timeline: predicted. None: `problem.evaluate` is asked, if there is one;
             `max_load` needs none.
         before_program, after_program: those that were simulated; see `critical_path`.
+        before_problem: of the graph with the rewrites of `before`, where these are others. What devices had
+            and what was cut is then of that graph; what moved, of nodes where `restated` has them.
+
+    Raises:
+        ConfigError: the problems are of other devices.
     """
-    instance = Instance.of(problem)
-    old, new = instance.encode(before.device_of), instance.encode(after.device_of)
+    was = problem if before_problem is None else before_problem
+    here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
+    first, instance = Instance.of(was), Instance.of(problem)
+    if first.devices != instance.devices:
+        raise ConfigError(
+            f"one plan is for {listed(first.devices)}, the other for {listed(instance.devices)}: give plans "
+            "for the same devices."
+        )
+    old, new = instance.encode(here.device_of), instance.encode(after.device_of)
     plays = _match(instance, old, new)
     renamed = {instance.devices[q]: instance.devices[p] for q, p in enumerate(plays)}
     new = plays[new]
-    cuts = [cut_edges(instance, where) for where in (old, new)]
-    keys = [{(e.variable, e.source, e.target) for e in edges} for edges in cuts]
-    lost = [e for e in cuts[0] if (e.variable, e.source, e.target) not in keys[1]]
-    gained = [e for e in cuts[1] if (e.variable, e.source, e.target) not in keys[0]]
-    loads = [problem.objective.loads(problem, each) for each in (before, after)]
+    lost, gained = _edges_changed(cut_edges(first, first.encode(before.device_of)), cut_edges(instance, new))
+    asked = ((was, before), (problem, after))
+    loads = [problem.objective.loads(*each) for each in asked]
     timelines = [before_timeline, after_timeline]
     if loads[0] is not None and loads[1] is not None:
         objectives, parts = _load_parts(instance, (loads[0], loads[1]), plays)
     else:
-        timelines = [
-            predicted(problem, placement) if t is None else t
-            for t, placement in zip(timelines, (before, after), strict=True)
-        ]
+        timelines = [predicted(*each) if t is None else t for t, each in zip(timelines, asked, strict=True)]
         objectives, parts = _path_parts(problem, timelines, (before_program, after_program), renamed)
-    used = [needed_bytes(instance, p, t) for p, t in zip((before, after), timelines, strict=True)]
-    used[1] = used[1][np.argsort(plays)]
+    changed = parts_change(before, after, problem.graph)
     return PlanDiff(
         before=before.method,
         after=after.method,
         renamed={q: p for q, p in renamed.items() if p != q},
         groups=_groups(instance, old, new),
-        devices=_devices(instance, before, after, plays, used),
-        lost=tuple(lost),
-        gained=tuple(gained),
-        reordered=_reordered(instance, before, after, old, new),
-        recomputed=_in_order(instance, after.recomputed - before.recomputed),
-        kept=_in_order(instance, before.recomputed - after.recomputed),
+        devices=_devices((first, instance), (before, after), timelines, plays),
+        lost=lost,
+        gained=gained,
+        reordered=_reordered(instance, here, after, old, new),
+        recomputed=_in_order(instance, after.recomputed - here.recomputed),
+        kept=_in_order(instance, here.recomputed - after.recomputed),
         before_s=objectives[0],
         after_s=objectives[1],
         parts=tuple(sorted(parts, key=lambda part: -abs(part.change_s))),
+        split=changed.split,
+        recut=changed.recut,
+        joined=changed.joined,
+        copied=changed.copied,
+        uncopied=changed.uncopied,
     )
+
+
+def _edges_changed(
+    before: Sequence[CutEdge], after: Sequence[CutEdge]
+) -> tuple[tuple[CutEdge, ...], tuple[CutEdge, ...]]:
+    """Those that only the first has, and those that only the second has."""
+    old, new = ({(e.variable, e.source, e.target): e for e in edges} for edges in (before, after))
+    return tuple(old[k] for k in old if k not in new), tuple(new[k] for k in new if k not in old)
 
 
 def _match(instance: Instance, old: Ints, new: Ints) -> Ints:
@@ -157,21 +180,30 @@ def _shared_module(modules: Iterable[str]) -> str:
 
 
 def _devices(
-    instance: Instance, before: Placement, after: Placement, plays: Ints, used: Sequence[Ints]
+    instances: tuple[Instance, Instance],
+    placements: tuple[Placement, Placement],
+    timelines: Sequence[Timeline | None],
+    plays: Ints,
 ) -> tuple[DeviceChange, ...]:
     """A replica has all nodes of its stage, and its part of their seconds."""
-    first, second = instance.totals(before.all_stages), instance.totals(after.all_stages)
+    held = [
+        (totals.nodes, totals.forward_s + totals.backward_s, needed_bytes(instance, placement, timeline))
+        for instance, placement, timeline in zip(instances, placements, timelines, strict=True)
+        for totals in [instance.totals(placement.all_stages)]
+    ]
     order = np.argsort(plays)
-    nodes = first.nodes, second.nodes[order]
-    spent = first.forward_s + first.backward_s, (second.forward_s + second.backward_s)[order]
+    (nodes, spent, used), (nodes_after, spent_after, used_after) = held[0], (each[order] for each in held[1])
     return tuple(
         DeviceChange(
             name,
-            *(int(each[p]) for each in nodes),
-            *(float(each[p]) for each in spent),
-            *(int(each[p]) for each in used),
+            nodes_before=int(nodes[p]),
+            nodes_after=int(nodes_after[p]),
+            before_s=float(spent[p]),
+            after_s=float(spent_after[p]),
+            before_bytes=int(used[p]),
+            after_bytes=int(used_after[p]),
         )
-        for p, name in enumerate(instance.devices)
+        for p, name in enumerate(instances[0].devices)
     )
 
 

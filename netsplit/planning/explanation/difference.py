@@ -77,8 +77,11 @@ class PlanDiff:
     parts: tuple[Part, ...]  # add up to the objective, before and after; the greatest change first
     recomputed: tuple[str, ...] = ()  # nodes that only the second computes again for the backward
     kept: tuple[str, ...] = ()  # and those that only the first does
-    split: tuple[PlacedSplit, ...] = ()  # operators that only the second has in these parts
-    joined: tuple[str, ...] = ()  # and those that are whole again
+    split: tuple[PlacedSplit, ...] = ()  # these five as of `PartsChange`
+    recut: tuple[PlacedSplit, ...] = ()
+    joined: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
+    uncopied: tuple[str, ...] = ()
 
     def without_rounding(self) -> PlanDiff:
         """Without what differs only by the order in which floats were added."""
@@ -126,13 +129,21 @@ def _lines(diff: PlanDiff, top: int) -> list[str]:
     if len(diff.groups) > top:
         rest = sum(len(group.nodes) for group in diff.groups[top:])
         lines.append(f"  and {counted(len(diff.groups) - top, 'more group')} with {counted(rest, 'node')}")
-    for text in parts_lines(diff.split):
-        lines += wrapped(f"now {text}", "  ", "      ")
-    whole = ("whole again", diff.joined)
-    for what, names in (whole, ("now recomputed", diff.recomputed), ("no longer recomputed", diff.kept)):
+    for now, splits in (("now", diff.split), ("now in other parts:", diff.recut)):
+        for text in parts_lines(splits):
+            lines += wrapped(f"{now} {text}", "  ", "      ")
+    named = (
+        ("whole again", diff.joined),
+        ("now with copies of weights", diff.copied),
+        ("no more copies of weights", diff.uncopied),
+        ("now recomputed", diff.recomputed),
+        ("no longer recomputed", diff.kept),
+    )
+    for what, names in named:
         if names:
             lines += wrapped(f"{what}: {counted(len(names), 'node')}, {node_run(names)}", "  ", "      ")
-    changed = diff.groups or diff.recomputed or diff.kept or diff.split or any(map(_differs, diff.devices))
+    changed = diff.groups or diff.split or diff.recut or any(names for _, names in named)
+    changed = changed or any(map(_differs, diff.devices))
     for device in diff.devices if changed else ():
         lines += wrapped(
             f"{device.device}: {device.nodes_before} to {device.nodes_after} nodes,"
@@ -153,12 +164,20 @@ def _differs(device: DeviceChange) -> bool:
 
 
 def _headline(diff: PlanDiff) -> str:
-    names = f"{diff.before} to {diff.after}"
-    if diff.groups:
-        return f"{names}: {counted(diff.nodes, 'node')} moved in {counted(len(diff.groups), 'group')}"
-    if diff.reordered:
-        return f"{names}: nothing moved; {counted(diff.reordered, 'node')} at another place in the order"
-    return f"{names}: nothing moved"
+    copies = diff.copied + diff.uncopied
+    changes = [
+        (diff.nodes, f"moved in {counted(len(diff.groups), 'group')}", "node"),
+        (len(diff.split), "newly cut in parts", "operator"),
+        (len(diff.recut), "in other parts", "operator"),
+        (len(diff.joined), "whole again", "operator"),
+        (len(copies), "with other copies of weights", "node"),
+    ]
+    told = [f"{counted(number, what)} {how}" for number, how, what in changes if number]
+    if not told:
+        told = ["nothing moved"]
+        if diff.reordered:
+            told.append(f"{counted(diff.reordered, 'node')} at another place in the order")
+    return f"{diff.before} to {diff.after}: {'; '.join(told)}"
 
 
 def _verdict(before: float, after: float) -> str:
