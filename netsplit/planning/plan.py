@@ -25,18 +25,13 @@ from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.exchange.chosen import exchange_line
 from netsplit.planning.exchange.sent_weights import weight_lines
+from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.notation import counted
-from netsplit.planning.explanation.parts import (
-    PlacedSplit,
-    parts_summary,
-    placed_splits,
-    restated,
-    split_and_joined,
-)
+from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, placed_splits
 from netsplit.planning.needed_bytes import needed_bytes
-from netsplit.planning.plan_diff import PlanDiff, plan_diff
+from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import MIB, PlanSummary
@@ -170,14 +165,19 @@ class Plan:
         return replace(explained, splits=self.splits)
 
     def moved_from(self, before: Plan) -> PlanDiff:
-        """What moved from another plan of the same problem, with the objectives that the plans have."""
-        old = before.placement
-        if old.rewrites != self.placement.rewrites:
-            old = restated(old, self.problem.graph)
-        diff = plan_diff(self.problem, old, self.placement, before.timeline, self.timeline)
-        changed = split_and_joined(before.placement, self.placement, self.problem.graph)
-        split = self._along_samples(changed[0])
-        return replace(diff.without_rounding(), split=split, joined=changed[1])
+        """What moved from another plan of the same problem, with the objectives that the plans have.
+
+        Their rewrites may differ: an operator counts as moved from where its parts, or what they are of,
+        were; all else is of each plan as it is.
+
+        Raises:
+            ConfigError: the other plan is for other devices.
+        """
+        old, new = before.placement, self.placement
+        timelines = before.timeline, self.timeline
+        diff = plan_diff(self.problem, old, new, *timelines, before_problem=before.problem)
+        split, recut = map(self._along_samples, (diff.split, diff.recut))
+        return replace(diff.without_rounding(), split=split, recut=recut)
 
     @cached_property
     def event_parts(self) -> dict[str, tuple[NodePart, ...]]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
-from netsplit.planning.plan_diff import Part, PlanDiff, plan_diff
+from netsplit.planning.explanation.difference import Part, PlanDiff
+from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.simulated import Simulated
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from itertools import permutations
 
 import pytest
 
 from netsplit.cluster.catalogue import accelerator
-from netsplit.errors import NetSplitError
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
+    PlacedSplit,
     parts_lines,
     parts_summary,
     placed_splits,
     restated,
     split_groups,
 )
+from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
-from netsplit.rewrite import Split, along_samples, applied
+from netsplit.rewrite import CopyWeights, Split, along_samples, applied, replicate
 from netsplit.rewrite.seconds import rewritten_costs
 from tests.builders import costs_of, cpus
+from tests.messages import tells
 from tests.rewrite.test_training import HEADS, side_by_side
 from tests.runtime.equivalence.running import captured
 
 LINEAR = (Split("linear_2", 2, (12, 4)),)
 
 
-def problem_of() -> Problem:
+def problem_of(objective: str = "simulated") -> Problem:
     graph = captured("attention", 4)
     work = Workload("attention", graph, costs_of(graph, 1e-3, 2e-3), cpus(2))
-    return work.problem(objective="simulated", schedule=GPipe(2))
+    return work.problem(objective=objective, schedule=GPipe(2))
 
 
 def test_parts_take_as_much_as_they_have_of_the_work() -> None:
@@ -153,6 +158,91 @@ def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None
     assert any("whole again: 1 node, linear_2" in line for line in joined.lines())
     assert not parts.moved_from(parts).nodes
     assert not parts.moved_from(parts).split
+
+
+REWRITES = {
+    "whole": lambda graph: (),
+    "linear": lambda graph: LINEAR,
+    "heads": lambda graph: HEADS,
+    "samples": lambda graph: along_samples(graph, (3, 1)),
+    "replicas": lambda graph: replicate(graph, 2),
+}
+
+
+@cache
+def plan_of(name: str, objective: str) -> Plan:
+    problem = problem_of(objective)
+    return verified(problem, placed(problem, REWRITES[name](problem.graph)))
+
+
+@pytest.mark.parametrize("objective", ["simulated", "max_load"])
+@pytest.mark.parametrize(("old", "new"), list(permutations(REWRITES, 2)))
+def test_what_was_before_is_told_of_the_plan_as_it_was(old: str, new: str, objective: str) -> None:
+    """Whatever the operators were in: nodes, seconds, bytes, cut edges and parts of the objective."""
+    before, after = plan_of(old, objective), plan_of(new, objective)
+    diff = after.moved_from(before)
+    plays = {p: q for q, p in diff.renamed.items()}
+    for change in diff.devices:
+        had, has = before.loads[change.device], after.loads[plays.get(change.device, change.device)]
+        assert (change.nodes_before, change.before_bytes) == (had.nodes, had.nbytes)
+        assert (change.nodes_after, change.after_bytes) == (has.nodes, has.nbytes)
+        assert (change.before_s, change.after_s) == pytest.approx((had.compute_s, has.compute_s))
+    assert (diff.before_s, diff.after_s) == pytest.approx((before.objective_s, after.objective_s))
+    assert sum(part.change_s for part in diff.parts) == pytest.approx(diff.after_s - diff.before_s)
+    assert {edge.variable for edge in diff.lost} <= before.problem.graph.variables.keys()
+    assert diff.lost or diff.gained
+    assert not after.moved_from(after).lost
+
+
+@pytest.mark.parametrize(("old", "new"), list(permutations(REWRITES, 2)))
+def test_every_operator_whose_parts_changed_is_told_once(old: str, new: str) -> None:
+    before, after = plan_of(old, "simulated"), plan_of(new, "simulated")
+    diff = after.moved_from(before)
+    had, has = ({each.operator: each for each in plan.splits} for plan in (before, after))
+    assert {each.operator for each in diff.split} == has.keys() - had.keys()
+    assert set(diff.joined) == had.keys() - has.keys()
+    alike = [
+        v for v in had.keys() & has.keys() if (had[v].axis, sizes(had[v])) == (has[v].axis, sizes(has[v]))
+    ]
+    assert {each.operator for each in diff.recut} == (had.keys() & has.keys()) - set(alike)
+    assert diff.copied == _copying(after, not_in=before)
+    assert diff.uncopied == _copying(before, not_in=after)
+    headline = diff.lines()[0]
+    assert "nothing moved" not in headline
+    assert ("copies of weights" in " ".join(diff.lines())) == ("replicas" in (old, new))
+
+
+def sizes(split: PlacedSplit) -> list[int]:
+    return [part.size for part in split.parts]
+
+
+def _copying(plan: Plan, not_in: Plan) -> tuple[str, ...]:
+    own, other = (each.placement.rewrites for each in (plan, not_in))
+    return tuple(each.node for each in own if isinstance(each, CopyWeights) and each not in other)
+
+
+def test_parts_of_other_sizes_are_no_nothing() -> None:
+    """Every part stays on its device, and has another share of the samples."""
+    diff = plan_of("samples", "simulated").moved_from(plan_of("replicas", "simulated"))
+    told = " ".join(" ".join(diff.lines()).split())
+    assert tells(diff.lines()[0], f"{len(diff.recut)} operators in other parts")
+    assert "in other parts: " in told
+    assert "75 % on cpu:0, 25 % on cpu:1" in told
+    assert "no more copies of weights" in told
+
+
+def test_parts_that_are_all_on_one_device_are_told_together() -> None:
+    problem = problem_of()
+    spread = placed(problem, LINEAR)
+    (split,) = placed_splits(replace(spread, device_of=dict.fromkeys(spread.device_of, "cpu:0")))
+    assert split.told == "all 2 parts on cpu:0 (75 %, 25 %)"
+
+
+def test_plans_for_other_devices_are_not_compared() -> None:
+    plan = plan_of("whole", "simulated")
+    problem = replace(plan.problem, cluster=cpus(3), evaluate=None)
+    with pytest.raises(ConfigError, match=r"cpu:0 and cpu:1, the other .* cpu:2"):
+        replace(plan, problem=problem).moved_from(plan)
 
 
 def test_a_plan_restated_for_other_parts_keeps_nodes_where_their_operators_were() -> None:

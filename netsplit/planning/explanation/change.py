@@ -10,7 +10,7 @@ import numpy as np
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.notation import counted, listed, nbytes, seconds, short
-from netsplit.planning.explanation.parts import parts_summary, restated, split_and_joined
+from netsplit.planning.explanation.parts import PartsChange, parts_change, parts_summary, restated
 from netsplit.rewrite.records import CopyWeights
 
 __all__ = ["PlacementChange", "placement_change"]
@@ -35,7 +35,8 @@ def placement_change(problem: Problem, before: Placement, after: Placement) -> P
     Args:
         problem: of the graph with the rewrites of `after`.
     """
-    split, joined = split_and_joined(before, after, problem.graph)
+    parts = parts_change(before, after, problem.graph)
+    split, joined = parts.split + parts.recut, parts.joined
     here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
     instance = Instance.of(problem)
     routes = _routes(instance, here, after)
@@ -43,7 +44,7 @@ def placement_change(problem: Problem, before: Placement, after: Placement) -> P
         *_route_lines(instance, routes),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"whole again: {_named(joined)}"] if joined else []),
-        *_other_lines(here, before, after),
+        *_other_lines(here, before, after, parts),
     ]
     return PlacementChange(
         sum(map(len, routes.values())),
@@ -78,14 +79,14 @@ def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]]) -
         yield f"{counted(rest, 'operator')} between other devices"
 
 
-def _other_lines(here: Placement, before: Placement, after: Placement) -> Iterator[str]:
+def _other_lines(here: Placement, before: Placement, after: Placement, parts: PartsChange) -> Iterator[str]:
     if here.recomputed != after.recomputed:
         yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(here.recomputed)} before"
     if before.replicas != after.replicas:
         told = [listed(devices) for devices in after.replicas.values()]
         yield f"replicas on {'; '.join(told)}" if told else "no stage has replicas any more"
     had, has = (sum(isinstance(each, CopyWeights) for each in p.rewrites) for p in (before, after))
-    if had != has:
+    if parts.copied or parts.uncopied:
         yield f"{counted(has, 'operator')} with copies of weights, {had} before"
 
 

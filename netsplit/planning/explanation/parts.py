@@ -9,17 +9,18 @@ from dataclasses import dataclass, replace
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, short
-from netsplit.rewrite.records import Split
+from netsplit.rewrite.records import CopyWeights, Split
 
 __all__ = [
+    "PartsChange",
     "PlacedPart",
     "PlacedSplit",
     "SplitGroup",
+    "parts_change",
     "parts_lines",
     "parts_summary",
     "placed_splits",
     "restated",
-    "split_and_joined",
     "split_groups",
 ]
 
@@ -66,8 +67,23 @@ class PlacedSplit:
 
     @property
     def told(self) -> str:
-        """``50 % on cpu:0, 50 % on cpu:1``."""
+        """``50 % on cpu:0, 50 % on cpu:1``; of one device, ``all 2 parts on cpu:0 (50 %, 50 %)``."""
+        homes = {p.devices for p in self.parts}
+        if len(self.parts) > 1 and len(homes) == 1 == len(self.parts[0].devices):
+            fractions = ", ".join(percent(p.fraction, 1.0) for p in self.parts)
+            return f"all {len(self.parts)} parts on {self.parts[0].devices[0]} ({fractions})"
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
+
+
+@dataclass(frozen=True)
+class PartsChange:
+    """What one placement has in other parts, or with other copies of weights, than another."""
+
+    split: tuple[PlacedSplit, ...]  # operators that only the second has in parts
+    recut: tuple[PlacedSplit, ...]  # that it has in other parts than the first
+    joined: tuple[str, ...]  # that are whole again
+    copied: tuple[str, ...]  # nodes that read copies of weights that they did not read before
+    uncopied: tuple[str, ...]  # and those that read none any more
 
 
 @dataclass(frozen=True)
@@ -155,17 +171,27 @@ def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
         yield f"{each.named(8)} {of_each}in {each.parts} parts along {each.along}: {each.told}"
 
 
-def split_and_joined(
-    before: Placement, after: Placement, graph: Graph
-) -> tuple[tuple[PlacedSplit, ...], tuple[str, ...]]:
-    """Operators that only the second, of this graph, has in parts or in others, and those that only the
-    first has."""
-    old = {each.node: each for each in before.rewrites if isinstance(each, Split)}
-    new = {each.node: each for each in after.rewrites if isinstance(each, Split)}
-    split = tuple(
-        each for each in placed_splits(after, graph) if old.get(each.operator) != new[each.operator]
+def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
+    """From one placement to another, which is of this graph."""
+    old, new = ({each.node: each for each in p.rewrites if isinstance(each, Split)} for p in (before, after))
+    had, has = map(_copies, (before, after))
+    placed = placed_splits(after, graph) if old != new else ()
+    return PartsChange(
+        split=tuple(each for each in placed if each.operator not in old),
+        recut=tuple(
+            each for each in placed if old.get(each.operator, new[each.operator]) != new[each.operator]
+        ),
+        joined=tuple(name for name in old if name not in new),
+        copied=tuple(name for name, copy in has.items() if had.get(name) != copy),
+        uncopied=tuple(name for name in had if name not in has),
     )
-    return split, tuple(name for name in old if name not in new)
+
+
+def _copies(placement: Placement) -> dict[str, int]:
+    """By node, of those that read others than the first."""
+    return {
+        each.node: each.copy for each in placement.rewrites if isinstance(each, CopyWeights) and each.copy
+    }
 
 
 def restated(placement: Placement, graph: Graph) -> Placement:

@@ -87,6 +87,9 @@ def test_replicas_recomputation_and_copies_are_told() -> None:
     had, has = in_parts(captured, ()), _copied(captured, copies)
     change = placement_change(captured.rewritten(copies), had, has)
     assert change.lines == ("1 operator with copies of weights, 0 before",)
+    others = (CopyWeights("linear_1", 1),)
+    change = placement_change(captured.rewritten(others), has, _copied(captured, others))
+    assert change.lines == ("1 operator with copies of weights, 1 before",)
 
 
 def _copied(problem: Problem, copies: tuple[CopyWeights, ...]) -> Placement:
