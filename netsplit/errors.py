@@ -21,6 +21,7 @@ __all__ = [
     "RewriteError",
     "TimeLimitError",
     "WorkerError",
+    "brief",
     "told_plainly",
 ]
 
@@ -28,6 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OTHERS = (str(Path(__file__).parent), *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib")), "<")
+_BRIEF = 60  # characters
 _WAITING = str(Path(__file__).parent / "runtime" / "workers")
 
 
@@ -81,6 +83,12 @@ class BatchError(WorkerError):
 
 class ReadError(NetSplitError):
     """A sample of a dataset that cannot be read; what is trained is as it was before its batch."""
+
+
+def brief(value: object) -> str:
+    """What was given, as a sentence shows it: on one line, and the beginning of what is long."""
+    text = " ".join(line.strip() for line in repr(value).splitlines())
+    return text if len(text) <= _BRIEF else text[: _BRIEF - 1] + "…"
 
 
 def told_plainly(function: Callable[P, R]) -> Callable[P, R]:

@@ -6,10 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, final, get_args
 
 from netsplit import rewrite
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, brief
 from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport, Stage, Status
 from netsplit.partition.common.capacity import check_capacity
 from netsplit.partition.common.priority import topological_priority
@@ -59,9 +59,15 @@ class Partitioner(ABC):
             ConfigError: it does not.
         """
         if not holds:
-            value = getattr(self, parameter)
-            shown = f"'{value}'" if isinstance(value, str) else value
-            raise ConfigError(f"{self.name}.{parameter} is {shown}: give {accepted}.")
+            raise ConfigError(
+                f"{self.name}.{parameter} is {brief(getattr(self, parameter))}: give {accepted}."
+            )
+
+    def require_choice(self, parameter: str, kind: Any) -> None:
+        """Refuse what is none of the names in a `Literal`; raises as `require`."""
+        value, names = getattr(self, parameter), get_args(kind)
+        accepted = " or ".join(names) if len(names) == 2 else f"one of {', '.join(names)}"
+        self.require(parameter, isinstance(value, str) and value in names, accepted)
 
     def require_time_limit(self) -> None:
         """Refuse a `time_limit_s` that is no number above 0; raises as `require`."""

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from netsplit.errors import RewriteError
+from netsplit.errors import RewriteError, brief
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.draft import Draft, require_graph
-from netsplit.rewrite.records import Split, proportioned, proportions_of
+from netsplit.rewrite.records import Split, all_are, proportioned, proportions_of
 from netsplit.rewrite.replay import applied
 from netsplit.rewrite.split import split_in, ways_to_cut
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
@@ -109,12 +109,11 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
         parts: a proportion for each part.
 
     Raises:
-        RewriteError: `chosen` or `parts` are something else.
+        RewriteError: `chosen` or `parts` are something else, or none of these can be cut in so many parts.
     """
     require_graph(graph)
     parts = proportions_of(parts)
-    if not isinstance(chosen, Sequence) or not all(isinstance(each, CutProducts) for each in chosen):
-        raise RewriteError(f"chosen is {chosen!r}: give some of what columns_and_rows answers, in a list.")
+    _check_chosen(graph, chosen, parts)
     left = list(chosen)
     while True:
         splits = {split.node: split for each in left for split in each.splits(parts)}
@@ -126,6 +125,27 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
         if not refused:
             return ()
         left = [each for each in left if refused not in each.cuts]
+
+
+def _check_chosen(graph: Graph, chosen: object, parts: Sequence[float]) -> None:
+    """Raises as `splits_of`."""
+    if not all_are(chosen, lambda each: isinstance(each, CutProducts)):
+        raise RewriteError(
+            f"chosen is {brief(chosen)}: give some of what columns_and_rows answers, in a list."
+        )
+    known = columns_and_rows(graph)
+    strange = next((each for each in chosen if each not in known), None)
+    if strange is not None:
+        raise RewriteError(
+            f"chosen cuts {brief([*strange.cuts])}, which columns_and_rows does not answer of this graph: "
+            "give some of what it answers."
+        )
+    steps = max((each.size // each.unit for each in chosen), default=len(parts))
+    if steps < len(parts):
+        raise RewriteError(
+            f"parts is {brief(parts)}, {len(parts)} of them, but nothing that was chosen can be cut in more "
+            f"than {steps}: give no more than that."
+        )
 
 
 def _refused(graph: Graph, splits: Sequence[Split]) -> str:

@@ -19,7 +19,7 @@ from netsplit.graph.ir import CALL, Graph, Node, Region
 from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.rewrite.draft import MOVES, Draft, in_no_mode, named_move
 from netsplit.rewrite.parts import parameters_in_parts
-from netsplit.rewrite.records import check_fields
+from netsplit.rewrite.records import checked_field
 
 __all__ = ["copied_in", "copy_weights", "reads_weights"]
 
@@ -42,7 +42,7 @@ def copy_weights(graph: Graph, node: str, copy: int) -> Graph:
 def copied_in(draft: Draft, name: str, copy: int) -> None:
     """The same of a node of the draft."""
     node = draft.node(name)
-    check_fields(copy=copy)
+    copy = checked_field("copy", copy)
     if node.op.startswith(CALL) or node.checkpoint:
         raise RewriteError(
             f"'{name}' ({node.kind}) cannot read copies of its parameters: it is a piece of Python, or runs "

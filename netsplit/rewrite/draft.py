@@ -26,7 +26,7 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.rewrite.decisions import Decisions, Handed
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 from netsplit.rewrite.node_order import NodeOrder
-from netsplit.rewrite.records import check_fields
+from netsplit.rewrite.records import checked_field
 
 __all__ = [
     "CAT",
@@ -51,12 +51,11 @@ VIEWS = "rewrite.views"
 Run = tuple[str, int, int]  # of a tensor along one dimension: variable, start, length
 
 
-def require_graph(graph: object) -> None:
-    """Raises `RewriteError`: it is none."""
+def require_graph(graph: object, what: str = "what is to be rewritten") -> None:
+    """Raises `RewriteError`: it is none; `what` it was to be."""
     if not isinstance(graph, Graph):
         raise RewriteError(
-            f"what is to be rewritten is a {type(graph).__name__}: give a graph, as netsplit.graph.capture "
-            "makes of a model."
+            f"{what} is a {type(graph).__name__}: give a graph, as netsplit.graph.capture makes of a model."
         )
 
 
@@ -116,7 +115,7 @@ class Draft:
 
     def node(self, name: str) -> Node:
         """Raises `RewriteError` where there is none of this name."""
-        check_fields(node=name)
+        checked_field("node", name)
         if name in self._made_of_parts and name not in self.nodes:
             raise RewriteError(
                 f"'{name}' hands on a part of a parameter, which is cut where it is read: give an operator "

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from itertools import pairwise
 from math import floor
 from numbers import Integral
-from typing import Any, TypeAlias
+from operator import index
+from typing import Any, TypeAlias, TypeGuard
 
-from netsplit.errors import RewriteError
+from netsplit.errors import RewriteError, brief
 
 __all__ = [
     "CopyWeights",
     "ReadWeights",
     "Rewrite",
     "Split",
-    "check_fields",
-    "check_rewrites",
+    "all_are",
+    "checked_field",
     "proportioned",
     "proportions_of",
     "rewrite_from",
@@ -31,8 +32,15 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def all_are(values: object, accepts: Callable[[Any], bool]) -> TypeGuard[Sequence[Any]]:
+    """Whether it is a sequence of such alone; texts and bytes are none, whatever is in them."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray | memoryview):
+        return False
+    return all(map(accepts, values))
+
+
 def _are_whole(values: object) -> bool:
-    return isinstance(values, Sequence) and all(map(_is_whole, values))
+    return all_are(values, _is_whole)
 
 
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -42,36 +50,54 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a dimension's number, or a name that split_axes answers, as 'input.1'",
     ),
     "sizes": (_are_whole, "whole numbers, one for each part, as (4, 4)"),
-    "parts": (_are_whole, "how many, as 2, or the size of each, as (4, 4)"),
+    "parts": (
+        lambda parts: _is_whole(parts) or _are_whole(parts),
+        "how many, as 2, or the size of each, as (4, 4)",
+    ),
     "blocks": (lambda blocks: _is_whole(blocks) and blocks > 0, "a whole number of at least 1"),
     "copy": (lambda copy: _is_whole(copy) and copy >= 0, "a whole number, and number copies from 0"),
+    "rewrites": (
+        lambda rewrites: all_are(rewrites, lambda each: isinstance(each, Rewrite)),
+        "Split, ReadWeights and CopyWeights, in a tuple",
+    ),
+    "splits": (
+        lambda splits: all_are(splits, lambda each: isinstance(each, Split)),
+        "what along_samples answers, or Split, in a tuple",
+    ),
+    "scaled": (lambda scaled: isinstance(scaled, bool), "True or False"),
 }
 
 
-def check_fields(**given: Any) -> None:
-    """Refuse what no rewrite can have: `node`, `axis`, `sizes` (`parts`, of a function), `blocks`, `copy`.
+def checked_field(key: str, value: Any) -> Any:
+    """What was given as this field of a rewrite, or argument: whole numbers as `int`, which JSON has.
 
     Raises:
-        RewriteError: the first that is of another kind.
+        RewriteError: it is of another kind.
     """
-    for key, value in given.items():
-        accepts, words = _FIELDS[key]
-        if not accepts(value):
-            raise RewriteError(f"{key} is {value!r}: give {words}.")
+    accepts, words = _FIELDS[key]
+    if not accepts(value):
+        raise RewriteError(f"{key} is {brief(value)}: give {words}.")
+    if _is_whole(value):
+        return index(value)
+    return tuple(map(index, value)) if _are_whole(value) else value
+
+
+class _Fields:
+    """A record whose fields are checked."""
+
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            object.__setattr__(self, key, checked_field(key, value))
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(_Fields):
     """`split_operator`: of a node, along an axis, each of its blocks into parts of these sizes."""
 
     node: str
     axis: int | str
     sizes: tuple[int, ...]
     blocks: int = 1
-
-    def __post_init__(self) -> None:
-        check_fields(node=self.node, axis=self.axis, sizes=self.sizes, blocks=self.blocks)
-        object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
 
     def sizes_of(self, block: int, samples: int) -> tuple[int, ...]:
         """The sizes where each block has this size: cut between samples where it has rows of each.
@@ -92,27 +118,21 @@ class Split:
 
 
 @dataclass(frozen=True)
-class ReadWeights:
+class ReadWeights(_Fields):
     """`read_weights`: of a node."""
 
     node: str
-
-    def __post_init__(self) -> None:
-        check_fields(node=self.node)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "read", **asdict(self)}
 
 
 @dataclass(frozen=True)
-class CopyWeights:
+class CopyWeights(_Fields):
     """`copy_weights`: of a node, which then reads the copies of this number."""
 
     node: str
     copy: int
-
-    def __post_init__(self) -> None:
-        check_fields(node=self.node, copy=self.copy)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "copy", **asdict(self)}
@@ -120,15 +140,7 @@ class CopyWeights:
 
 Rewrite: TypeAlias = Split | ReadWeights | CopyWeights
 
-
-def check_rewrites(rewrites: object) -> None:
-    """Refuse what is no sequence of rewrites.
-
-    Raises:
-        RewriteError: it says what was given.
-    """
-    if not isinstance(rewrites, Sequence) or not all(isinstance(each, Rewrite) for each in rewrites):
-        raise RewriteError(f"rewrites is {rewrites!r}: give Split, ReadWeights and CopyWeights, in a tuple.")
+_KINDS: dict[str, type[Rewrite]] = {"split": Split, "read": ReadWeights, "copy": CopyWeights}
 
 
 def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ...]:
@@ -140,21 +152,21 @@ def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ..
     Raises:
         RewriteError: they are none, or more than samples.
     """
-    count, numbers = 0, ()
+    count, numbers = 0, tuple[float, ...]()
     if samples is not None and isinstance(parts, Integral) and not isinstance(parts, bool):
         count = int(parts)
-    elif isinstance(parts, Sequence) and all(map(_is_proportion, parts)):
+    elif all_are(parts, _is_proportion):
         count, numbers = len(parts), tuple(parts)
     if count < 2:
         number = "" if samples is None else ", or the number of parts, 2 or more"
         raise RewriteError(
-            f"parts is {parts!r}: give two or more proportions above 0, one for each part, as "
+            f"parts is {brief(parts)}: give two or more proportions above 0, one for each part, as "
             f"(1.0, 1.0){number}."
         )
     if samples is not None and count > samples:
         raise RewriteError(
-            f"parts is {parts!r}, but a batch of the graph has {samples} samples: give no more parts than "
-            "that."
+            f"parts is {brief(parts)}, but a batch of the graph has {samples} samples: give no more parts "
+            "than that."
         )
     return numbers or (1.0,) * count
 
@@ -187,18 +199,16 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
     Raises:
         RewriteError: it is no rewrite.
     """
-    try:
-        kind, node = values["kind"], str(values["node"])
-        if kind == "read":
-            return ReadWeights(node)
-        if kind == "copy":
-            return CopyWeights(node, int(values["copy"]))
-        if kind == "split":
-            axis = values["axis"]
-            sizes = tuple(int(each) for each in values["sizes"])
-            return Split(node, axis if isinstance(axis, int) else str(axis), sizes, int(values["blocks"]))
-    except RewriteError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise RewriteError(f"a rewrite lacks a field, or has a wrong one: {error}.") from error
-    raise RewriteError(f"'{kind}' is no kind of rewrite: there are split, read and copy.")
+    if not isinstance(values, Mapping):
+        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.")
+    kind = values.get("kind")
+    made = _KINDS.get(kind) if isinstance(kind, str) else None
+    if made is None:
+        raise RewriteError(f"{brief(kind)} is no kind of rewrite: there are split, read and copy.")
+    names = [each.name for each in fields(made)]
+    if values.keys() != {"kind", *names}:
+        raise RewriteError(
+            f"a rewrite lacks a field, or has one too many: it has {brief([*values])}, and a {kind} has "
+            f"kind, {', '.join(names)}."
+        )
+    return made(**{name: values[name] for name in names})

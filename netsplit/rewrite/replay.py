@@ -17,7 +17,7 @@ from netsplit.rewrite.decisions import Decisions
 from netsplit.rewrite.draft import Draft, require_graph
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.read import read_in
-from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, check_rewrites
+from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, checked_field
 from netsplit.rewrite.split import (
     block_size,
     chosen_way,
@@ -57,7 +57,10 @@ def applied(
         RewriteError: one cannot be done, or the graph has had others; or it cannot get the same nodes.
     """
     require_graph(graph)
-    check_rewrites(rewrites)
+    if like is not None:
+        require_graph(like, "like")
+    checked_field("rewrites", rewrites)
+    checked_field("scaled", scaled)
     if not rewrites:
         return graph
     done = graph.rewrites
@@ -102,7 +105,7 @@ _applied = once_of(_done)
 
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
     """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
-    check_rewrites(rewrites)
+    checked_field("rewrites", rewrites)
     return _with_sizes_of_its_own(_done(graph, rewrites, None))
 
 

@@ -15,14 +15,14 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from netsplit.errors import RewriteError
+from netsplit.errors import RewriteError, brief
 from netsplit.graph.arguments import read_by, references
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.rewrite.draft import CAT, Draft
 from netsplit.rewrite.parts import parameters_in_parts
-from netsplit.rewrite.records import check_fields
+from netsplit.rewrite.records import checked_field
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
 from netsplit.rewrite.ways import Arguments, Axis, Cat, OperatorPart, Place, SplitCall, Way
 
@@ -58,7 +58,8 @@ def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[in
     """
     draft = Draft(graph)
     graph = draft.graph
-    check_fields(axis=axis, blocks=blocks)
+    axis, parts = checked_field("axis", axis), checked_field("parts", parts)
+    blocks = checked_field("blocks", blocks)
     call = SplitCall(draft.node(node), draft.layouts, graph.initializers)
     axis, way = chosen_way(call, axis, graph)
     split_in(draft, node, axis, split_sizes(call, axis, way.size, parts, blocks), blocks)
@@ -72,6 +73,7 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
         RewriteError: there is no such node.
     """
     draft = Draft(graph)
+    checked_field("node", node)
     if node in graph.nodes and node not in draft.nodes:
         return {}
     call = SplitCall(draft.node(node), draft.layouts, draft.graph.initializers)
@@ -118,8 +120,7 @@ def split_sizes(
         count = parts if 0 < parts <= block else 0
         sizes = tuple(block // count + (i < block % count) for i in range(count))
     else:
-        check_fields(parts=parts)
-        sizes = tuple(int(each) for each in parts)
+        sizes = tuple(parts)
     if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
         raise sizes_do_not_add_up(call, axis, parts, block)
     return sizes
@@ -127,7 +128,7 @@ def split_sizes(
 
 def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
     """Of these parts, or such a number of them."""
-    shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {list(parts)}"
+    shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {brief(list(parts))}"
     return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, RewriteError
+from netsplit.graph.files import dumps
 from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.rewrite import (
     CopyWeights,
@@ -20,6 +23,7 @@ from netsplit.rewrite import (
     also,
     applied,
     columns_and_rows,
+    copies_after,
     copy_weights,
     read_weights,
     replicate,
@@ -31,12 +35,13 @@ from netsplit.rewrite import (
 from netsplit.rewrite.records import proportions_of
 from netsplit.training.adapt.adaptation import Adapt
 from tests.rewrite.models import STEPS
+from tests.runtime.equivalence.running import captured
 
 GRAPH = STEPS["mlp"].graph()  # of eight samples; "linear" is 6 wide, and makes 12
 
 PROPORTIONS: list[Any] = [
     (), (1.0,), (0, 1), (-1, 2), (math.nan, 1.0), (math.inf, 1.0), ("a", "b"), "12", None, 2.5, True,
-    (True, 1),
+    (True, 1), b"linear", bytearray(b"ab"), (GRAPH, 1),
 ]  # fmt: skip
 
 
@@ -65,10 +70,26 @@ def test_proportions_are_two_or_more_numbers_above_zero(parts: list[float]) -> N
             proportions_of(parts)
 
 
-@pytest.mark.parametrize("chosen", [None, "ab", [1], columns_and_rows(GRAPH)[0]])
+@pytest.mark.parametrize("chosen", [None, "ab", "", [1], GRAPH, columns_and_rows(GRAPH)[0]])
 def test_what_are_no_cut_products(chosen: Any) -> None:
     with pytest.raises(RewriteError, match=r"^chosen is .*: give some of what columns_and_rows answers"):
         splits_of(GRAPH, chosen, (1.0, 1.0))
+
+
+def test_cut_products_of_another_graph() -> None:
+    words = r"^chosen cuts \['.*'\], which columns_and_rows does not answer of this graph: give "
+    with pytest.raises(RewriteError, match=words):
+        splits_of(captured("attention", 4), columns_and_rows(GRAPH), (1.0, 1.0))
+
+
+def test_more_parts_than_any_of_the_cut_products_has() -> None:
+    chosen = columns_and_rows(GRAPH)
+    assert splits_of(GRAPH, chosen, (1.0,) * 12)
+    for parts in ((1.0,) * 13, (1.0,) * 40):
+        words = rf" {len(parts)} of them, but nothing that was chosen can be cut in more than 12: give"
+        with pytest.raises(RewriteError, match=words):
+            splits_of(GRAPH, chosen, parts)
+    assert splits_of(GRAPH, (), (1.0,) * 13) == ()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +108,10 @@ def test_what_are_no_cut_products(chosen: Any) -> None:
         (("linear", 1, (9, 2)), "that add up"),
         (("linear", 1, 2, 0), "^blocks is 0: give a whole number of at least 1"),
         (("linear", 1, 2, "a"), "^blocks is 'a'"),
+        (("linear", True, 2), "^axis is True"),
+        (("linear", 1, True), "^parts is True"),
+        (("linear", 1, b"\x06\x06"), "^parts is b"),
+        (("linear", 1, 2, True), "^blocks is True"),
     ],
 )
 def test_what_no_operator_is_split_by(arguments: Any, words: str) -> None:
@@ -101,7 +126,11 @@ def test_what_no_operator_is_split_by(arguments: Any, words: str) -> None:
         (lambda: Split("linear", cast(int, 1.5), (6, 6)), "^axis is 1.5"),
         (lambda: Split("linear", 1, cast(Any, 4)), "^sizes is 4: give whole numbers"),
         (lambda: Split("linear", 1, cast(Any, (6.0, 6.0))), "^sizes is "),
+        (lambda: Split("linear", 1, cast(Any, "")), "^sizes is ''"),
+        (lambda: Split("linear", 1, cast(Any, b"66")), "^sizes is b'66'"),
+        (lambda: Split("linear", True, (6, 6)), "^axis is True"),
         (lambda: Split("linear", 1, (6, 6), 0), "^blocks is 0"),
+        (lambda: CopyWeights("linear", True), "^copy is True"),
         (lambda: ReadWeights(cast(str, 3)), "^node is 3"),
         (lambda: CopyWeights("linear", cast(int, "a")), "^copy is 'a'"),
         (lambda: CopyWeights("linear", -1), "^copy is -1: give a whole number, and number copies from 0"),
@@ -109,6 +138,8 @@ def test_what_no_operator_is_split_by(arguments: Any, words: str) -> None:
         (lambda: copy_weights(GRAPH, "linear", cast(int, 1.5)), "^copy is 1.5"),
         (lambda: copy_weights(GRAPH, cast(str, None), 1), "^node is None"),
         (lambda: read_weights(GRAPH, cast(str, None)), "^node is None"),
+        (lambda: split_axes(GRAPH, cast(str, [])), r"^node is \[\]"),
+        (lambda: split_axes(GRAPH, cast(str, {})), r"^node is {}"),
     ],
 )
 def test_what_no_rewrite_has(made: Callable[[], Any], words: str) -> None:
@@ -116,10 +147,99 @@ def test_what_no_rewrite_has(made: Callable[[], Any], words: str) -> None:
         made()
 
 
-@pytest.mark.parametrize("rewrites", [None, "ab", Split("linear", 1, (6, 6)), [{"kind": "split"}]])
+@pytest.mark.parametrize("rewrites", [None, "ab", "", Split("linear", 1, (6, 6)), [{"kind": "split"}]])
 def test_what_are_no_rewrites(rewrites: Any) -> None:
     with pytest.raises(RewriteError, match=r"^rewrites is .*: give Split, ReadWeights and CopyWeights"):
         applied(GRAPH, rewrites)
+
+
+@pytest.mark.parametrize("splits", [None, 3, "ab", "", Split("linear", 1, (6, 6)), (ReadWeights("linear"),)])
+def test_what_are_no_splits(splits: Any) -> None:
+    with pytest.raises(RewriteError, match=r"^splits is .*: give what along_samples answers, or Split"):
+        copies_after(GRAPH, splits)
+
+
+@pytest.mark.parametrize("like", [0, "x", (), STEPS["mlp"].fresh()])
+def test_what_no_graph_is_like(like: Any) -> None:
+    with pytest.raises(RewriteError, match=r"^like is a \w+: give a graph"):
+        applied(GRAPH, (Split("linear", 1, (6, 6)),), like)
+
+
+@pytest.mark.parametrize("scaled", [None, 1, "yes", np.array([True]), np.array([1, 2])])
+def test_what_is_neither_scaled_nor_not(scaled: Any) -> None:
+    with pytest.raises(RewriteError, match=r"^scaled is .*: give True or False\.$"):
+        applied(GRAPH, (Split("linear", 1, (6, 6)),), scaled=scaled)
+
+
+RECORDED = Split("linear", 1, (6, 6)).to_dict()
+COPIED = CopyWeights("linear", 1).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (COPIED | {"copy": 1.7}, "^copy is 1.7"),
+        (COPIED | {"copy": True}, "^copy is True"),
+        (COPIED | {"node": None}, "^node is None"),
+        (RECORDED | {"sizes": "66"}, "^sizes is '66'"),
+        (RECORDED | {"sizes": [6.7, 6]}, r"^sizes is \[6.7, 6\]"),
+        (RECORDED | {"axis": 1.0}, "^axis is 1.0"),
+        (RECORDED | {"axis": None}, "^axis is None"),
+        (RECORDED | {"axis": True}, "^axis is True"),
+        (RECORDED | {"blocks": "1"}, "^blocks is '1'"),
+        (COPIED | {"sizes": [6, 6]}, "has one too many: .*, and a copy has kind, node, copy"),
+        ({"node": "linear"}, "^None is no kind of rewrite"),
+        ({"kind": ["copy"], "node": "linear"}, "is no kind of rewrite"),
+        (["copy"], r"^a rewrite is \['copy'\]: give what its to_dict answers"),
+    ],
+)
+def test_what_was_written_is_not_changed_in_reading(values: Any, words: str) -> None:
+    with pytest.raises(RewriteError, match=words):
+        rewrite_from(values)
+
+
+WHOLE = [np.int64, np.int32, np.uint8]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_whole_numbers_of_other_kinds_are_ready_for_json(kind: Callable[[int], Any]) -> None:
+    one, six = kind(1), kind(6)
+    made = (Split("linear", one, (six, six), one), CopyWeights("linear", one))
+    assert made == (Split("linear", 1, (6, 6)), CopyWeights("linear", 1))
+    assert tuple(rewrite_from(json.loads(json.dumps(each.to_dict()))) for each in made) == made
+    for own, plain in (
+        (split_operator(GRAPH, "linear", one, kind(2), kind(2)), split_operator(GRAPH, "linear", 1, 2, 2)),
+        (split_operator(GRAPH, "linear", one, (six, six)), split_operator(GRAPH, "linear", 1, (6, 6))),
+        (copy_weights(GRAPH, "linear", one), copy_weights(GRAPH, "linear", 1)),
+    ):
+        assert dumps(own) == dumps(plain)
+
+
+def test_a_dimension_from_the_end_of_another_kind_of_number() -> None:
+    axes = (1, -1, cast(int, np.int64(-1)))
+    last = [dumps(split_operator(GRAPH, "linear", axis, 2)) for axis in axes]
+    assert last[0] == last[1] == last[2]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda given: split_axes(GRAPH, given),
+        lambda given: split_operator(GRAPH, "linear", given, 2),
+        lambda given: split_operator(GRAPH, "linear", 1, given),
+        lambda given: along_samples(GRAPH, given),
+        lambda given: copies_after(GRAPH, given),
+        lambda given: applied(GRAPH, given),
+        lambda given: splits_of(GRAPH, given, (1.0, 1.0)),
+        lambda given: rewrite_from(given),
+    ],
+)
+def test_a_sentence_shows_the_beginning_of_what_is_long(function: Callable[[Any], Any]) -> None:
+    for given_ in (GRAPH, columns_and_rows(GRAPH)[0], np.zeros((9, 9)), STEPS["mlp"].fresh()):
+        with pytest.raises(RewriteError) as raised:
+            function(given_)
+        assert len(str(raised.value)) < 200
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("sizes", [(), (12,), (13, -1), (1, -1), (12, 0)])
@@ -163,6 +283,13 @@ def test_what_is_no_graph(function: Callable[[Any], Any]) -> None:
 def test_a_limit_that_is_no_time(seconds: Any) -> None:
     with pytest.raises(ConfigError, match=r"^os_dpos\.time_limit_s is .*: give more than 0 seconds\.$"):
         OsDpos(time_limit_s=seconds)
+
+
+@pytest.mark.parametrize("value", [np.array(["whole", "fifo"]), np.array(["fifo"]), ["whole"], None, "both"])
+@pytest.mark.parametrize("key", ["start", "order"])
+def test_a_choice_that_is_none(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^os_dpos\.{key} is .*: give (data_parallel|priority) or \w+\.$"):
+        OsDpos(**{key: value})
 
 
 @pytest.mark.parametrize("value", ["a", math.nan, -1, True])

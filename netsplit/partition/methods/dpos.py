@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Dpos(Partitioner):
     order: Order = "priority"
 
     def __post_init__(self) -> None:
-        self.require("order", self.order in get_args(Order), "priority or fifo")
+        self.require_choice("order", Order)
 
     def choose(self, problem: Problem) -> Choice:
         made, path = sequenced(problem, StepTasks.of(Instance.of(problem)), self.name)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -99,8 +99,8 @@ class OsDpos(Partitioner):
     time_limit_s: float = 300.0
 
     def __post_init__(self) -> None:
-        self.require("start", self.start in get_args(Start), "data_parallel or whole")
-        self.require("order", self.order in get_args(Order), "priority or fifo")
+        self.require_choice("start", Start)
+        self.require_choice("order", Order)
         self.require_time_limit()
 
     def cuts_operators(self, problem: Problem) -> bool:

@@ -16,7 +16,14 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.copies import reads_weights
 from netsplit.rewrite.draft import Draft, require_graph
-from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
+from netsplit.rewrite.records import (
+    CopyWeights,
+    Rewrite,
+    Split,
+    checked_field,
+    proportioned,
+    proportions_of,
+)
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -94,9 +101,10 @@ def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ..
     """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
 
     Raises:
-        RewriteError: one cannot be split so.
+        RewriteError: it is no graph, or these are no splits; or one cannot be split so.
     """
     draft = Draft(graph)
+    checked_field("splits", splits)
     made = [split_in(draft, each.node, each.axis, each.sizes, each.blocks) for each in splits]
     return tuple(
         CopyWeights(name, number)

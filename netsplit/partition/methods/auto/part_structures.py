@@ -75,7 +75,8 @@ def _families(
         "data parallelism on copies": partial(rewrite.replicate, graph),
         "data parallelism on one set of weights": partial(rewrite.along_samples, graph),
     }
-    for origin, some in chosen.items():
+    for origin, each_of in chosen.items():
+        some = [each for each in each_of if each.splits(parts)]
         count = len(parts) * sum(len(each.cuts) for each in some)
         made = partial(rewrite.splits_of, graph, some, parts)
         yield StructureInParts(origin + where, count, made, beside)

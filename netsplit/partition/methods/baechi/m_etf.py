@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -270,9 +270,8 @@ class MEtf(Partitioner):
     optimises = "start of each operator, one by one"
 
     def __post_init__(self) -> None:
-        self.require("times", self.times in get_args(Times), f"one of {', '.join(get_args(Times))}")
-        rules = get_args(BaechiMemory)
-        self.require("memory", self.memory in rules, f"one of {', '.join(rules)}")
+        self.require_choice("times", Times)
+        self.require_choice("memory", BaechiMemory)
         self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, as 1e-6")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 

@@ -7,7 +7,7 @@ the authors' code, github beomyeol/baechi, placer/m_sct.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class MSct(MEtf):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("threshold", 0 <= self.threshold <= 1, "a number from 0 to 1, as 0.1")
-        self.require("lp", self.lp in get_args(LpSolver), f"one of {', '.join(get_args(LpSolver))}")
+        self.require_choice("lp", LpSolver)
 
     def guide(self, tasks: BaechiProblem, notes: dict[str, Any]) -> Ints | None:
         favourite, makespan = favourites(tasks, self.threshold, self.lp)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
@@ -46,7 +46,7 @@ class MTopo(Partitioner):
     optimises = "nothing: an even part of the memory"
 
     def __post_init__(self) -> None:
-        self.require("order", self.order in get_args(Order), f"one of {', '.join(get_args(Order))}")
+        self.require_choice("order", Order)
 
     def choose(self, problem: Problem) -> Choice:
         capacities = [device.capacity_bytes for device in problem.cluster.devices]

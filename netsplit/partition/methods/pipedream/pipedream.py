@@ -7,7 +7,7 @@ msr-fiddle/pipedream, optimizer/optimizer_graph_hierarchical.py) and runtime (ru
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
@@ -50,7 +50,7 @@ class PipeDream(Partitioner):
     optimises = "the slowest stage of a pipeline with replicated stages"
 
     def __post_init__(self) -> None:
-        self.require("cost", self.cost in get_args(Cost), f"one of {', '.join(get_args(Cost))}")
+        self.require_choice("cost", Cost)
         self.require("max_states", self.max_states >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 from netsplit.errors import ModelSizeError
 from netsplit.graph.quotient import atoms_of
@@ -51,7 +51,7 @@ class Grouped(Partitioner):
         self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.0001")
         some = self.groups is None or self.groups >= 1
         self.require("groups", some, "1 or more, or null for 2 x devices")
-        self.require("group_bytes", self.group_bytes in get_args(GroupBytes), "union or added")
+        self.require_choice("group_bytes", GroupBytes)
         check_engine(self.engine)
 
     @abstractmethod
