@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -301,3 +302,28 @@ def test_a_model_without_averages_or_scheduler_says_so(session: Session) -> None
         model.ema_state_dict()
     with pytest.raises(NetSplitError, match=r"no scheduler to step \(none was given\)"):
         model.step_scheduler()
+
+
+@pytest.mark.parametrize("begins", [0, 2])
+def test_devices_with_unlike_learning_rates_do_not_step(pools: Pools, begins: int) -> None:
+    """Each process has its own number; before training, or from a step on, as a clock may make it."""
+
+    def unlike(optimizer: optim.Optimizer) -> lr.LRScheduler:
+        return lr.LambdaLR(optimizer, lambda n: 1.0 if n < begins else 1 + os.getpid() % 9973)
+
+    def train() -> None:
+        with netsplit.parallelize(
+            fresh(), LOSS, BATCHES[0], partitioner="round_robin", schedule="gpipe", optimizer=MATCHED,
+            scheduler=unlike, progress=False,
+        ) as split:  # fmt: skip
+            for batch in BATCHES:
+                split.train_batch(*batch)
+                trained.append(split.trained_batches)
+
+    trained: list[int] = []
+    with (
+        lent_to_sessions(pools),
+        pytest.raises(NetSplitError, match="the scheduler gives cpu:0 the learning rate"),
+    ):
+        train()
+    assert len(trained) == max(begins - 1, 0)  # the batch after which rates differ raises, when it is done
