@@ -272,12 +272,14 @@ def record_row(
     timeline_figure(predicted, measured, folder / "timeline.png", plan.event_parts)
     throughputs = history.throughputs if history is not None else None
     summary = timeline_summary(predicted, typical, plan.compiler.batch_size, throughputs)
+    changes = sum(each.changed for each in decisions)
+    if earlier or changes:
+        summary |= {"prediction_error": None}
     if earlier:
-        summary |= {"prediction_error": None, "measured_by": "an earlier run"}
+        summary |= {"measured_by": "an earlier run"}
     run.summary(summary)
     if history is None:
         run.summary({"predicted_throughput": _throughput(plan)})
-    changes = sum(each.changed for each in decisions)
     row = replace(row_of(plan, run.name, history, earlier), changes=changes)
     run.summary({"static_bytes": plan.static_bytes, "transfers": program.transfers})
     run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})

@@ -80,7 +80,8 @@ class ComparisonRow:
     @property
     def prediction_error(self) -> float | None:
         """(predicted - measured) / measured, of one plan."""
-        return None if self.earlier else prediction_error(self.predicted_s, self.measured_s)
+        several = self.earlier or self.changes > 0
+        return None if several else prediction_error(self.predicted_s, self.measured_s)
 
     @property
     def overfull(self) -> list[str]:
@@ -184,7 +185,7 @@ def _legend(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -
     planned = any(row.throughput is not None and row.measured_s is None for row in rows)
     promised = ["samples per second are predicted where nothing was measured"] if planned else []
     cut = [escape(f"{row.method}: {row.parts}") for row in rows if row.parts]
-    began = "nodes, parts and bytes are of the plan it began with"
+    began = "the prediction, nodes, parts and bytes are of the plan it began with"
     other = [
         escape(f"{row.method}: its plan changed {_times(row.changes)} in training; {began}")
         for row in rows

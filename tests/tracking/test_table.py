@@ -119,6 +119,7 @@ def test_a_plan_that_changed_in_training_is_said_to_be_another_than_that_of_the_
     row = rows()[0]
     for changes, times in ((0, ""), (1, "once"), (3, "3 times")):
         given = [replace(row, changes=changes)]
+        assert (given[0].prediction_error is None) == bool(changes)
         for text in (printed(110, given), comparison_markdown(given), outline(given)):
-            said = f"its plan changed {times} in training; nodes, parts and bytes are of the plan it began"
+            said = f"its plan changed {times} in training; the prediction, nodes, parts and bytes are of the"
             assert (said in " ".join(text.split())) is bool(changes)
