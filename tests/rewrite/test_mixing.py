@@ -165,6 +165,20 @@ class Averaging(nn.Module):
         return y
 
 
+@pytest.mark.parametrize(
+    ("pick", "few"),
+    [
+        (lambda o: o[:6], 6), (lambda o: o[:5][:7], 5), (lambda o: o.view(-1)[:30], 6),
+        (lambda o: o[:], None), (lambda o: o[:, :9], None), (lambda o: o[: len(o)], None),
+    ],
+)  # fmt: skip
+def test_first_samples_of_a_larger_batch_are_known(pick: Callable[[Tensor], Tensor], few: int | None) -> None:
+    graph = capture(nn.Linear(6, 5), lambda o, _: pick(o).square().mean(), Batch.of(X, Y).rows(0, 4).own())
+    totals = sample_totals(graph)
+    assert totals.mixed is None
+    assert (totals.first_few and totals.first_few[1]) == few
+
+
 class Attends(nn.Module):
     """Samples lie behind tokens in one dimension, where weights of the attention are computed too."""
 

@@ -157,7 +157,7 @@ class StepHere:
         )  # fmt: skip
 
     def _checked(self, graph: Graph, tail: Graph | None, alike: bool) -> KindsSeen:
-        apart, gradients = suspected(self.model, graph), gradients_too(graph)
+        apart, gradients = suspected(self.model, graph, self.whole.samples), gradients_too(graph)
         return check_cutting(self.model, self.loss, self.whole, graph, tail, alike, apart, gradients)
 
     def decided(self, open_: AutoSchedule, method: Partitioner, seed: int = 0) -> Planner:

@@ -93,7 +93,7 @@ class RightCuts:
             self._unread = (
                 f"{_UNREAD} {type(self.model).__name__}: gradients go through hooks, which are not read"
             )
-        apart = suspected(self.model, graph) if max(left) > 1 else None
+        apart = suspected(self.model, graph, self.whole.samples) if max(left) > 1 else None
         if apart is None and max(left) > 1 and self._looked and gradients:
             apart = larger_apart(model, loss, batch, graph)
         return left if apart is None else self.without(left, max(left), apart)
@@ -203,14 +203,17 @@ def gradients_too(graph: Graph) -> bool:
     return sample_totals(graph).terms != 1 or bool(graph.calls)
 
 
-def suspected(model: nn.Module, graph: Graph) -> CutApart | None:
+def suspected(model: nn.Module, graph: Graph, samples: int) -> CutApart | None:
     """What a loss has that is no mean over samples, though its value may be one on some of them.
 
     Args:
         graph: of the model's training step at any size.
+        samples: of the whole batch.
     """
     totals = sample_totals(graph)
     node, name = totals.mixed, type(model).__name__
+    if node is None and totals.first_few is not None and totals.first_few[1] < samples:
+        node = totals.first_few[0]
     if node is None:
         return None
     at = f" ({node.source})" if node.source else ""

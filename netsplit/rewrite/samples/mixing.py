@@ -86,12 +86,14 @@ class SampleTotals:
             not of every operator before whether it goes by samples.
         unread: code that stays whole and is given samples.
         carried: the buffer with which `mixed` computes what samples before have left in it; "" for none.
+        first_few: the operator that takes the fewest first samples of a larger batch, and how many.
     """
 
     mixed: Node | None
     terms: int | None
     unread: Node | None
     carried: str = ""
+    first_few: tuple[Node, int] | None = None
 
 
 @once_of
@@ -111,7 +113,14 @@ def sample_totals(graph: Graph) -> SampleTotals:
     calls = (v for v in graph if v.op.startswith(CALL) and not v.op.startswith(HOOK))
     unread = next((v for v in calls if any(reading.some.of(k) is not None for k in v.inputs)), None)
     mixed = reading.mixed_at(loss)
-    return SampleTotals(mixed, terms, unread, carried.get(mixed.name, "") if mixed else "")
+    few = min(((n, name) for name, n in reading.some.first_few.items()), default=None)
+    return SampleTotals(
+        mixed,
+        terms,
+        unread,
+        carried.get(mixed.name, "") if mixed else "",
+        few and (graph.nodes[few[1]], few[0]),
+    )
 
 
 def _read(graph: Graph, carried: Mapping[str, str]) -> _Reading:

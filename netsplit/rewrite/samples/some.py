@@ -26,6 +26,8 @@ PIECES = operator_kinds("slice narrow select unbind split split_with_sizes chunk
 """What takes some of a dimension, or all of it in another order."""
 TOGETHER = operator_kinds("cat stack concat concatenate")
 
+_ENDLESS = 2**31  # of a slice without an end
+
 
 @dataclass
 class SomeSamples:
@@ -35,11 +37,13 @@ class SomeSamples:
         samples: of the batch.
         lies: where they lie in what has several, or a batch of one.
         numbers: of those that a tensor has, in their order there; that are not all as they come.
+        first_few: operators that take the first of them, more than there are: how many.
     """
 
     samples: int
     lies: dict[str, SampleRows]
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    first_few: dict[str, int] = field(default_factory=dict)
 
     def of(self, k: str) -> tuple[int, ...] | None:
         """The samples that a tensor has; None: that is not known, or none."""
@@ -61,6 +65,9 @@ class SomeSamples:
         shape = call.layouts[k].shape
         if own.dim not in dims_of(call, len(shape)) or call["dims"] == []:  # of all dimensions as one
             return False
+        end = call["end"] if call.node.kind == "slice" else None
+        if isinstance(end, int) and shape[own.dim] < end < _ENDLESS:
+            self.first_few[call.node.name] = end // own.rows
         places = torch.arange(shape[own.dim]).view([-1 if d == own.dim else 1 for d in range(len(shape))])
         made = resolve(call.node.op)(places, *call.node.args[1:], **call.node.kwargs)
         outputs = [made] if isinstance(made, torch.Tensor) else list(made)

@@ -175,6 +175,21 @@ def test_what_is_seen_at_the_decided_size_alone_is_decided_anew(pools: Pools) ->
     torch.testing.assert_close(state, plain, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("few", "kept"), [(8, True), (SAMPLES, False)])
+def test_first_samples_that_a_micro_batch_has_all_and_the_batch_has_not_keep_it_whole(
+    few: int, kept: bool
+) -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + F.relu(outputs[:few] - 50).mean()
+
+    batch = Batch.of(X, Y)
+    cutting = RightCuts(net(), loss, batch, named=False)
+    assert cutting.right(capture(net(), loss, batch.rows(0, 4).own()), [1, 2, 4]) == (
+        [1] if kept else [1, 2, 4]
+    )
+    assert any("takes some of them" in note for note in cutting.told(1)) == kept
+
+
 def test_a_loss_that_stays_python_is_cut_with_a_remark() -> None:
     def picked(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs[targets < 9], targets[targets < 9])
