@@ -11,9 +11,8 @@ none of them out; that it need not on others is seen here, without computing any
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from functools import cached_property
 
 from netsplit.graph.arguments import read_by, references, renamed
@@ -31,6 +30,7 @@ from netsplit.rewrite.rules.table import ways_of
 from netsplit.rewrite.samples.averaged import Averaged, averaged, is_loss, sum_beside_mean
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
+from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -44,30 +44,9 @@ from netsplit.rewrite.ways import Cat, PartialSum, SplitCall, Way
 __all__ = ["SampleTotals", "sample_totals"]
 
 
-class _Of(IntEnum):
-    """What a variable is made of; an operator's outputs of what is the greatest among its inputs."""
-
-    CONSTANT = 0  # nothing of the batch but its shape
-    SAMPLES = 1
-    TOTAL = 2  # linear in samples of other numbers, as a sum or a mean over them is
-    MIXED = 3
-
-
-_VIEWS = operator_kinds(
-    "view reshape _unsafe_view flatten unflatten squeeze unsqueeze permute transpose swapaxes swapdims "
-    "movedim moveaxis t mT numpy_T expand expand_as broadcast_to select slice narrow unbind split "
-    "split_with_sizes chunk index_select"
-)
-_LINEAR = _VIEWS | operator_kinds(
-    "add add_ sub sub_ rsub subtract neg sum mean clone detach alias contiguous lift_fresh_copy cat stack"
-)
-_ADDED = operator_kinds("add add_ sub sub_ subtract rsub")
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
-_CASTS = operator_kinds("to _to_copy type_as")
 _CATS = operator_kinds("cat concat concatenate")
 _SIZED = operator_kinds("expand_as view_as reshape_as")
-_PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot")
-_QUOTIENTS = operator_kinds("div div_ divide true_divide")
 _SHAPE_ALONE = operator_kinds(
     "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full"
 )
@@ -127,7 +106,7 @@ def _read(graph: Graph, carried: Mapping[str, str]) -> _Reading:
     dims = zip(graph.input_variables, graph.input_dims, strict=False)
     lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
     samples = SomeSamples(graph.batch_size, lies)
-    reading = _Reading(graph, samples, dict.fromkeys(lies, _Of.SAMPLES), mixing=carried)
+    reading = _Reading(graph, samples, dict.fromkeys(lies, MadeOf.SAMPLES), mixing=carried)
     for node in graph:
         reading.read(node)
     return reading
@@ -151,7 +130,7 @@ class _Reading:
 
     graph: Graph
     some: SomeSamples
-    made: dict[str, _Of]
+    made: dict[str, MadeOf]
     mixing: Mapping[str, str]  # nodes of which all is mixed
     terms: dict[str, frozenset[str]] = field(default_factory=dict)  # total -> operators that take it
     first: dict[str, Node] = field(default_factory=dict)  # what is mixed -> where it became so
@@ -173,30 +152,30 @@ class _Reading:
         sign = self._sign(node)
         outputs = set(filter(None, node.outputs))
         if node.name in self.mixing:
-            self.made |= dict.fromkeys(outputs, _Of.MIXED)
+            self.made |= dict.fromkeys(outputs, MadeOf.MIXED)
             self.first |= dict.fromkeys(outputs, node)
             return
-        if _most(node.inputs, self.made) is _Of.CONSTANT or node.kind in _SHAPE_ALONE:
+        if most_of(node.inputs, self.made) is MadeOf.CONSTANT or node.kind in _SHAPE_ALONE:
             return
         call = SplitCall(node, self.layouts, self.graph.initializers)
-        if node.kind in _CASTS | _SIZED and first_tensor(call) not in self.made:  # their type or shape alone
+        if node.kind in CASTS | _SIZED and first_tensor(call) not in self.made:  # their type or shape alone
             return
         goes = self._goes(call, outputs)
         if not goes.known or not self.unknown.isdisjoint(node.inputs):
             self.unknown |= outputs
         own = frozenset[str]().union(*(self.terms.get(k, ()) for k in node.inputs))
-        if any(self.made.get(k) is _Of.SAMPLES for k in node.inputs):
+        if any(self.made.get(k) is MadeOf.SAMPLES for k in node.inputs):
             own |= {node.name}
         for k in outputs:
-            made = _Of.MIXED if k in goes.mixed else _made(self.graph, call, k, self.made)
-            if made is _Of.SAMPLES and k in goes.totals:
-                made, own = _Of.TOTAL, frozenset([node.name])
+            made = MadeOf.MIXED if k in goes.mixed else made_of(self.graph, call, k, self.made)
+            if made is MadeOf.SAMPLES and k in goes.totals:
+                made, own = MadeOf.TOTAL, frozenset([node.name])
             self.made[k] = made
-            if made is _Of.TOTAL:
+            if made is MadeOf.TOTAL:
                 self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
                 taken = own == {node.name}
                 self.averaged[k] = averaged(call, self.averaged, taken, self.graph.batch_size)
-            elif made is _Of.MIXED:
+            elif made is MadeOf.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
         self._written(node)
 
@@ -206,17 +185,17 @@ class _Reading:
         for tag, k in written_references(self.graph, node):
             if tag != "var":
                 continue
-            numbers, most = self.some.of(k), _most((*node.inputs, *filter(None, node.outputs)), self.made)
+            numbers, most = self.some.of(k), most_of((*node.inputs, *filter(None, node.outputs)), self.made)
             if numbers not in (None, self.some.every):
-                most = _Of.MIXED
+                most = MadeOf.MIXED
             for name in self.by_memory[storage_of(self.graph, k)]:
-                if most <= self.made.get(name, _Of.CONSTANT):
+                if most <= self.made.get(name, MadeOf.CONSTANT):
                     continue
                 self.made[name] = most
                 self.unknown.add(name)
-                if most is _Of.MIXED:
+                if most is MadeOf.MIXED:
                     self.first[name] = next((self.first[v] for v in node.inputs if v in self.first), node)
-                elif most is _Of.TOTAL:
+                elif most is MadeOf.TOTAL:
                     self.terms[name], self.parts[name] = frozenset([node.name]), Counter()
 
     @cached_property
@@ -234,7 +213,7 @@ class _Reading:
         for k, writers in written_initializers(self.graph).items():
             nodes = [self.graph.nodes[name] for name in writers]
             own = [each for each in nodes if not (over_the_batch(each) or each.op.startswith(CALL))]
-            if any(_most(each.inputs, self.made) > _Of.CONSTANT for each in own):
+            if any(most_of(each.inputs, self.made) > MadeOf.CONSTANT for each in own):
                 readers |= dict.fromkeys(touching_initializers(self.graph)[k], k)
         return {v: k for v, k in readers.items() if not over_the_batch(self.graph.nodes[v])}
 
@@ -255,7 +234,7 @@ class _Reading:
         if len(numbers) > 1:
             if node.kind in TOGETHER and not node.op.startswith(CALL):
                 return _Goes(False, totals=set() if some.join(call) else outputs)
-            return _Goes(False, outputs) if node.kind in _ADDED else _Goes(False, mixed=outputs)
+            return _Goes(False, outputs) if node.kind in ADDED else _Goes(False, mixed=outputs)
         (own,) = numbers
         if any(k in self.behind for k in node.inputs):
             return self._goes_behind(call, own, outputs)
@@ -291,8 +270,8 @@ class _Reading:
             return _Goes(True)
         if node.kind in _RECURRENT and not told:  # along them
             return _Goes(False, mixed=outputs)
-        if not told and (node.kind in _VIEWS or _scatters(call, some.lies)):
-            return _Goes(False, totals=set() if alone and node.kind in _VIEWS else outputs)
+        if not told and (node.kind in VIEWS or _scatters(call, some.lies)):
+            return _Goes(False, totals=set() if alone and node.kind in VIEWS else outputs)
         kept = told or rows_kept(self.graph, call, some.lies)
         for k, rows in kept.items():
             some.place(k, rows, own)
@@ -302,7 +281,7 @@ class _Reading:
             return _Goes("batch_norm" in node.op, scalars)
         if is_elementwise(node.op):
             return _Goes(False)
-        if node.kind in _PRODUCTS and sum(k in some.lies for k in node.inputs) == 1:  # weighed by constants
+        if node.kind in PRODUCTS and sum(k in some.lies for k in node.inputs) == 1:  # weighed by constants
             return _Goes(False, lost)
         return _Goes(False, mixed=outputs if not told and ways_of(call) else lost)
 
@@ -348,7 +327,7 @@ class _Reading:
         given = read_by(node)
         made = renamed(node, {each: ("var", "") for each in given if each[0] == "var"})
         own = hash((node.op, repr(made)))
-        if node.kind in _ADDED and node.args[1:] in ((0,), (0.0,)):  # as Python's sum begins
+        if node.kind in ADDED and node.args[1:] in ((0,), (0.0,)):  # as Python's sum begins
             self.signs[node.outputs[0]] = self.signs.get(node.inputs[0], 0) if node.inputs else own
             return own
         for j, k in enumerate(node.outputs):
@@ -358,7 +337,7 @@ class _Reading:
     def _parts(self, k: str) -> _Parts:
         """What a variable has of some samples alone."""
         numbers = self.some.numbers.get(k, ())
-        if k in self.parts or self.made.get(k) is not _Of.SAMPLES:
+        if k in self.parts or self.made.get(k) is not MadeOf.SAMPLES:
             return self.parts.get(k, Counter())
         return Counter((self.signs[k], i) for i in numbers)
 
@@ -366,24 +345,20 @@ class _Reading:
         """Of a total: what it is added up of is told by what is done with it, too."""
         node, some = call.node, self.some
         given = {some.of(each) for each in node.inputs} - {None}
-        if all(self.made.get(each) is not _Of.TOTAL for each in node.inputs) and len(given) == 1:
+        if all(self.made.get(each) is not MadeOf.TOTAL for each in node.inputs) and len(given) == 1:
             (numbers,) = given
             return Counter() if numbers == some.every else Counter((self.signs[k], i) for i in numbers or ())
         parts: _Parts = Counter()
-        less = node.kind in _ADDED and "sub" in node.kind
+        less = node.kind in ADDED and "sub" in node.kind
         taken_off = {name for _, name in references(call["other"])} if less else set()
         for name in node.inputs:
             for (own, number), count in self._parts(name).items():
                 if name in taken_off:
                     own = hash(("less", own))
-                elif node.kind not in _ADDED | TOGETHER:
+                elif node.kind not in ADDED | TOGETHER:
                     own = hash((sign, own))
                 parts[own, number] += count
         return parts
-
-
-def _most(names: Iterable[str], made: Mapping[str, _Of]) -> _Of:
-    return max((made.get(k, _Of.CONSTANT) for k in names), default=_Of.CONSTANT)
 
 
 def _rows_told(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> dict[str, SampleRows]:
@@ -425,25 +400,3 @@ def _along(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> Cut
         if isinstance(way, Way) and (rows := rows_of(call, way, lies, samples)):
             return CutAlong(call, axis, way, rows)
     return None
-
-
-def _made(graph: Graph, call: SplitCall, k: str, made: Mapping[str, _Of]) -> _Of:
-    """What an output is made of, if the operator itself takes no total."""
-    node = call.node
-    most = _most(node.inputs, made)
-    if most is not _Of.TOTAL or node.op.startswith(CALL):
-        return most
-    dtype = graph.variables[k].dtype
-    linear = node.kind in _LINEAR or (node.kind in _CASTS and "float" in dtype)
-    if node.kind in _PRODUCTS:
-        factors = (name for tag, name in references([*node.args, *node.kwargs.values()]) if tag == "var")
-        linear = sum(made.get(each, _Of.CONSTANT) > _Of.CONSTANT for each in factors) == 1
-    elif node.kind in _QUOTIENTS:
-        linear = _of(call, "other", made) is _Of.CONSTANT
-    elif node.kind == "where":
-        linear = _of(call, "condition", made) is _Of.CONSTANT
-    return _Of.TOTAL if linear else _Of.MIXED
-
-
-def _of(call: SplitCall, argument: str, made: Mapping[str, _Of]) -> _Of:
-    return _most((name for tag, name in references(call[argument]) if tag == "var"), made)
