@@ -41,7 +41,7 @@ def placement_change(problem: Problem, before: Placement, after: Placement) -> P
     instance = Instance.of(problem)
     routes = _routes(instance, here, after)
     lines = [
-        *_route_lines(instance, routes),
+        *_route_lines(instance, routes, "node" if here.rewrites or after.rewrites else "operator"),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"whole again: {_named(joined)}"] if joined else []),
         *_other_lines(here, before, after, parts),
@@ -63,7 +63,8 @@ def _routes(instance: Instance, before: Placement, after: Placement) -> dict[tup
     return dict(sorted(routes.items(), key=lambda route: -len(route[1])))
 
 
-def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]]) -> Iterator[str]:
+def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], what: str) -> Iterator[str]:
+    """`what` moved: nodes, where an operator may be several."""
     took = instance.forward_s + instance.backward_s
     for (p, q), nodes in list(routes.items())[:_ROUTES]:
         states = int(instance.state_bytes[nodes].sum())
@@ -71,20 +72,22 @@ def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]]) -
         largest = max(nodes, key=lambda v: took[v, p])
         there, now = (seconds(float(took[largest, device])) for device in (p, q))
         yield (
-            f"{counted(len(nodes), 'operator')} from {instance.devices[p]} to {instance.devices[q]}{held}, "
+            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}{held}, "
             f"the largest {short(instance.names[largest])} ({there} of a micro-batch there, {now} now)"
         )
     rest = sum(len(nodes) for nodes in list(routes.values())[_ROUTES:])
     if rest:
-        yield f"{counted(rest, 'operator')} between other devices"
+        yield f"{counted(rest, what)} between other devices"
 
 
 def _other_lines(here: Placement, before: Placement, after: Placement, parts: PartsChange) -> Iterator[str]:
     if here.recomputed != after.recomputed:
         yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(here.recomputed)} before"
     if before.replicas != after.replicas:
-        told = [listed(devices) for devices in after.replicas.values()]
-        yield f"replicas on {'; '.join(told)}" if told else "no stage has replicas any more"
+        there, now = (
+            "; ".join(listed(each) for each in p.replicas.values()) or "none" for p in (before, after)
+        )
+        yield f"replicas: {now}, {there} before"
     had, has = (sum(isinstance(each, CopyWeights) for each in p.rewrites) for p in (before, after))
     if parts.copied or parts.uncopied:
         yield f"{counted(has, 'operator')} with copies of weights, {had} before"
