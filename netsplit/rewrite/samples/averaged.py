@@ -14,6 +14,7 @@ from typing import TypeAlias
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL
 from netsplit.rewrite.samples.crossing import first_tensor, operator_kinds
+from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS
 from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["Averaged", "averaged", "is_loss", "sum_beside_mean"]
@@ -22,9 +23,7 @@ Averaged: TypeAlias = frozenset[tuple[str, int]]
 """Of a total: ("", 0) where a mean is in it; operators that take a sum, and of how many elements."""
 
 _MEAN = ("", 0)
-_PRODUCTS = operator_kinds("mul mul_ multiply")
-_QUOTIENTS = operator_kinds("div div_ divide true_divide")
-_OTHER_PRODUCTS = operator_kinds("matmul mm bmm mv dot")
+_SCALED = operator_kinds("mul mul_ multiply")
 
 
 def averaged(call: SplitCall, given: Mapping[str, Averaged], taken: bool, samples: int) -> Averaged:
@@ -43,14 +42,14 @@ def averaged(call: SplitCall, given: Mapping[str, Averaged], taken: bool, sample
         summed = frozenset([(node.name, prod(call.layouts[name].shape))])
         return frozenset([_MEAN]) if reduced == 1 else summed if reduced == 2 else frozenset()
     made = frozenset[tuple[str, int]]().union(*(given.get(k, frozenset()) for k in node.inputs))
-    if node.kind in _OTHER_PRODUCTS:
+    if node.kind in PRODUCTS - _SCALED:
         return frozenset()
-    if node.kind not in _PRODUCTS | _QUOTIENTS:
+    if node.kind not in _SCALED | QUOTIENTS:
         return made
     factor = call["other"]
     if next(references(factor), None) is not None or not factor:
         return frozenset()
-    over = float(factor) if node.kind in _QUOTIENTS else 1 / float(factor)
+    over = float(factor) if node.kind in QUOTIENTS else 1 / float(factor)
     return frozenset(each for each in made if each == _MEAN or not _may_average(over, each[1], samples))
 
 

@@ -10,7 +10,7 @@ from netsplit.graph.ir import CALL, Graph
 from netsplit.rewrite.samples.crossing import operator_kinds
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["ADDED", "CASTS", "PRODUCTS", "VIEWS", "MadeOf", "made_of", "most_of"]
+__all__ = ["ADDED", "CASTS", "PRODUCTS", "QUOTIENTS", "VIEWS", "MadeOf", "made_of", "most_of"]
 
 
 class MadeOf(IntEnum):
@@ -33,7 +33,7 @@ _LINEAR = VIEWS | operator_kinds(
 ADDED = operator_kinds("add add_ sub sub_ subtract rsub")
 CASTS = operator_kinds("to _to_copy type_as")
 PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot")
-_QUOTIENTS = operator_kinds("div div_ divide true_divide")
+QUOTIENTS = operator_kinds("div div_ divide true_divide")
 
 
 def most_of(names: Iterable[str], made: Mapping[str, MadeOf]) -> MadeOf:
@@ -52,7 +52,7 @@ def made_of(graph: Graph, call: SplitCall, k: str, made: Mapping[str, MadeOf]) -
     if node.kind in PRODUCTS:
         factors = (name for tag, name in references([*node.args, *node.kwargs.values()]) if tag == "var")
         linear = sum(made.get(each, MadeOf.CONSTANT) > MadeOf.CONSTANT for each in factors) == 1
-    elif node.kind in _QUOTIENTS:
+    elif node.kind in QUOTIENTS:
         linear = _of(call, "other", made) is MadeOf.CONSTANT
     elif node.kind == "where":
         linear = _of(call, "condition", made) is MadeOf.CONSTANT
