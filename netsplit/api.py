@@ -171,7 +171,17 @@ def parallelize(
         )
         try:
             if isinstance(order, AutoSchedule):
-                planner = session.decided(model, loss, batch, order, method, optimizer, seed=seed, **options)
+                planner = session.decided(
+                    model,
+                    loss,
+                    batch,
+                    order,
+                    method,
+                    optimizer,
+                    seed=seed,
+                    adapts=adapt is not False,
+                    **options,
+                )
             else:
                 planner = session.planner(model, loss, batch, order, optimizer, **options)
             plan = planner.plan(method, seed, stages)

@@ -244,7 +244,13 @@ def _planner(experiment: Experiment, session: Session) -> Planner:
         if settings.resume not in ("never", "auto"):
             open_ = as_saved(schedule, origin_checkpoint(settings.resume))
         planner = session.decided(
-            *subject, open_, method, experiment.optimizer, seed=settings.seed, **options
+            *subject,
+            open_,
+            method,
+            experiment.optimizer,
+            seed=settings.seed,
+            adapts=settings.adapt,
+            **options,
         )
         if folder is not None:
             keep(folder, planner.schedule.microbatches)

@@ -152,12 +152,14 @@ class Session:
         optimizer: OptimizerFactory,
         *,
         seed: int = 0,
+        adapts: bool = False,
         **options: Unpack[TrainingOptions],
     ) -> Planner:
         """The planner of the whole plan: schedule, micro-batches and all else are decided here.
 
         Args:
             method: whose placements are wanted; `auto` is the best of all.
+            adapts: no plan that a training could not change.
             others: as for `planner`.
 
         Raises:
@@ -165,7 +167,7 @@ class Session:
             others: as for `planner`.
         """
         step = StepHere(self.costs, model, loss, batch, optimizer, **options)
-        return step.decided(open_, method, seed)
+        return step.decided(open_, method, seed, adapts)
 
     def deploy(
         self,

@@ -46,6 +46,7 @@ from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule, check_clipping
+from netsplit.training.adapt.switchable import changeable
 from netsplit.training.captures import MAX_PROGRAMS, checked_capture
 
 __all__ = ["StepHere", "TrainingOptions"]
@@ -160,13 +161,16 @@ class StepHere:
         apart, gradients = suspected(self.model, graph, self.whole.samples), gradients_too(graph)
         return check_cutting(self.model, self.loss, self.whole, graph, tail, alike, apart, gradients)
 
-    def decided(self, open_: AutoSchedule, method: Partitioner, seed: int = 0) -> Planner:
+    def decided(
+        self, open_: AutoSchedule, method: Partitioner, seed: int = 0, adapts: bool = False
+    ) -> Planner:
         """The planner of the whole plan: schedule, micro-batches and all else are decided here.
 
         Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `Sizes`).
 
         Args:
             method: whose placements are wanted; `auto` is the best of all.
+            adapts: `auto` makes no plan that a training could not change (see `changeable`).
 
         Raises:
             InfeasibleError: nothing fits.
@@ -178,6 +182,9 @@ class StepHere:
         stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")
         sizes.take(seed)
         more = sizes.derivable(open_.counts(samples, len(self.costs.spec.devices) + 1))
+        remarks: tuple[str, ...] = ()
+        if adapts and isinstance(method, Auto):
+            open_, remarks = changeable(open_, sizes.problem(sizes.counts[0]).graph)
 
         def decide(counts: Sequence[int]) -> WholePlan:
             stages.stage("plan of everything", open_.time_limit_s, "s")
@@ -189,7 +196,7 @@ class StepHere:
                 method=None if isinstance(method, Auto) else method,
                 improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
                 others=more if counts is sizes.counts else (),
-                told=cutting.told if self.check else lambda microbatches: (),
+                told=lambda m: (*remarks, *(cutting.told(m) if self.check else ())),
             )
 
         def planner(plan: WholePlan, alike: bool) -> Planner:

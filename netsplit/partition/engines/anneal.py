@@ -7,6 +7,7 @@ atoms that heavy edges join, or a window of the topological order; or it exchang
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.engines.kernels import Arrays, CompiledStep, list_schedule, makespan, upward_rank
-from netsplit.partition.engines.step_arrays import SINGLE_BATCH
+from netsplit.partition.engines.step.arrays import SINGLE_BATCH
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
 
@@ -66,6 +67,21 @@ class Annealer:
         """What is minimised, in seconds, and the order that has it."""
         order = np.zeros(self.instance.n, np.int64)
         return float(evaluate(where, order, self.step.arrays)), order
+
+    @property
+    def choices(self) -> int:
+        """Placements that there are, whether they fit or not."""
+        return len(self.instance.devices) ** len(self.instance.atoms)
+
+    def every(self) -> list[Annealed]:
+        """All placements that fit, each in the order of its list schedule, the best first."""
+        results = []
+        for places in product(range(len(self.instance.devices)), repeat=len(self.instance.atoms)):
+            where = np.array(places, np.int64)[self.instance.atom_of]
+            if self.instance.fits(where):
+                value_s, order = self.evaluate(where)
+                results.append(Annealed(where, order, value_s))
+        return sorted(results, key=lambda one: one.value_s)
 
     def run(
         self, start: Ints, iterations: int, seed: int, heat: float = 0.03, cold: float = 1e-4

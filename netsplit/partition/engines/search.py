@@ -23,6 +23,7 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
+from netsplit.partition.engines.moves import SLIGHT, Moves
 from netsplit.partition.partitioner import Partitioner
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -37,10 +38,11 @@ ROUNDS = ((1.0, 0.25, 0.06), (0.35, 0.25, 0.03), (0.13, 0.2, 0.02), (0.06, 0.3, 
 """Fraction of the starts that go on, fraction of all moves, and heat of each round."""
 COLD_S = 1.0  # loading takes less, compiling takes more
 WIDE = 2  # rounds that use both cores; then one is the prover's
-TRIES = 400  # moves that are simulated, where annealing was not on what is minimised
+LOOKED, LOOKING = 32, 0.5  # placements that are simulated; more of them for that part of the time
+CLIMBED = 8  # of them, from which moves begin; from all of them where every placement was looked at
+EVERY = 2**12  # placements, of which each is looked at, and none annealed
 ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
 PORTFOLIO = 0.3  # of the time, at most, for the methods
-SLIGHT = 1e-9  # relative: a difference by rounding
 
 
 @cache
@@ -172,9 +174,11 @@ class Search:
             if prover is not None:
                 prover.start()
             until = self.started + PORTFOLIO * (self.deadline - self.started)
-            self.results = self._anneal(self.portfolio(until))
+            known = self.portfolio(until)
+            few = self.simulated and self.annealer.choices <= EVERY
+            self.results = self.annealer.every() if few else self._anneal(known)
             if self.simulated:
-                self._simulate(self.results)
+                self._simulate(self.results, LOOKED if few else CLIMBED)
             if prover is not None:
                 proven = prover.finish()
                 if proven is not None and proven.value_s < (1 - SLIGHT) * self.value_s:
@@ -220,7 +224,7 @@ class Search:
         filled = fill_in_order(self.problem, self.instance.capacity.tolist())
         if filled is not None:  # whatever the clock does, there is an answer
             where = self.instance.encode(filled)
-            self._try(where, self.annealer.evaluate(where)[1], "a fill in order")
+            self._tried(where, self._order(where), "a fill in order")
         known = self.problem.known
         if known is not None and known.rewrites == self.problem.graph.rewrites:
             where = self.instance.encode(known.device_of)
@@ -335,32 +339,30 @@ class Search:
                 placements.append(self.instance.encode(filled))
         return placements
 
-    def _simulate(self, results: Sequence[Annealed]) -> None:
-        """The schedule's own iteration: of what annealing found, and of moves from the best of it.
+    def _simulate(self, results: Sequence[Annealed], climbed: int) -> None:
+        """The schedule's own iteration: of what annealing found, and of moves from the best few of it."""
+        starts: list[Scheduled] = []
+        until = time.perf_counter() + LOOKING * (self.deadline - time.perf_counter())
+        for i, each in enumerate(results[: climbed if self.comparable else None]):
+            late = i >= LOOKED and time.perf_counter() > until
+            if np.isfinite(each.value_s) and self._may_simulate and not late:
+                starts.append(self._tried(each.where, each.order, "annealing"))
+        self.notes["simulated"] = len(starts)
+        starts += [] if self.unreplicated is None else [self.unreplicated]
+        moves = Moves(
+            self.problem.graph, self.instance, self.annealer.clusters, self._order, self.problem.seed
+        )
+        starts.sort(key=lambda each: each.value_s)
+        tried = [moves.climb(each, self._moved, lambda: self._may_simulate) for each in starts[:climbed]]
+        self.notes["simulated_moves"] = sum(tried)
 
-        Where annealing was on that very iteration, its best is the best, and nothing is moved.
-        """
-        tried = 0
-        for each in results:
-            better = each.value_s < self.value_s if self.comparable else np.isfinite(each.value_s)
-            if better and self._may_simulate:
-                self._try(each.where, each.order, "annealing")
-                tried += 1
-        self.notes["simulated"] = tried
-        if self.comparable and not self.metered:
-            return
-        draw = np.random.default_rng(self.problem.seed % 2**63)
-        clusters, tries = self.annealer.clusters, 0
-        while self.unreplicated is not None and self._may_simulate and tries < TRIES:
-            tries += 1
-            atoms, before = clusters[int(draw.integers(len(clusters)))], self.unreplicated.where
-            where = before.copy()
-            where[np.isin(self.instance.atom_of, atoms)] = int(draw.integers(len(self.instance.devices)))
-            if not np.array_equal(where, before) and self.instance.fits(where):
-                self._try(where, self.annealer.evaluate(where)[1], "a simulated move")
-        self.notes["simulated_moves"] = tries
+    def _moved(self, where: Ints, order: Ints) -> Scheduled:
+        return self._tried(where, order, "a simulated move")
 
-    def _try(self, where: Ints, order: Ints, source: str) -> None:
+    def _order(self, where: Ints) -> Ints:
+        return self.annealer.evaluate(where)[1]
+
+    def _tried(self, where: Ints, order: Ints, source: str) -> Scheduled:
         names = self.instance.names
         rank = {names[int(v)]: float(i) for i, v in enumerate(order)}
         placement = Placement(
@@ -369,7 +371,9 @@ class Search:
             topological_priority(self.problem.graph, rank),
             SolverReport("feasible", 0.0),
         )
-        self.offer(Scheduled(where, order, self._value_of(placement), source))
+        tried = Scheduled(where, order, self._value_of(placement), source)
+        self.offer(tried)
+        return tried
 
     def refine(self, where: Ints, heat: float) -> None:
         """Anneal one placement on both cores until `stop`, as cold as the time allows.

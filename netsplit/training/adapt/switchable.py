@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import replicated_statistics, why_unreplicable
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.whole import GradientHook, ModuleCall
 from netsplit.partition.base import Placement
 from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.rewrite.records import CopyWeights, Rewrite
 
-__all__ = ["require_adaptable", "require_switchable", "why_unswitchable"]
+__all__ = ["changeable", "require_adaptable", "require_switchable", "why_unswitchable"]
 
 _OF_ONE_REPLICA = (
     "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
@@ -44,6 +47,22 @@ def require_adaptable(plan: Plan, backend: str | None) -> None:
         reason = _OF_ONE_REPLICA
     if reason is not None:
         raise NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
+
+
+def changeable(open_: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
+    """What is open where the plan is to change while the graph trains, and what there is to be said of it.
+
+    Stages that keep running statistics have no replicas, as a change would make these of other micro-batches.
+    """
+    statistics = replicated_statistics(graph, graph.nodes)
+    if not (open_.replicas and statistics):
+        return open_, ()
+    more = f" and {len(statistics) - 1} more" if len(statistics) > 1 else ""
+    remark = (
+        f"no stage has replicas, as adapt could not change such a plan: '{statistics[0]}'{more} would be of "
+        "one replica's micro-batches, and then of others"
+    )
+    return replace(open_, replicas=False), (remark,)
 
 
 def why_unswitchable(plan: Plan, other: Plan) -> str | None:

@@ -21,6 +21,7 @@ from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.experiment.whole.sizes import beside, between
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.optimizers import MOMENTUM
+from netsplit.partition import Auto
 from netsplit.partition.methods.single import Single
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
@@ -237,3 +238,34 @@ def test_how_devices_slow_one_another_is_known_at_every_size(
         made = session.decided(Net(), nn.CrossEntropyLoss(), batch, open_, Single(), MOMENTUM)
     costs = made.costs.devices["cpu"]
     assert (costs.contention, costs.message_s, costs.copy_s_per_byte, costs.unsure) == (1.5, 3e-5, 1e-9, True)
+
+
+def test_where_the_plan_is_to_change_a_model_with_running_statistics_has_no_replicas(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Data parallelism would be the best, and no other plan could follow it."""
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size))
+    monkeypatch.setattr(CostsHere, "in_turn", lambda *_: {})
+    spec = replace(cpu_workers(2), latency_s=0.0, bandwidth=1e12)
+    batch = torch.randn(16, 6), torch.randint(3, (16,))
+    plain, kept = nn.Sequential(nn.Linear(6, 3)), nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    open_ = AutoSchedule(time_limit_s=2)
+    replicated = {}
+    with Session(spec, tmp_path) as session:
+        for name, model in {"plain": plain, "kept": kept}.items():
+            for adapts in (False, True):
+                made = session.decided(
+                    model, nn.CrossEntropyLoss(), batch, open_, Auto(), MOMENTUM, adapts=adapts
+                )
+                whole = made.decided
+                assert whole is not None
+                replicated[name, adapts] = bool(whole.plan.placement.replicas)
+                assert any("adapt could not change" in each for each in whole.notes) == (
+                    name == "kept" and adapts
+                )
+    assert replicated == {
+        ("plain", False): True,
+        ("plain", True): True,
+        ("kept", False): True,
+        ("kept", True): False,
+    }

@@ -14,7 +14,7 @@ import numpy as np
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.compiled import compiled
 from netsplit.partition.engines.kernels import Arrays, CompiledStep, makespan
-from netsplit.partition.engines.step_arrays import moving_s
+from netsplit.partition.engines.step.arrays import moving_s
 
 __all__ = ["MOST_NODES", "enumerated"]
 

@@ -1,7 +1,8 @@
 """`auto`: never worse than the methods it knows, optimal where that can be told, honest about bounds."""
 
 from dataclasses import replace
-from typing import NoReturn
+from itertools import product
+from typing import NoReturn, get_args
 
 import numpy as np
 import pytest
@@ -13,15 +14,18 @@ from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration, Single
 from netsplit.partition.base import Latency, MemoryRule
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import CompiledStep
+from netsplit.partition.engines.moves import Moves
 from netsplit.partition.engines.search import Search
 from netsplit.planning.decide import decide
 from netsplit.planning.simulated import Simulated
-from netsplit.profile.costs import Costs
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, OneFOneB
+from tests.builders import cluster_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems, required_bytes, trained, with_capacities
 
@@ -111,7 +115,62 @@ def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
     report = Auto(time_limit_s=3.0, starts=4).partition(problem).report
     assert report.notes["stopped"] == "time"
     assert report.notes["simulated"] > 0
-    assert ("simulated_moves" in report.notes) == (not known)  # which what compiled steps know does not need
+    assert report.notes["simulated_moves"] > 0
+
+
+@pytest.mark.parametrize("memory", get_args(MemoryRule))
+def test_the_order_on_a_device_is_searched_too(memory: MemoryRule) -> None:
+    """The best of all has n3 before n2, so that the second device begins early; capture has it behind."""
+    feeds = {"n0": [], "n1": ["n0"], "n2": ["n1"], "n3": ["n1"], "n4": ["n2", "n3"]}
+    readers = {v: [u for u in feeds if v in feeds[u]] for v in feeds}
+    graph = graph_of(list(feeds), [("", 16, ["n0"]), *((v, 100, readers[v]) for v in feeds)])
+    took = {"n0": (5, 4, 1.2), "n1": (2, 4, 1.2), "n2": (1, 4, 0), "n3": (3, 7, 2.1), "n4": (1, 7, 2.1)}
+    costs = {v: NodeSeconds(*(1e-3 * each for each in seconds)) for v, seconds in took.items()}
+    cluster = cluster_of([2**40] * 2, 5e-4, 1e-6)
+    problem = trained(Problem(graph, Costs({"cpu": DeviceCosts(costs)}, 2), cluster), fraction=1.0)
+    problem = replace(simulated(problem, ZBH1(3)), objective=SimulatedIteration(), memory=memory)
+    placement = Auto(time_limit_s=20.0).partition(problem)
+    assert seconds(problem, placement) == pytest.approx(0.06126, rel=0.02)
+
+
+@settings(quiet, max_examples=tried(30))
+@given(
+    problem=problems(max_nodes=6, roomy=True).map(trained), schedule=st.sampled_from([GPipe(3), OneFOneB(2)])
+)
+def test_of_few_placements_none_is_better_in_the_order_of_capture(
+    problem: Problem, schedule: Schedule
+) -> None:
+    roomy = with_capacities(problem, [2**40] * len(problem.cluster.devices))
+    problem = replace(simulated(roomy, schedule), objective=SimulatedIteration())
+    instance, best = Instance.of(problem), Auto(time_limit_s=20.0).partition(problem)
+    order = topological_priority(problem.graph, problem.graph.position)
+    for places in product(range(len(instance.devices)), repeat=len(instance.atoms)):
+        where = np.array(places, np.int64)[instance.atom_of]
+        if instance.fits(where):
+            other = replace(best, device_of=instance.decode(where), priority=order, stages=())
+            assert seconds(problem, best) <= seconds(problem, other) * (1 + 1e-9)
+
+
+@settings(quiet, max_examples=tried(60))
+@given(problem=problems(max_nodes=8), seed=st.integers(0, 99))
+def test_moves_keep_atoms_whole_and_orders_topological(problem: Problem, seed: int) -> None:
+    instance = Instance.of(problem)
+    annealer = Annealer(instance)
+    moves = Moves(problem.graph, instance, annealer.clusters, lambda where: annealer.evaluate(where)[1], seed)
+    order = np.arange(instance.n)
+    where = np.zeros(instance.n, np.int64)
+    for _ in range(40):
+        moved = moves.next_to(where, order)
+        if moved is None:
+            continue
+        stays = np.array_equal(moved[0], where)
+        assert instance.fits(moved[0]) or stays
+        assert not (stays and np.array_equal(moved[1], order))
+        where, order = moved
+        rank = {instance.names[v]: i for i, v in enumerate(order)}
+        assert sorted(order) == list(range(instance.n))
+        assert all(rank[u] < rank[v] for v in rank for u in problem.graph.predecessors[v])
+        assert all(len(set(where[list(atom)])) == 1 for atom in instance.atoms)
 
 
 def test_no_simulation_is_begun_that_there_is_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
-from netsplit.partition.engines.step_arrays import EAGER_1F1B, GPIPE, SINGLE_BATCH, Arrays
+from netsplit.partition.engines.step.arrays import EAGER_1F1B, GPIPE, SINGLE_BATCH, Arrays
 
 __all__ = ["BACKWARD", "FORWARD", "computations"]
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
-from netsplit.partition.engines.step_arrays import Arrays
-from netsplit.partition.engines.step_cut import Segments, cut
-from netsplit.partition.engines.step_order import BACKWARD, FORWARD, computations
+from netsplit.partition.engines.step.arrays import Arrays
+from netsplit.partition.engines.step.cut import Segments, cut
+from netsplit.partition.engines.step.order import BACKWARD, FORWARD, computations
 
 __all__ = ["BACKWARD", "FORWARD", "MESSAGE", "STEP", "Lists", "lay_out"]
 

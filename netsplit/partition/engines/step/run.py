@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
-from netsplit.partition.engines.step_arrays import Arrays, DeviceSeconds, moving_s
-from netsplit.partition.engines.step_heap import Heap, heap_of, pop, push
-from netsplit.partition.engines.step_lists import BACKWARD, FORWARD, MESSAGE, STEP, Lists
+from netsplit.partition.engines.step.arrays import Arrays, DeviceSeconds, moving_s
+from netsplit.partition.engines.step.heap import Heap, heap_of, pop, push
+from netsplit.partition.engines.step.lists import BACKWARD, FORWARD, MESSAGE, STEP, Lists
 
 __all__ = ["seconds_of"]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Ints
 from netsplit.partition.engines.compiled import inlined, inner
-from netsplit.partition.engines.step_arrays import SINGLE_BATCH, Arrays
+from netsplit.partition.engines.step.arrays import SINGLE_BATCH, Arrays
 
 __all__ = ["Segments", "cut"]
 

@@ -1,0 +1,1 @@
+"""One training step, compiled: segments, orders, instructions and seconds, as the simulator has them."""
