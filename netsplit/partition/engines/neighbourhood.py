@@ -12,7 +12,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.common.instance import Csr, Instance, Ints
 from netsplit.partition.common.priority import topological_priority
 
-__all__ = ["SLIGHT", "Moves"]
+__all__ = ["SLIGHT", "Neighbourhood"]
 
 TRIES, TRIES_A_NODE = 400, 20  # moves in vain, one after another, at most, before a climb ends
 SLIGHT = 1e-9  # relative: a difference by rounding
@@ -35,7 +35,7 @@ class Reached(Protocol):
 
 
 @dataclass
-class Moves:
+class Neighbourhood:
     """Each is next to where it begins: a set of atoms on another device, or one node earlier or later.
 
     A list schedule's order is one of many, and segments end where the order crosses devices: under several
@@ -61,7 +61,7 @@ class Moves:
     def climb(
         self, current: Reached, tried: Callable[[Ints, Ints], Reached], timely: Callable[[], bool]
     ) -> int:
-        """Moves from there as long as one of so many gains; how many were drawn.
+        """Neighbourhood from there as long as one of so many gains; how many were drawn.
 
         Args:
             tried: gives what a placement and its order are worth, and keeps the best.
