@@ -36,7 +36,7 @@ class Reached(Protocol):
 
 @dataclass
 class Neighbourhood:
-    """Each is next to where it begins: a set of atoms on another device, or one node earlier or later.
+    """Moves of a placement, each next to where it begins: a set of atoms on another device, or one node earlier or later.
 
     A list schedule's order is one of many, and segments end where the order crosses devices: under several
     micro-batches another order of the same placement may be much shorter.
@@ -61,7 +61,7 @@ class Neighbourhood:
     def climb(
         self, current: Reached, tried: Callable[[Ints, Ints], Reached], timely: Callable[[], bool]
     ) -> int:
-        """Neighbourhood from there as long as one of so many gains; how many were drawn.
+        """Moves from there as long as one of so many gains; how many were drawn.
 
         Args:
             tried: gives what a placement and its order are worth, and keeps the best.

@@ -304,7 +304,7 @@ class Search:
         return self.move_s
 
     def _paced(self, rounds: Sequence[_AnnealingRound]) -> int:
-        """Neighbourhood of the first of these rounds: fewer where the clock would end the last before it is cold."""
+        """Moves of the first of these rounds: fewer where the clock would end the last before it is cold."""
         needed_s = self.move_s * sum(each.moves * each.turns for each in rounds)
         part = max(0.0, self.stops - time.perf_counter()) / max(needed_s, 1e-9)
         if part >= 1.0:
