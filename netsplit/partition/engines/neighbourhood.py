@@ -36,7 +36,7 @@ class Reached(Protocol):
 
 @dataclass
 class Neighbourhood:
-    """Moves of a placement, each next to where it begins: a set of atoms on another device, or one node earlier or later.
+    """Moves of a placement: a set of atoms to another device, or one node to an earlier or later place.
 
     A list schedule's order is one of many, and segments end where the order crosses devices: under several
     micro-batches another order of the same placement may be much shorter.
