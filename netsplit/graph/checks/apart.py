@@ -198,7 +198,8 @@ def _loss_apart(
             "take the mean over the samples (reduction='mean', or divide by their number), or the schedule "
             f"'single_batch', which does not cut batches; {SWITCH}.",
         )
-    if abs(at_once - mean) > 10 * varies:
+    scattered = max(abs(run(whole) - at_once) for _ in range(_DRAWS)) if varies > 0 else 0.0
+    if abs(at_once - mean) > 10 * max(varies, scattered):  # samples may scatter more than the first do
         return CutApart(
             "other",
             f"the loss of {name} is {one} on {whole.samples} samples at once, and {other} as the mean over "

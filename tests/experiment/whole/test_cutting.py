@@ -224,6 +224,38 @@ def test_a_mean_over_samples_is_one_of_larger_outputs_too(name: str) -> None:
     assert not model._forward_hooks
 
 
+class Noisy(nn.Module):
+    """A variational autoencoder: of samples that are much larger, single draws are, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(12, 8), nn.Linear(4, 12)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        mean, spread = self.encoder(x).chunk(2, 1)
+        return self.decoder(mean + torch.exp(spread / 2) * torch.randn_like(mean)), mean, spread
+
+
+def evidence(outputs: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    again, mean, spread = outputs
+    divergence = -0.5 * (1 + spread - mean.square() - spread.exp()).sum(1)
+    return F.mse_loss(again, x) + divergence.mean()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_draws_that_scatter_far_between_samples_are_no_reason_to_keep_a_batch_whole(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = Noisy(), torch.randn(16, 12)
+    graph = capture(model, evidence, Batch.of(x[:2], x[:2]))
+    assert larger_apart(model, evidence, Batch.of(x, x), graph) is None
+
+    def summed_too(outputs: tuple[Tensor, ...], x: Tensor) -> Tensor:
+        return evidence(outputs, x) + 1e3 * outputs[1].square().sum()
+
+    graph = capture(model, summed_too, Batch.of(x[:2], x[:2]))
+    assert loss_apart(model, summed_too, Batch.of(x, x), graph, 2) is not None
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(
     ("loss", "kind"), [(summed, "is a sum"), (contrastive, "is no mean"), (counted, "goes on with")]
