@@ -104,7 +104,7 @@ class Foreseen:
             InfeasibleError: nothing fits.
             CaptureError, ConfigError: as for `planner`.
         """
-        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None)
+        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None, switch=False)
         sizes = Sizes(
             self.batch,
             self._counts(open_),
@@ -145,7 +145,7 @@ class Foreseen:
             return decided
         planner = self.planner(order)
         microbatches = planner.schedule.microbatches
-        cutting = RightCuts(self.model, self.loss, self.batch, named=True)
+        cutting = RightCuts(self.model, self.loss, self.batch, named=True, switch=False)
         cutting.right(planner.graph, [microbatches])
         problem = replace(planner.problem(seed), improved=improved)
         return plan_under(problem, method, self.batch.samples, cutting.told(microbatches))
