@@ -182,9 +182,10 @@ class StepHere:
         stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")
         sizes.take(seed)
         more = sizes.derivable(open_.counts(samples, len(self.costs.spec.devices) + 1))
-        remarks: tuple[str, ...] = ()
+        remarks = tuple(sizes.left_out) if cutting.named else ()
         if adapts and isinstance(method, Auto):
-            open_, remarks = changeable(open_, sizes.problem(sizes.counts[0]).graph)
+            open_, more_remarks = changeable(open_, sizes.problem(sizes.counts[0]).graph)
+            remarks += more_remarks
 
         def decide(counts: Sequence[int]) -> WholePlan:
             stages.stage("plan of everything", open_.time_limit_s, "s")
@@ -232,9 +233,10 @@ class StepHere:
                 max_programs=self.max_programs, parts=self.costs.parts(task, costs, known),
             )  # fmt: skip
 
+        counts = open_.counts(self.whole.samples, len(self.costs.spec.devices))
         return Sizes(
             self.whole,
-            open_.counts(self.whole.samples, len(self.costs.spec.devices)),
+            counts,
             lambda example: self._captured(example, check=False),
             measure,
             self._complete,
@@ -244,6 +246,7 @@ class StepHere:
             cutting.right if self.check else lambda _, counts: counts,
             cutting.at_sizes if self.check else lambda _, other, counts: counts,
             in_flight=in_flight,
+            left_out=list(open_.not_as_given(self.whole.samples, counts)),
         )
 
     def _first_captured(self, example: Batch) -> Graph:

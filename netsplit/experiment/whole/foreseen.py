@@ -105,9 +105,10 @@ class Foreseen:
             CaptureError, ConfigError: as for `planner`.
         """
         cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None, switch=False)
+        counts = self._counts(open_)
         sizes = Sizes(
             self.batch,
-            self._counts(open_),
+            counts,
             self._captured,
             lambda graph, example, alone: self._predicted(graph),
             self._complete,
@@ -115,9 +116,11 @@ class Foreseen:
             predicted=True,
             right=cutting.right,
             at_sizes=cutting.at_sizes,
+            left_out=list(open_.not_as_given(self.batch.samples, counts, _UNEQUAL)),
         )
         log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(sizes.counts))
         sizes.take(seed)
+        left_out = sizes.left_out if cutting.named else ()
         whole = decide_whole(
             sizes.problem,
             sizes.counts,
@@ -126,7 +129,7 @@ class Foreseen:
             method=None if isinstance(method, Auto) else method,
             improved=improved,
             others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True)),
-            told=cutting.told,
+            told=lambda m: (*left_out, *cutting.told(m)),
         )
         chosen = whole.plan.problem
         return replace(self._planner(chosen.graph, chosen.costs, whole.schedule), decided=whole)
@@ -194,6 +197,9 @@ class Foreseen:
         return Planner(
             self.model, graph, {}, costs, cluster, schedule, self._made, self.loss, rule, memory=self.memory
         )
+
+
+_UNEQUAL = "the samples of a batch do not divide into so many, and costs are predicted for equal ones"
 
 
 def _uneven(samples: int, microbatches: object) -> ConfigError:
