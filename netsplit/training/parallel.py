@@ -142,6 +142,12 @@ class ParallelModel:
                 changed then.
             WorkerError: a worker died or hung.
         """
+        done = self._switch(plan)
+        if self.adaptation is not None:
+            self.adaptation.follow(plan)
+        return done
+
+    def _switch(self, plan: Plan) -> Switched:
         require_switchable(self.plan, plan)
         if self.runtime.optimizer is not None:
             check_switchable(self.runtime.optimizer, self.runtime.rule.learning_rate)
@@ -412,7 +418,7 @@ class ParallelModel:
             return
 
         def change(plan: Plan) -> tuple[float, int]:
-            done = self.switch(plan)
+            done = self._switch(plan)
             return done.seconds, done.nbytes
 
         searched_s = adaptation.searched_s

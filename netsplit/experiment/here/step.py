@@ -22,6 +22,7 @@ from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.cutting import RightCuts, gradients_too, suspected
+from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.in_turn import SizeSeconds
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.autocast import refuse_surrounding
@@ -178,37 +179,46 @@ class StepHere:
         """
         stages, samples = self.costs.stages, self.whole.samples
         cutting = RightCuts(self.model, self.loss, self.whole, open_.microbatches is not None)
-        sizes = self._sizes(open_, cutting)
-        stages.stage(f"capture at {len(sizes.counts)} sizes of micro-batches")
-        sizes.take(seed)
-        more = sizes.derivable(open_.counts(samples, len(self.costs.spec.devices) + 1))
-        remarks = tuple(sizes.left_out) if cutting.named else ()
+        remarks: tuple[str, ...] = ()
+
+        def of_counts(counts: Sequence[int]) -> Sizes:
+            sizes = self._sizes(open_, counts, cutting)
+            stages.stage(f"capture at {len(counts)} sizes of micro-batches")
+            sizes.take(seed)
+            return sizes
+
+        first = of_counts(open_.counts(samples, len(self.costs.spec.devices)))
         if adapts and isinstance(method, Auto):
-            open_, more_remarks = changeable(open_, sizes.problem(sizes.counts[0]).graph)
-            remarks += more_remarks
+            open_, remarks = changeable(open_, first.problem(first.counts[0]).graph)
 
-        def decide(counts: Sequence[int]) -> WholePlan:
-            stages.stage("plan of everything", open_.time_limit_s, "s")
-            return decide_whole(
-                sizes.problem,
-                counts,
-                samples,
-                open_,
-                method=None if isinstance(method, Auto) else method,
-                improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
-                others=more if counts is sizes.counts else (),
-                told=lambda m: (*remarks, *(cutting.told(m) if self.check else ())),
-            )
+        def of_sizes(sizes: Sizes) -> Planner:
+            more = sizes.derivable(open_.counts(samples, len(self.costs.spec.devices) + 1))
+            left_out = sizes.left_out if cutting.named else ()
 
-        def planner(plan: WholePlan, alike: bool) -> Planner:
-            at_size = sizes.planners[plan.schedule.microbatches]
-            made = self.planner(plan.schedule, at_size.costs, alike)
-            return replace(made, decided=plan, parts=at_size.parts)
+            def decide(counts: Sequence[int]) -> WholePlan:
+                stages.stage("plan of everything", open_.time_limit_s, "s")
+                return decide_whole(
+                    sizes.problem,
+                    counts,
+                    samples,
+                    open_,
+                    method=None if isinstance(method, Auto) else method,
+                    improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
+                    others=more if counts is sizes.counts else (),
+                    told=lambda m: (*left_out, *remarks, *(cutting.told(m) if self.check else ())),
+                )
 
-        return cutting.decided(decide, planner, sizes.counts)
+            def planner(plan: WholePlan, alike: bool) -> Planner:
+                at_size = sizes.planners[plan.schedule.microbatches]
+                made = self.planner(plan.schedule, at_size.costs, alike)
+                return replace(made, decided=plan, parts=at_size.parts)
 
-    def _sizes(self, open_: AutoSchedule, cutting: RightCuts) -> Sizes:
-        """The model at the sizes of micro-batches that are open."""
+            return cutting.decided(decide, planner, sizes.counts)
+
+        return or_with_further(open_, samples, first, of_counts, of_sizes)
+
+    def _sizes(self, open_: AutoSchedule, counts: Sequence[int], cutting: RightCuts) -> Sizes:
+        """The model at the sizes of so many micro-batches."""
         in_flight = OneFOneB().in_flight(len(self.costs.spec.devices))
         known: KnownParts = {}  # of all sizes
         rule = UpdateRule(self.clip_norm, self.autocast == "float16")
@@ -222,9 +232,11 @@ class StepHere:
             return self.costs.of(task, alone)
 
         def in_turn(steps: Sequence[SizedStep]) -> SizeSeconds:
-            names = dict.fromkeys(k for step in steps for k in step.graph.initializers)
-            values = self._values(steps[0].graph)
-            return self.costs.in_turn(steps, {k: values[k].detach() for k in names})
+            values: dict[str, Tensor] = {}
+            for step in steps:  # constants may be others at each size
+                if not step.graph.initializers.keys() <= values.keys():
+                    values = {**self._values(step.graph), **values}
+            return self.costs.in_turn(steps, {k: value.detach() for k, value in values.items()})
 
         def planner(graph: Graph, costs: Costs, m: int) -> Planner:
             task = task_of(graph, self.whole.rows(0, graph.batch_size))
@@ -233,7 +245,6 @@ class StepHere:
                 max_programs=self.max_programs, parts=self.costs.parts(task, costs, known),
             )  # fmt: skip
 
-        counts = open_.counts(self.whole.samples, len(self.costs.spec.devices))
         return Sizes(
             self.whole,
             counts,

@@ -17,6 +17,7 @@ from netsplit.errors import ConfigError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.experiment.whole.devices import Devices
+from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -105,32 +106,39 @@ class Foreseen:
             CaptureError, ConfigError: as for `planner`.
         """
         cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None, switch=False)
-        counts = self._counts(open_)
-        sizes = Sizes(
-            self.batch,
-            counts,
-            self._captured,
-            lambda graph, example, alone: self._predicted(graph),
-            self._complete,
-            lambda graph, costs, m: self._planner(graph, costs, GPipe(m)),
-            predicted=True,
-            right=cutting.right,
-            at_sizes=cutting.at_sizes,
-            left_out=list(open_.not_as_given(self.batch.samples, counts, _UNEQUAL)),
-        )
-        log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(sizes.counts))
-        sizes.take(seed)
-        left_out = sizes.left_out if cutting.named else ()
-        whole = decide_whole(
-            sizes.problem,
-            sizes.counts,
-            self.batch.samples,
-            open_,
-            method=None if isinstance(method, Auto) else method,
-            improved=improved,
-            others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True)),
-            told=lambda m: (*left_out, *cutting.told(m)),
-        )
+
+        def of_counts(counts: Sequence[int]) -> Sizes:
+            sizes = Sizes(
+                self.batch,
+                counts,
+                self._captured,
+                lambda graph, example, alone: self._predicted(graph),
+                self._complete,
+                lambda graph, costs, m: self._planner(graph, costs, GPipe(m)),
+                predicted=True,
+                right=cutting.right,
+                at_sizes=cutting.at_sizes,
+                left_out=list(open_.not_as_given(self.batch.samples, counts, _UNEQUAL)),
+            )
+            log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(counts))
+            sizes.take(seed)
+            return sizes
+
+        def of_sizes(sizes: Sizes) -> WholePlan:
+            left_out = sizes.left_out if cutting.named else ()
+            return decide_whole(
+                sizes.problem,
+                sizes.counts,
+                self.batch.samples,
+                open_,
+                method=None if isinstance(method, Auto) else method,
+                improved=improved,
+                others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True)),
+                told=lambda m: (*left_out, *cutting.told(m)),
+            )
+
+        first = of_counts(self._counts(open_))
+        whole = or_with_further(open_, self.batch.samples, first, of_counts, of_sizes)
         chosen = whole.plan.problem
         return replace(self._planner(chosen.graph, chosen.costs, whole.schedule), decided=whole)
 

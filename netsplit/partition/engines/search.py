@@ -23,7 +23,7 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
-from netsplit.partition.engines.moves import SLIGHT, Moves
+from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood
 from netsplit.partition.partitioner import Partitioner
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -349,7 +349,7 @@ class Search:
                 starts.append(self._tried(each.where, each.order, "annealing"))
         self.notes["simulated"] = len(starts)
         starts += [] if self.unreplicated is None else [self.unreplicated]
-        moves = Moves(
+        moves = Neighbourhood(
             self.problem.graph, self.instance, self.annealer.clusters, self._order, self.problem.seed
         )
         starts.sort(key=lambda each: each.value_s)

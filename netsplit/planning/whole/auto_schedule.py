@@ -129,6 +129,16 @@ class AutoSchedule:
         given = self.microbatches
         return [given] if isinstance(given, int) else given or ()
 
+    def further_counts(self, batch_size: int, known: Sequence[int]) -> tuple[int, ...]:
+        """More micro-batches than those known, for where nothing fits with as many: powers of two, as many
+        samples at last. Of numbers that are given there are none."""
+        if self._whole or self.microbatches is not None:
+            return ()
+        most = min(batch_size, MOST_EQUAL)
+        wanted = {2**k for k in range(most.bit_length())} | {most}
+        more = sorted(m for m in wanted if m > max(known) and batch_size % m == 0)
+        return tuple(more[-MOST_COUNTS:])
+
     def orders(self, microbatches: int) -> list[Schedule]:
         """The schedules to choose from, for that many micro-batches.
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Met, Tried, identity
-from netsplit.program.schedules import Schedule
+from netsplit.program.schedules import Schedule, Searched
 
-__all__ = ["CLOSE", "Orders"]
+__all__ = ["BEYOND", "CLOSE", "Orders"]
 
 FEW_ORDERS = 3  # schedules that all placements are tried under
 FEW = 10  # placements of all that were tried, whose other schedules are looked at
 FAR = 3.0  # times the best: what takes that long under the schedules that it was tried under comes last
+BEYOND = 1.05  # times the best: what takes that long in an order without moves comes last, too
 CLOSE = 0.001  # relative: so little is not worth trying for
 
 
@@ -34,39 +35,66 @@ class Orders:
     judge: Judge
     everywhere: bool
 
+    def quick(self, microbatches: int) -> Schedule | None:
+        """The order that is searched for without moves, where one may be: named schedules are up to twice as
+        far from the best order of a placement as those of another are, and say little of which is better."""
+        timed = (each for each in self.open.orders(microbatches) if isinstance(each, Searched))
+        return next((replace(each, moves=False) for each in timed), None) if microbatches > 1 else None
+
+    def first(self, origin: str, usual: Schedule, placement: Placement) -> Tried | None:
+        """Simulated under the order that is searched for quickly; where there is none, or that does not fit,
+        under the usual one."""
+        quick = self.quick(usual.microbatches)
+        if quick is None or len(set(placement.device_of.values())) == 1:
+            return self.judge.judge(origin, usual, placement)
+        tried = self.judge.judge(origin, quick, placement)
+        if tried is None or tried.fits:
+            return tried
+        other = self.judge.judge(origin, usual, placement)
+        return tried if other is None else min(tried, other, key=lambda each: each.rank)
+
     def named(self, until: float) -> None:
-        """All but searched ones for the best of every kind; the best of these for all placements, as what
-        those were tried under may not suit them; then all for the best placements."""
+        """All but searched ones for the best of every kind; the best of these for all placements that had no
+        order of their own, as what those were tried under may not suit them; then all for the best."""
         kinds = [tried for kind in KINDS if (tried := self.judge.best.get(kind)) is not None]
         self._for_each(kinds, until)
         names = self.best()
         for met in self._several():
-            for schedule in self.open.orders(met.microbatches):
+            for schedule in (
+                self.open.orders(met.microbatches) if self.quick(met.microbatches) is None else ()
+            ):
                 if time.perf_counter() > until:
                     return
                 if schedule.name in names and met.least_s <= self.judge.best_s:
                     self.judge.judge(met.origin, schedule, met.placement)
         self._for_each(self.leaders(), until)
 
-    def searched(self, until: float, far: float = FAR) -> None:
+    def searched(self, until: float, everything: bool = False) -> None:
         """An order for the seconds at hand: of the best plans, in turn with those that may take least."""
         leaders = [self.judge.met_as(tried) for tried in self._but_replicas(self.leaders())]
-        turns = zip_longest(leaders, self._several(far))
-        self._for_all((met for met in chain.from_iterable(turns) if met is not None), True, until)
+        turns = zip_longest(leaders, self._several(float("inf") if everything else FAR))
+        several = (met for met in chain.from_iterable(turns) if met is not None)
+        self._for_all((met for met in several if everything or self._near(met)), True, until)
+
+    def _near(self, met: Met) -> bool:
+        return self.quick(met.microbatches) is None or met.fastest_s <= BEYOND * self.judge.best_s
 
     def every(self, until: float) -> None:
         """Every schedule for every placement that may be better by one."""
-        self.searched(until, float("inf"))
+        self.searched(until, everything=True)
         self._for_all(self._several(float("inf")), False, until)
 
     def plain(self, origin: str, first: Schedule, placement: Placement, however_late: bool = False) -> None:
-        """All but searched ones for a placement, of which some may not have it.
+        """A placement under the schedule it was made for, and the quickly searched order; where there is
+        none, all that may have it.
 
         Args:
             first: the one it was made for; `however_late`: which is tried at any time.
         """
-        for schedule in dict.fromkeys((first, *self.open.orders(first.microbatches))):
-            if not schedule.timed:
+        quick = self.quick(first.microbatches)
+        others = self.open.orders(first.microbatches) if quick is None else [quick]
+        for schedule in dict.fromkeys((first, *others)):
+            if not schedule.timed or schedule == quick:
                 with suppress(NetSplitError):  # of schedules that have no copies
                     self.judge.judge(origin, schedule, placement, however_late and schedule == first)
 

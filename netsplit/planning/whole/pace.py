@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -9,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from netsplit.partition.base import Placement, Problem
-from netsplit.program.schedules import Schedule
+from netsplit.program.schedules import Schedule, Searched
 
 __all__ = ["SimulationPace"]
 
 LATEST = 6  # of which the slowest says how fast it goes
-ORDERS = 10.0  # times as long, where a schedule goes by durations and tries several orders
+QUICK, ORDERS = 3.0, 10.0  # times as long, where a schedule goes by durations and tries a few orders, or many
 SLOWER = 1.3  # times what is expected, at most
 
 
@@ -23,7 +24,7 @@ class SimulationPace:
     """Seconds for each instruction of a program, about; until `deadline` on ``time.perf_counter``."""
 
     deadline: float = float("inf")
-    rates: dict[bool, deque[float]] = field(default_factory=dict)  # by `Schedule.timed`
+    rates: dict[float, deque[float]] = field(default_factory=dict)  # by `_effort`
 
     @contextmanager
     def learning(self, problem: Problem, schedule: Schedule, placement: Placement) -> Iterator[None]:
@@ -31,20 +32,27 @@ class SimulationPace:
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began
-        known = self.rates.setdefault(schedule.timed, deque(maxlen=LATEST))
+        known = self.rates.setdefault(_effort(schedule), deque(maxlen=LATEST))
         known.append(seconds / _instructions(problem, schedule, placement))
 
     def expected_s(self, problem: Problem, schedule: Schedule, placement: Placement) -> float:
         """Of one simulation; 0 where none is known."""
-        rate = max(self.rates.get(schedule.timed, ()), default=0.0)
-        if not rate and schedule.timed:
-            rate = ORDERS * max(self.rates.get(False, ()), default=0.0)
+        own = _effort(schedule)
+        known = min(self.rates, key=lambda effort: abs(math.log(effort / own)), default=own)
+        rate = max(self.rates.get(known, ()), default=0.0) * own / known
         return rate * _instructions(problem, schedule, placement)
 
     def affords(self, problem: Problem, schedule: Schedule, placement: Placement) -> bool:
         """Whether it will have ended by the deadline."""
         left_s = self.deadline - time.perf_counter()
         return left_s > SLOWER * self.expected_s(problem, schedule, placement)
+
+
+def _effort(schedule: Schedule) -> float:
+    """About how many times as long as under a schedule that has one order."""
+    if isinstance(schedule, Searched) and not schedule.moves:
+        return QUICK
+    return ORDERS if schedule.timed else 1.0
 
 
 def _instructions(problem: Problem, schedule: Schedule, placement: Placement) -> int:

@@ -27,7 +27,12 @@ Urgency = Callable[[Compute], tuple[float, ...]]
 
 
 def list_schedules(
-    pipeline: Pipeline, microbatches: int, times: TaskTimes, limits: Mapping[str, int], split: bool
+    pipeline: Pipeline,
+    microbatches: int,
+    times: TaskTimes,
+    limits: Mapping[str, int],
+    split: bool,
+    most: int | None = None,
 ) -> Iterator[list[Compute]]:
     """An order of every policy; those whose limits stop everything may keep more than `limits`.
 
@@ -37,6 +42,7 @@ def list_schedules(
     Args:
         limits: device -> (segment, micro-batch) pairs that it may keep.
         split: backwards may be in two parts.
+        most: policies, the most promising; None: all.
     """
     m, p = microbatches, len(pipeline.names)
     warm, ahead = warm_up(pipeline), _ahead(pipeline, times)
@@ -44,7 +50,8 @@ def list_schedules(
     choices = product(lasts, (False, True), (False, True), (False, True))
     every = [each for each in choices if each[0] or not each[3]]
     first = sorted(every, key=lambda each: _promise(each, m))
-    kept = set(first[: tries_of(TASKS_OF_A_CELL * len(pipeline) * m)])
+    tries = tries_of(TASKS_OF_A_CELL * len(pipeline) * m)
+    kept = set(first[: tries if most is None else min(most, tries)])
     for last, eager, looking, early in (each for each in every if each in kept):
         policy = Policy(
             _urgency(ahead if looking else _by_microbatch, early),

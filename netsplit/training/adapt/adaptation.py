@@ -174,6 +174,22 @@ class Adaptation:
         else:
             self._worth = max(_CHANGED, _EASED * self._worth)
 
+    def follow(self, plan: Plan) -> None:
+        """The training goes on by a plan that was not found here: it is measured from the beginning.
+
+        What workers were found to take is kept where the operators are the same. A plan on trial stays so.
+        """
+        problem = plan.problem
+        if problem.graph.nodes.keys() != self.plan.problem.graph.nodes.keys():
+            self.costs = WorkerCosts.of(problem.graph, problem.cluster, problem.costs)
+        if self._trial is not None:
+            left = self.decisions[self._trial.number]
+            told = f"{left.why}; another plan was switched to before it was measured"
+            self.decisions[self._trial.number] = replace(left, why=told)
+        self.plan, self._worth = plan, _CHANGED
+        self._window, self._since, self._wait, self._windows = [], 0, _SETTLING, 0
+        self._trial, self._looked_s = None, None
+
     def _restarted(self) -> None:
         """New workers: what was measured of the old ones says nothing of them."""
         self.costs = replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
+from netsplit.errors import InfeasibleError
 from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.session import Session
@@ -28,6 +30,7 @@ from netsplit.partition import Auto
 from netsplit.partition.methods.single import Single
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
+from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.program.schedules import GPipe
 from tests.builders import costs_of
 from tests.workers import cpu_workers, set_costs
@@ -327,3 +330,51 @@ def test_a_size_at_which_the_model_is_another_is_told_where_it_was_asked_for() -
         notes = netsplit.plan(Net(), loss, batch, 2, schedule=open_).notes
         said = "8 micro-batches are left out: the model has other operators there" in notes
         assert said == (counts is not None)
+
+
+def over_a_number(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A constant that is another with each number of samples."""
+    summed = nn.functional.cross_entropy(outputs, targets, reduction="sum")
+    return summed / torch.tensor(float(len(outputs)))
+
+
+def test_constants_of_every_size_are_there_when_they_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size))
+    lacking: list[set[str]] = []
+
+    def in_turn(here: CostsHere, steps: Sequence[SizedStep], values: Mapping[str, torch.Tensor]) -> object:
+        lacking.extend(set(step.graph.initializers) - set(values) for step in steps)
+        return {}
+
+    monkeypatch.setattr(CostsHere, "in_turn", in_turn)
+    spec = replace(cpu_workers(1), latency_s=0.0, bandwidth=1e12)
+    batch = torch.randn(16, 6), torch.randint(3, (16,))
+    with Session(spec, tmp_path) as session:
+        open_ = AutoSchedule(microbatches=[1, 2, 4], time_limit_s=0.3)
+        session.decided(Net(), over_a_number, batch, open_, Single(), MOMENTUM)
+    assert len(lacking) > 1
+    assert not any(lacking)
+
+
+@given(st.integers(1, 700), st.integers(1, 9))
+def test_further_numbers_of_micro_batches_are_more_and_divide_the_batch(samples: int, devices: int) -> None:
+    known = AutoSchedule().counts(samples, devices, equal=True)
+    further = AutoSchedule().further_counts(samples, known)
+    assert all(m > max(known) and samples % m == 0 for m in further)
+    assert max((*known, *further)) == samples or samples > 512
+    assert not AutoSchedule(microbatches=1).further_counts(samples, known)
+
+
+def test_where_nothing_fits_with_few_micro_batches_more_are_looked_at() -> None:
+    described = [DescribedDevice(name, capacity="5.5MB", model="TITAN RTX") for name in "ab"]
+    cluster = described_cluster("two", described, LinkCost(8e9, 2e-5))
+    wide = nn.Sequential(nn.Linear(6, 40_000), nn.ReLU(), nn.Linear(40_000, 3))
+    batch = Batch.of(torch.randn(64, 6), torch.randint(3, (64,)))
+    step = Foreseen(wide, nn.CrossEntropyLoss(), batch, Devices.described(cluster), MOMENTUM)
+    with pytest.raises(InfeasibleError):
+        step.decided(AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=1))
+    decided = step.decided(AutoSchedule(time_limit_s=1)).decided
+    assert decided is not None
+    assert decided.schedule.microbatches > 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,17 +12,18 @@ from hypothesis import strategies as st
 
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
 from netsplit.planning.whole.judge import Judge, identity
 from netsplit.planning.whole.least import under_any_schedule_s
-from netsplit.planning.whole.orders import CLOSE
+from netsplit.planning.whole.orders import BEYOND, CLOSE
 from netsplit.planning.whole.search import whole_search
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
-from netsplit.program.schedules import OneFOneB
+from netsplit.program.schedules import OneFOneB, Searched
 from tests.builders import chain, costs_of, cpus
 from tests.examples import tried
+from tests.partition.builders import with_capacities
 from tests.planning.whole.test_search import problem_of, staged
 
 COUNTS = (2, 4)
@@ -34,10 +36,10 @@ GROUPS = (
 )
 
 
-def search_of_chain() -> WholeSearch:
+def search_of_chain(schedules: Sequence[str] | None = None) -> WholeSearch:
     """Of two stages with few micro-batches, and no more than that."""
     judge, now = Judge(lambda m: problem_of("chain", m, 2), recompute=False), time.perf_counter()
-    open_ = AutoSchedule(replicas=False)
+    open_ = AutoSchedule(replicas=False, schedules=schedules)
     search = WholeSearch(COUNTS, open_, judge, None, SearchTime(judge, now, now + 60))
     search.try_groups(COUNTS, ((0,), (1,)))
     return search
@@ -88,7 +90,7 @@ def test_a_device_waits_for_the_way_there_and_for_no_more_than_that(where: str, 
 
 def test_other_schedules_are_tried_for_what_is_behind_under_its_first_one() -> None:
     """1F1B with two micro-batches is far behind four, and it is zero bubble that four stages gain most by."""
-    search = search_of_chain()
+    search = search_of_chain([name for name in SYNCHRONOUS if name != Searched.name])
     search.orders.named(search.time.deadline)
     names, judge = set(search.orders.best()), search.judge
     for key, met in judge.met.items():
@@ -96,9 +98,43 @@ def test_other_schedules_are_tried_for_what_is_behind_under_its_first_one() -> N
     assert {met.microbatches for met in judge.met.values()} == set(COUNTS)
 
 
+def test_each_placement_is_first_tried_in_an_order_of_its_own() -> None:
+    """The named ones are then for the best few, and the whole search for what is not far behind."""
+    search = search_of_chain()
+    judge = search.judge
+    quick = {m: search.orders.quick(m) for m in COUNTS}
+    several = [key for key, met in judge.met.items() if len(set(met.placement.device_of.values())) > 1]
+    assert several
+    for key in several:
+        assert {schedule for schedule, where in judge.seen if (schedule.microbatches, *where) == key} == {
+            quick[key[0]]
+        }
+    search.orders.named(search.time.deadline)
+    search.orders.searched(search.time.deadline)
+    whole = {
+        (schedule.microbatches, *where)
+        for schedule, where in judge.seen
+        if schedule == replace(quick[schedule.microbatches], moves=True)
+    }
+    near = {key for key in several if judge.met[key].fastest_s <= BEYOND * judge.best_s}
+    assert near & whole
+    assert all(key in whole or judge.met[key].least_s >= judge.best_s * (1 - CLOSE) for key in near)
+
+
+def test_what_does_not_fit_in_an_order_of_its_own_is_tried_under_a_named_one() -> None:
+    search = search_of_chain()
+    tried = next(each for each in search.judge.tried if each.schedule.timed)
+    problem = search.problem_of(tried.schedule.microbatches)
+    tight = with_capacities(problem, [max(tried.peak_bytes.values()) - 1] * len(problem.cluster.devices))
+    judge = Judge(lambda m: tight, recompute=False)
+    other = replace(search, judge=judge).orders
+    other.first("again", OneFOneB(tried.schedule.microbatches), tried.placement)
+    assert {schedule.name for schedule, _ in judge.seen} == {"searched", "1f1b"}
+
+
 def test_an_order_is_searched_for_what_is_behind_under_all_named_ones() -> None:
     search = search_of_chain()
-    search.orders.searched(search.time.deadline)
+    search.orders.searched(search.time.deadline, everything=True)
     judge = search.judge
     for key, met in judge.met.items():
         assert met.least_s >= judge.best_s * (1 - CLOSE) or "searched" in names_tried(judge, key)
@@ -121,4 +157,4 @@ def test_nothing_is_tried_any_more_where_the_bound_is_reached(monkeypatch: pytes
     monkeypatch.setattr(whole_search, "of_every_plan_s", lambda *args, **keys: best_s)
     search._go_on()
     assert set(search.judge.seen) == known
-    assert any(schedule == OneFOneB(4) for schedule, _ in known)
+    assert any(schedule == replace(Searched(4), moves=False) for schedule, _ in known)

@@ -34,6 +34,7 @@ from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
 from netsplit.planning.whole.kinds import roomy
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
+from netsplit.planning.whole.orders import Orders
 from netsplit.planning.whole.search import answers, whole_search
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.planning.whole.search.whole_search import WholeSearch
@@ -217,7 +218,9 @@ def test_a_method_that_has_no_answer_says_so_once_and_in_short(caplog: pytest.Lo
     tight = InfeasibleError("heft finds no placement, as 9 bytes are missing; 99 are enough.")
     odd = NetSplitError("it takes no chains: give it none; or take another.")
     judge = cast(Judge, SimpleNamespace(winner=None))
-    asked = answers.MethodAnswers((1, 2, 4), AutoSchedule(), judge, None, cast(SearchTime, None))
+    asked = answers.MethodAnswers(
+        (1, 2, 4), AutoSchedule(), judge, None, cast(SearchTime, None), cast(Orders, None)
+    )
     for schedule in (GPipe(1), GPipe(2), GPipe(4)):
         for refusing in (Refusing("heft", tight), Refusing("m_topo", odd)):
             assert asked.answer(problem, schedule, cast(Partitioner, refusing)) is None

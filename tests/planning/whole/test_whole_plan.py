@@ -245,7 +245,7 @@ def test_batch_statistics_are_remarked_on_where_there_are_any() -> None:
 
 
 def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> None:
-    whole = planned(cluster(2))
+    whole = planned(cluster(2), time_limit_s=10.0)
     rows = whole.frontier
     assert rows[0].why_not == ""
     assert all(row.why_not for row in rows[1:])

@@ -97,6 +97,34 @@ def test_no_named_order_that_keeps_as_little_is_shorter(
             assert span(pipeline, order) <= span(pipeline, named) * (1 + 1e-9)
 
 
+@QUICK
+@given(pipelines(), st.integers(0, 99), st.integers(1, 4), st.sampled_from([1.0, 2.0, None]), st.booleans())
+def test_without_moves_it_is_an_order_of_the_same_tasks_that_the_whole_search_is_no_longer_than(
+    pipeline: Pipeline, seed: int, microbatches: int, kept: float | None, split: bool
+) -> None:
+    pipeline = timed(pipeline, seed)
+    schedule = Searched(microbatches, kept, delay_weights=split)
+    (quick,), whole = replace(schedule, moves=False).orders(pipeline), schedule.order(pipeline)
+    cells = {(s, i) for _, s, i in whole}
+    assert {(s, i) for phase, s, i in quick if phase == "forward"} == cells
+    assert split or all(phase in ("forward", "backward") for phase, _, _ in quick)
+    limits = schedule.limits(pipeline)
+    if all(most <= limits[name] for name, most in most_pairs(pipeline, quick).items()):
+        assert span(pipeline, whole) <= span(pipeline, quick) * (1 + 1e-9)
+
+
+def test_without_moves_it_is_near_the_whole_search_where_named_ones_are_far() -> None:
+    far, near = [], []
+    for seed in range(8):
+        pipeline = timed(chain(5), seed)
+        best = span(pipeline, Searched(12).order(pipeline))
+        near.append(span(pipeline, replace(Searched(12), moves=False).order(pipeline)) / best)
+        far.append(span(pipeline, OneFOneB(12).order(pipeline)) / best)
+    assert max(near) < 1.06
+    assert sum(near) / 8 < sum(far) / 8 - 0.04
+    assert any(a < b - 0.08 for a, b in zip(near, far, strict=True))
+
+
 def test_on_an_uneven_chain_it_is_shorter_than_every_named_one_in_the_memory_of_1f1b() -> None:
     pipeline = timed(chain(4), 1)
     order = Searched(16).order(pipeline)
@@ -167,6 +195,11 @@ def test_as_simulated_it_is_never_slower_than_the_named_ones(drawn: Drawn, recom
     searched = seconds(Searched(4, kept=None, recompute=recompute))
     for kind in (GPipe, OneFOneB, ZBH1, ZBV):
         assert searched <= seconds(kind(4, recompute=recompute)) * (1 + 1e-9)
+
+
+def test_moves_are_on_or_off() -> None:
+    with pytest.raises(ConfigError, match=r"schedule\.moves"):
+        Searched(4, moves=3)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_kept_is_refused() -> None:

@@ -19,6 +19,7 @@ from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import Judge, problem_under
 from netsplit.planning.whole.kinds import roomy
+from netsplit.planning.whole.orders import Orders
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.program.schedules import ZBV, OneFOneB, Schedule, SingleBatch
 
@@ -48,6 +49,7 @@ class MethodAnswers:
     judge: Judge
     method: Partitioner | None
     time: SearchTime
+    orders: Orders
     _told: set[str] = field(default_factory=set)  # methods of which a refusal was said
 
     def with_room(self, until: float) -> None:
@@ -74,7 +76,7 @@ class MethodAnswers:
             return False
         fits = self.allowed(problem, placement) and _fits(problem, placement)
         if fits:
-            self.judge.judge(method.name, first, placement)
+            self.orders.first(method.name, first, placement)
         return fits
 
     def ask(self, part: float) -> None:
@@ -95,7 +97,7 @@ class MethodAnswers:
                     continue
                 if not self._behind(m, placement):
                     with self.time.metered(m):
-                        self.judge.judge(method.name, first, placement)
+                        self.orders.first(method.name, first, placement)
 
     def _behind(self, microbatches: int, placement: Placement) -> bool:
         """Whether neither it nor what is next to it can be better."""

@@ -2,7 +2,7 @@
 
     for every number of micro-batches:  a line cut into stages for groups of devices  ──┐
                                         answers of methods that take no long           ├─► simulated ─► best
-    for all of these that may be best:  the schedules that are best so far             ─┤   of every kind
+    each in an order searched quickly:  the best few under all named schedules         ─┤   of every kind
     for the best of them:               every schedule; every cut moved                ─┤
     between unlike devices:             operators annealed, for each number of these   ─┤
     for all that may be best by it:     an order that is searched for                  ─┤
@@ -106,7 +106,7 @@ class WholeSearch:
 
     @cached_property
     def answers(self) -> MethodAnswers:
-        return MethodAnswers(self.counts, self.open, self.judge, self.method, self.time)
+        return MethodAnswers(self.counts, self.open, self.judge, self.method, self.time, self.orders)
 
     @cached_property
     def orders(self) -> Orders:
@@ -212,15 +212,16 @@ class WholeSearch:
     def _judge_line(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
         placement = placed(self.problem_of(m), self.line(m), cut, m)
         self.of_line[identity(placement)] = (m, cut)
-        first = schedule or self.answers.usual(m, cut.folded)
-        return self.judge.judge(placement.method, first, placement)
+        if schedule is not None:
+            return self.judge.judge(placement.method, schedule, placement)
+        return self.orders.first(placement.method, self.answers.usual(m, cut.folded), placement)
 
     def _moves(self, until: float) -> None:
         """The borders between stages of the best lines, moved as long as that gains."""
         for tried in [each for each in self.orders.leaders() if identity(each.placement) in self.of_line]:
             if tried.iteration_s > NEAR * self.judge.best_s:
                 continue
-            current, gained = tried, True
+            current, gained = self._quickly(tried), True
             while gained and time.perf_counter() < until:
                 gained = False
                 m, cut = self.of_line[identity(current.placement)]
@@ -231,6 +232,13 @@ class WholeSearch:
                     if other is not None and other.rank < current.rank:
                         current, gained = other, True
                         break
+
+    def _quickly(self, tried: Tried) -> Tried:
+        """Under the order that moves begin from, where they found one, as its neighbours are."""
+        quick = self.orders.quick(tried.schedule.microbatches)
+        if not tried.schedule.timed or quick is None:
+            return tried
+        return self.judge.judge(tried.origin, quick, tried.placement) or tried
 
     def _go_on(self) -> None:
         """With the time that is left: every schedule for all that may be better by it, borders moved, and
@@ -281,12 +289,15 @@ class WholeSearch:
     def _anneal_others(self) -> None:
         """From the best plan of every number of micro-batches, if none yet was under its schedule: in equal
         parts of some of the time, the best first. What is better under another schedule then begins there."""
-        several = [tried for tried in self._best_of_counts() if tried.schedule not in self.annealed]
+        several = [
+            tried for tried in self._best_of_counts() if self._quickly(tried).schedule not in self.annealed
+        ]
         for i, tried in enumerate(several):
             self._anneal_from(tried, ANNEALING * OTHERS / (len(several) - i * OTHERS))
 
     def _anneal_from(self, start: Tried, part: float) -> None:
         """For that part of the time, unless it is proven that no plan without replicas is better so."""
+        start = self._quickly(start)
         left_s = self.time.left_s
         worth_s = max(WORTH_S, WORTH * self.time.all_s)
         m = start.schedule.microbatches

@@ -18,7 +18,7 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealer, clusters_of
 from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.engines.moves import Moves
+from netsplit.partition.engines.neighbourhood import Neighbourhood
 from netsplit.partition.engines.search import Search
 from netsplit.planning.decide import decide
 from netsplit.planning.simulated import Simulated
@@ -156,7 +156,9 @@ def test_of_few_placements_none_is_better_in_the_order_of_capture(
 def test_moves_keep_atoms_whole_and_orders_topological(problem: Problem, seed: int) -> None:
     instance = Instance.of(problem)
     annealer = Annealer(instance)
-    moves = Moves(problem.graph, instance, annealer.clusters, lambda where: annealer.evaluate(where)[1], seed)
+    moves = Neighbourhood(
+        problem.graph, instance, annealer.clusters, lambda where: annealer.evaluate(where)[1], seed
+    )
     order = np.arange(instance.n)
     where = np.zeros(instance.n, np.int64)
     for _ in range(40):

@@ -12,7 +12,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.common.instance import Csr, Instance, Ints
 from netsplit.partition.common.priority import topological_priority
 
-__all__ = ["SLIGHT", "Moves"]
+__all__ = ["SLIGHT", "Neighbourhood"]
 
 TRIES, TRIES_A_NODE = 400, 20  # moves in vain, one after another, at most, before a climb ends
 SLIGHT = 1e-9  # relative: a difference by rounding
@@ -35,8 +35,8 @@ class Reached(Protocol):
 
 
 @dataclass
-class Moves:
-    """Each is next to where it begins: a set of atoms on another device, or one node earlier or later.
+class Neighbourhood:
+    """Moves of a placement: a set of atoms to another device, or one node to an earlier or later place.
 
     A list schedule's order is one of many, and segments end where the order crosses devices: under several
     micro-batches another order of the same placement may be much shorter.
