@@ -4,6 +4,7 @@
     table.terminal()    # of rich
     table.markdown()    # as GitHub reads it
     table.lines()       # aligned, for a log or a file of text
+    table.text()        # the same for a console of rich, with a rule below the headings
     table.html()        # for a notebook
     table.csv()         # numbers in full, in the units that the headings name
 
@@ -18,17 +19,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import compress
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import rich.table
+    import rich.text
 
 __all__ = ["Cell", "Column", "Table", "csv_text"]
 
 Cell: TypeAlias = str | int | float | None
 
 _NONE = "-"
+_BELOW = "    "  # before what is below a row
 _HEADING = 10  # letters of a heading's line above figures, which are no longer
 _STYLES = {"failed": "red", "best": "bold"}
 
@@ -42,6 +46,7 @@ class Column:
     scale: float = 1.0  # from seconds, bytes and fractions to the unit that `name` says
     text: bool = False  # words, which begin at the left; figures end at the right
     whole: bool = False  # on a terminal no line of its cells is broken
+    below: bool = False  # of lines and text: its cells have a line of their own below the row; "" has none
 
     def scaled(self, cell: Cell) -> Cell:
         """A cell in the column's unit; None where there is nothing to tell."""
@@ -124,9 +129,31 @@ class Table:
         """Aligned by spaces; headings where a column has one, and neither title nor notes."""
         headings = [column.name for column in self.columns]
         rows = [headings, *self.texts] if any(headings) else self.texts
+        return [line for row in self._aligned(rows) for line in row]
+
+    def text(self) -> rich.text.Text:
+        """For a console of rich: the lines, with what is marked in its style."""
+        from rich.text import Text
+
+        headings, *rows = self._aligned([[column.name for column in self.columns], *self.texts])
+        rule = "─" * max(len(row[0]) for row in (headings, *rows))
+        styles = [_STYLES.get(self.marked.get(index, ""), "") for index in range(len(rows))]
+        parts = zip([*headings, rule], [""] * (1 + len(headings)), strict=True)
+        marked = ((line, style) for row, style in zip(rows, styles, strict=True) for line in row)
+        return Text("\n").join(Text(line, style=style) for line, style in (*parts, *marked))
+
+    def _aligned(self, rows: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The lines of each row."""
+        beside = [not column.below for column in self.columns]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         sides = ["<" if column.text else ">" for column in self.columns]
-        return ["  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in rows]
+        aligned = []
+        for row in rows:
+            cells = map("{:{}{}}".format, row, sides, widths)
+            first = "  ".join(compress(cells, beside)).rstrip()
+            below = (f"{_BELOW}{cell}" for cell, has in zip(row, beside, strict=True) if cell and not has)
+            aligned.append([first, *below])
+        return aligned
 
     def html(self) -> str:
         """A table of HTML, without title and notes."""

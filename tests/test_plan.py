@@ -114,6 +114,7 @@ def profile(tmp_path: Path) -> Path:
 
 def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
     whole = netsplit.plan(fresh(), LOSS, (X, Y), 2, schedule=QUICK, profile=str(profile))
+    assert "1 micro-batch is left out: 'kept' was measured with micro-batches of 8" in whole.notes
     assert whole.schedule.microbatches == 4
     assert whole.batch_size == 32
     seconds = {each.forward_s for each in whole.plan.problem.costs.devices["cpu"].nodes.values()}

@@ -45,6 +45,28 @@ def test_lines_are_aligned_and_have_headings_where_there_are_any() -> None:
     assert Table(COLUMNS[:1], []).lines() == ["method"]
 
 
+BELOW = (Column("kind", text=True), Column("ms", ",.1f"), Column("why not", text=True, below=True))
+
+
+def test_what_is_below_a_row_has_a_line_of_its_own() -> None:
+    table = Table(BELOW, [("one", 1.0, "chosen"), ("other", 10.0, "")], marked={0: "best"})
+    lines = ["kind     ms", "    why not", "one     1.0", "    chosen", "other  10.0"]
+    assert table.lines() == lines
+    assert table.text().plain.splitlines() == [*lines[:2], "─" * 11, *lines[2:]]
+    assert {str(span.style) for span in table.text().spans if span.style} == {"bold"}
+    assert "| one | 1.0 | chosen |" in table.markdown()
+
+
+@given(st.lists(st.tuples(st.text("ab "), st.floats(0, 1e6), st.text("xy ")), max_size=5))
+def test_what_is_below_rows_makes_no_line_above_it_wider(rows: list[tuple[str, float, str]]) -> None:
+    table = Table(BELOW, rows)
+    beside = Table(BELOW[:2], [row[:2] for row in rows])
+    below = [f"    {row[2]}" for row in rows if row[2]]
+    lines = table.lines()
+    assert sorted(lines) == sorted([*beside.lines(), "    why not", *below])
+    assert all(line == line.rstrip() or line in below for line in lines)
+
+
 def test_csv_has_numbers_in_full_and_nothing_where_there_is_none() -> None:
     assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
         ["method", "time per iteration ms", "count"], ["a|b", "1250.0", "3"], ["c\nd", "", ""],

@@ -59,6 +59,7 @@ _DEVICES = (
     Column("of MiB", ",.1f", MIB),
     Column("full %", ",.0f", 100.0),
 )
+_HELD = "peak: the most alive at once, which has to fit; static: all of it, nothing freed"
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class Plan:
                 "static MiB above a capacity is no overflow: it is the literature's count (5-18), that frees "
                 "nothing within a step; what fits is told by peak MiB"
             )
-        return PlanSummary(tuple(lines), Table(_DEVICES, rows))
+        return PlanSummary(tuple(lines), Table(_DEVICES, rows, notes=[_HELD]))
 
     def _summary_of_loads(self, method: str) -> PlanSummary:
         objective = self.problem.objective

@@ -37,7 +37,7 @@ from .._progress import Waiting
 
 __all__ = ["PlanSettings", "foreseen", "profiled", "run", "show_whole"]
 
-_WIDTH = 190  # columns of a table that goes to a file or a pipe: reasons are long
+_WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def show_whole(console: Console, whole: WholePlan) -> None:
     for style, line in zip(["bold", *[""] * len(whole.lines)], whole.lines, strict=False):
         console.print(escape(line), style=style, highlight=False, soft_wrap=True)
     console.print(whole.plan.summary().devices.terminal())
-    console.print(frontier_table(whole.frontier).terminal())
+    console.print(frontier_table(whole.frontier).text(), soft_wrap=True)
     for line in whole.absent:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if whole.gains:

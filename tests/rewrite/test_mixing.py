@@ -52,6 +52,9 @@ def written(
     return loss
 
 
+WEIGHTS = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+
+
 class Uncertain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -75,6 +78,16 @@ MIXED: dict[str, Loss] = {
     "balanced": balanced,
 }
 MIXED |= {
+    "weighed by classes": lambda o, y: F.cross_entropy(o, y, weight=WEIGHTS, label_smoothing=0.1),
+    "weighed likelihoods": lambda o, y: F.nll_loss(o.log_softmax(1), y, weight=WEIGHTS),
+    "weighed by hand": lambda o, y: (WEIGHTS[y] * each(o, y)).sum() / WEIGHTS[y].sum(),
+    "over the weights": lambda o, y: (
+        F.cross_entropy(o, y, weight=WEIGHTS, reduction="sum") / WEIGHTS.take(y).sum()
+    ),
+    "pairs over the positive ones": lambda o, y: (
+        F.binary_cross_entropy_with_logits(o, F.one_hot(y, 5).float() * (y > 0)[:, None], reduction="sum")
+        / (y > 0).sum()
+    ),
     "a sum beside a mean": lambda o, y: F.cross_entropy(o, y) + 1e-2 * F.relu(o - 50).sum(),
     "a sum by class": lambda o, y: F.cross_entropy(o, y) + 1e-2 * (o * (y == 9)[:, None]).square().sum() / 7,
     "a summed loss beside a mean": lambda o, y: (
@@ -85,6 +98,17 @@ MIXED |= {
     "written from all, then gated": written(lambda h, o: h.sub_(o.mean()).relu_()),
 }
 MEANS: dict[str, Loss] = {
+    "weighed, over the samples": lambda o, y: (
+        F.cross_entropy(o, y, weight=WEIGHTS, reduction="sum") / len(o)
+    ),
+    "weighed by a lookup": lambda o, y: (WEIGHTS[y] * each(o, y)).mean(),
+    "weighed probabilities": lambda o, y: F.cross_entropy(o, F.one_hot(y, 5).float(), weight=WEIGHTS),
+    "weighed, of one sample each": lambda o, y: (
+        sum(F.cross_entropy(a[None], b[None], weight=WEIGHTS) for a, b in zip(o, y, strict=True)) / len(o)
+    ),
+    "pairs weighed by classes": lambda o, y: F.binary_cross_entropy_with_logits(
+        o, F.one_hot(y, 5).float(), weight=WEIGHTS, pos_weight=WEIGHTS
+    ),
     "two sums": lambda o, y: F.cross_entropy(o, y, reduction="sum") + 0.1 * o.square().sum(),
     "a sum over all elements": lambda o, y: F.cross_entropy(o, y) + 0.3 * o.square().sum() / o.numel(),
     "a sum, not trained": lambda o, y: F.cross_entropy(o, y) + 0 * o.sum(),

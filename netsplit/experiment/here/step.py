@@ -182,7 +182,7 @@ class StepHere:
         remarks: tuple[str, ...] = ()
 
         def of_counts(counts: Sequence[int]) -> Sizes:
-            sizes = self._sizes(counts, cutting)
+            sizes = self._sizes(open_, counts, cutting)
             stages.stage(f"capture at {len(counts)} sizes of micro-batches")
             sizes.take(seed)
             return sizes
@@ -193,6 +193,7 @@ class StepHere:
 
         def of_sizes(sizes: Sizes) -> Planner:
             more = sizes.derivable(open_.counts(samples, len(self.costs.spec.devices) + 1))
+            left_out = sizes.left_out if cutting.named else ()
 
             def decide(counts: Sequence[int]) -> WholePlan:
                 stages.stage("plan of everything", open_.time_limit_s, "s")
@@ -204,7 +205,7 @@ class StepHere:
                     method=None if isinstance(method, Auto) else method,
                     improved=lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}"),
                     others=more if counts is sizes.counts else (),
-                    told=lambda m: (*remarks, *(cutting.told(m) if self.check else ())),
+                    told=lambda m: (*left_out, *remarks, *(cutting.told(m) if self.check else ())),
                 )
 
             def planner(plan: WholePlan, alike: bool) -> Planner:
@@ -216,7 +217,7 @@ class StepHere:
 
         return or_with_further(open_, samples, first, of_counts, of_sizes)
 
-    def _sizes(self, counts: Sequence[int], cutting: RightCuts) -> Sizes:
+    def _sizes(self, open_: AutoSchedule, counts: Sequence[int], cutting: RightCuts) -> Sizes:
         """The model at the sizes of so many micro-batches."""
         in_flight = OneFOneB().in_flight(len(self.costs.spec.devices))
         known: KnownParts = {}  # of all sizes
@@ -256,6 +257,7 @@ class StepHere:
             cutting.right if self.check else lambda _, counts: counts,
             cutting.at_sizes if self.check else lambda _, other, counts: counts,
             in_flight=in_flight,
+            left_out=list(open_.not_as_given(self.whole.samples, counts)),
         )
 
     def _first_captured(self, example: Batch) -> Graph:

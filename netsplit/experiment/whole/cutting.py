@@ -42,12 +42,14 @@ class RightCuts:
     Args:
         whole: one whole batch.
         named: the numbers of micro-batches are the user's own, and taken where that is no fault.
+        switch: whether a refusal says how to leave the check out, which a plan without training cannot.
     """
 
     model: nn.Module
     loss: Loss | None
     whole: Batch
     named: bool
+    switch: bool = True
     remarks: list[str] = field(default_factory=list)
     accepted: bool = False  # that micro-batches are apart, as they were asked for
     _looked: bool = False
@@ -85,18 +87,27 @@ class RightCuts:
                     left = self.without(left, microbatches, apart)
             if self._looked:
                 break
-        unread = sample_totals(graph).unread
-        if unread is not None:
-            name = unread.module or unread.name
-            self._unread = f"{_UNREAD} {type(self.model).__name__}: '{name}' stays Python, which is not read"
-        elif any(node.op.startswith(HOOK) for node in graph) or hooked(model):
-            self._unread = (
-                f"{_UNREAD} {type(self.model).__name__}: gradients go through hooks, which are not read"
-            )
+        self._unread = self._not_read(graph)
         apart = suspected(self.model, graph, self.whole.samples) if max(left) > 1 else None
         if apart is None and max(left) > 1 and self._looked and gradients:
             apart = larger_apart(model, loss, batch, graph)
         return left if apart is None else self.without(left, max(left), apart)
+
+    def _not_read(self, graph: Graph) -> str:
+        """What the operators of a loss leave open, in a sentence; "" for nothing."""
+        totals = sample_totals(graph)
+        if totals.unread is not None:
+            name = totals.unread.module or totals.unread.name
+            open_ = f"'{name}' stays Python, which is not read"
+            if self.loss is None:
+                open_ += "; as its loss is inside it, larger outputs could not be tried"
+        elif any(node.op.startswith(HOOK) for node in graph) or hooked(self.model):
+            open_ = "gradients go through hooks, which are not read"
+        elif totals.ignoring is not None:
+            open_ = f"'{totals.ignoring.name}' is a mean over the targets that it does not ignore"
+        else:
+            return ""
+        return f"{_UNREAD} {type(self.model).__name__}: {open_}"
 
     def at_sizes(self, graph: Graph, other: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers of micro-batches those to look at, as the step is at two sizes of them.
@@ -140,7 +151,7 @@ class RightCuts:
         alone = apart.kind == "no number"
         left = [m for m in counts if (m != microbatches if alone else m == 1)]
         if not left:
-            raise CuttingError(apart)
+            raise CuttingError(apart, self.switch)
         what = f"{microbatches} micro-batches are left out" if alone else "the batch is kept whole"
         more = " (schedule.microbatches takes others all the same)" if apart.kind == "other" else ""
         self.remarks.append(f"{what}{more}: {apart.words}")
@@ -222,8 +233,9 @@ def suspected(model: nn.Module, graph: Graph, samples: int) -> CutApart | None:
         f"of its samples, at '{node.name}'{at}: a micro-batch sees what those before it have left there"
         if totals.carried
         else f"the loss of {name} compares samples, takes some of them, goes on with what is taken over all "
-        f"samples of a batch, or adds a sum over them to a mean, at '{node.name}'{at}: where it is the mean "
-        "of its micro-batches' on some samples, it need not be on others"
+        "samples of a batch, is a mean by weights of their classes, or adds a sum over them to a mean, at "
+        f"'{node.name}'{at}: where it is the mean of its micro-batches' on some samples, it need not be on "
+        "others"
     )
     return CutApart("other", words, OTHERWISE)
 

@@ -105,7 +105,7 @@ class Foreseen:
             InfeasibleError: nothing fits.
             CaptureError, ConfigError: as for `planner`.
         """
-        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None)
+        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None, switch=False)
 
         def of_counts(counts: Sequence[int]) -> Sizes:
             sizes = Sizes(
@@ -118,12 +118,14 @@ class Foreseen:
                 predicted=True,
                 right=cutting.right,
                 at_sizes=cutting.at_sizes,
+                left_out=list(open_.not_as_given(self.batch.samples, counts, _UNEQUAL)),
             )
             log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(counts))
             sizes.take(seed)
             return sizes
 
         def of_sizes(sizes: Sizes) -> WholePlan:
+            left_out = sizes.left_out if cutting.named else ()
             return decide_whole(
                 sizes.problem,
                 sizes.counts,
@@ -132,7 +134,7 @@ class Foreseen:
                 method=None if isinstance(method, Auto) else method,
                 improved=improved,
                 others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True)),
-                told=cutting.told,
+                told=lambda m: (*left_out, *cutting.told(m)),
             )
 
         first = of_counts(self._counts(open_))
@@ -154,7 +156,7 @@ class Foreseen:
             return decided
         planner = self.planner(order)
         microbatches = planner.schedule.microbatches
-        cutting = RightCuts(self.model, self.loss, self.batch, named=True)
+        cutting = RightCuts(self.model, self.loss, self.batch, named=True, switch=False)
         cutting.right(planner.graph, [microbatches])
         problem = replace(planner.problem(seed), improved=improved)
         return plan_under(problem, method, self.batch.samples, cutting.told(microbatches))
@@ -203,6 +205,9 @@ class Foreseen:
         return Planner(
             self.model, graph, {}, costs, cluster, schedule, self._made, self.loss, rule, memory=self.memory
         )
+
+
+_UNEQUAL = "the samples of a batch do not divide into so many, and costs are predicted for equal ones"
 
 
 def _uneven(samples: int, microbatches: object) -> ConfigError:

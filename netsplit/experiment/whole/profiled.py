@@ -106,7 +106,12 @@ class Profiled:
             problem = self._problem(GPipe(self.microbatches), seed)
             chosen = None if isinstance(method, Auto) else method
             counts = [self.microbatches]
-            return decide_whole(lambda m: problem, counts, samples, order, method=chosen, improved=improved)
+            why = f"'{self.work.name}' was measured with micro-batches of {self.work.graph.batch_size}"
+            left_out = order.not_as_given(samples, counts, why)
+            return decide_whole(
+                lambda m: problem, counts, samples, order, method=chosen, improved=improved,
+                told=lambda m: left_out,
+            )  # fmt: skip
         problem = self._problem(order.with_microbatches(self.microbatches), seed)
         return plan_under(replace(problem, improved=improved), method, samples)
 

@@ -69,6 +69,7 @@ class Sizes:
     in_flight: int = 1  # micro-batches at most before a backward, where sizes are measured
     ends: tuple[Graph, Graph, Graph] | None = None  # captures of few samples, of more on their line, of many
     seed: int = 0
+    left_out: list[str] = field(default_factory=list)  # what is said of numbers that are not looked at
 
     def take(self, seed: int) -> None:
         """The graph at every size, and costs of two; sizes at which the model is another are left out.
@@ -78,6 +79,8 @@ class Sizes:
         Raises:
             CaptureError: the model cannot be captured at the largest of the sizes, or none is `right`.
         """
+        for each in self.left_out:
+            log.info("%s", each)
         sizes = {m: -(-self.whole.samples // m) for m in self.counts}
         usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
         order = dict.fromkeys([usual, min(self.counts), *sorted(self.counts, reverse=True)])
@@ -92,7 +95,7 @@ class Sizes:
                 refused = refused or error
                 if m == min(self.counts):  # the batch is amiss, and not that there are too few samples
                     raise refused from None
-                log.info("no plan with %d micro-batches: %s", m, error)
+                self._leave_out(m, str(error).rstrip("."))
                 continue
             if not looked:
                 self.counts, looked = self.right(graph, self.counts), True
@@ -104,7 +107,7 @@ class Sizes:
                 if m not in self.counts:
                     continue
                 if not same_operators(graph, before):
-                    log.info("no plan with %d micro-batches: the model has other operators there", m)
+                    self._leave_out(m, "the model has other operators there")
                     continue
             self.graphs[sizes[m]] = graph
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
@@ -121,6 +124,10 @@ class Sizes:
         self.seed = seed
         for m in self.counts:
             self.problem(m)
+
+    def _leave_out(self, m: int, why: str) -> None:
+        self.left_out.append(f"{m} micro-batches are left out: {why}")
+        log.info("%s", self.left_out[-1])
 
     def problem(self, m: int) -> Problem:
         """With one of `counts`, or of `derivable`; another object once more is known of parts."""

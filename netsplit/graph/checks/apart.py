@@ -26,7 +26,6 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.plain import stance, tensors_kept, threads_for
-from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.step import TrainingStep
@@ -64,7 +63,7 @@ class CutApart:
     cure: str = ""
 
     def __str__(self) -> str:
-        return f"{self.words}{self.cure or '.'}"
+        return f"{self.words}{self.cure}"
 
 
 def loss_apart(
@@ -99,7 +98,7 @@ def loss_apart(
         f"{apart.words.partition(':')[0]}: the batch has a list of {whole.samples} entries, as many as "
         "samples, which every micro-batch is given whole",
         ": give what belongs to samples as a tensor with a row for each, or take the schedule "
-        f"'single_batch', which does not cut batches; {SWITCH}.",
+        "'single_batch', which does not cut batches",
     )
 
 
@@ -110,7 +109,7 @@ def larger_apart(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph
     None: it is not, or cannot be computed so; arguments as of `loss_apart`.
     """
     size = min(graph.batch_size, _FEW)
-    for what in ("outputs", "inputs"):
+    for what in ("outputs", "inputs") if loss is not None else ("inputs",):  # else outputs are the loss
         for sign in (1.0, -1.0):
             for factor in _LARGER:
                 scale = sign * factor
@@ -196,7 +195,7 @@ def _loss_apart(
             f"{_times(at_once, mean)}",
             "; plain PyTorch would train by the first, micro-batches by the second: "
             "take the mean over the samples (reduction='mean', or divide by their number), or the schedule "
-            f"'single_batch', which does not cut batches; {SWITCH}.",
+            "'single_batch', which does not cut batches",
         )
     scattered = max(abs(run(whole) - at_once) for _ in range(_DRAWS)) if varies > 0 else 0.0
     if abs(at_once - mean) > 10 * max(varies, scattered):  # samples may scatter more than the first do
@@ -315,7 +314,7 @@ def _no_number(name: str, at_once: float, i: int, samples: int, value: float) ->
         f"the loss of {name} is {value} on micro-batch {i}, of {samples} samples, where it is "
         f"{at_once:.4g} with others at once (a mean over none, where all its targets are ignored?)",
         ": divide by a count that is at least 1, or take the schedule 'single_batch', which does not cut "
-        f"batches; {SWITCH}.",
+        "batches",
     )
 
 

@@ -18,6 +18,7 @@ from netsplit.graph.checks.apart import CutApart, larger_apart, loss_apart
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.replicated import unreplicable
+from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import over_the_batch, written_inputs
 from netsplit.graph.recording.whole import ModuleCall
@@ -30,10 +31,15 @@ _NORMS = nn.modules.batchnorm._BatchNorm
 
 
 class CuttingError(CaptureError):
-    """A batch that is not to be cut into micro-batches of some size."""
+    """A batch that is not to be cut into micro-batches of some size.
 
-    def __init__(self, apart: CutApart) -> None:
-        super().__init__(str(apart))
+    Args:
+        switch: whether whoever asks could leave the check out.
+    """
+
+    def __init__(self, apart: CutApart, switch: bool = True) -> None:
+        switched = f"; {SWITCH}" if switch and apart.kind in ("sum", "no number", "list") else ""
+        super().__init__(f"{apart}{switched}.")
         self.apart = apart
 
 
@@ -93,7 +99,7 @@ def _refuse_shared_writes(graph: Graph, whole: Batch) -> None:
                 f"the forward writes into a tensor of the batch, of shape {tuple(whole.tensors[j].shape)}, "
                 "that every micro-batch gets whole, and each would get it as it was"
             )
-            raise CuttingError(CutApart("kept", words, ": write into a clone() of it."))
+            raise CuttingError(CutApart("kept", words, ": write into a clone() of it"))
 
 
 def _tell_of_norms(graph: Graph, size: int) -> None:

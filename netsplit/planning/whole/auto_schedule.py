@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeGuard
 from netsplit.config import check_switches, suggest
 from netsplit.errors import ConfigError
 from netsplit.partition.exchange import ExchangeName
+from netsplit.planning.explanation.notation import counted
 from netsplit.program.schedules import SCHEDULES, Schedule, SingleBatch
 from netsplit.program.schedules.base import check_exchange
 
@@ -33,6 +34,7 @@ class AutoSchedule:
         splits: whether operators may be in parts; that takes 0.4 of the time from whole ones.
         time_limit_s: of the whole decision.
         exchange: as schedules have it.
+        no_replicas: why stages may have one device alone, where they may.
 
     Raises:
         ConfigError: a value that cannot be used.
@@ -45,6 +47,7 @@ class AutoSchedule:
     splits: bool = False
     time_limit_s: float = 30.0
     exchange: ExchangeName = field(default="auto", kw_only=True)
+    no_replicas: str = field(default="schedule.replicas is false", kw_only=True)
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
@@ -94,13 +97,37 @@ class AutoSchedule:
             return (1,)
         if given is None:
             return microbatch_counts(batch_size, devices, equal)
-        wanted = [given] if isinstance(given, int) else given
-        if min(wanted) > batch_size:
+        if min(self._given) > batch_size:
             raise ConfigError(
                 f"schedule.microbatches is {given!r}, and a batch has {batch_size} samples: give a number of "
                 f"at most {batch_size}, or null (None in Python)."
             )
-        return tuple(sorted({-(-batch_size // -(-batch_size // min(m, batch_size))) for m in wanted}))
+        return tuple(sorted({_made_of(batch_size, m) for m in self._given}))
+
+    def not_as_given(self, batch_size: int, counts: Sequence[int], why: str = "") -> tuple[str, ...]:
+        """A sentence for every number of micro-batches given that is not looked at as it is.
+
+        Args:
+            counts: that are looked at.
+            why: no others are, of those that a batch can make.
+        """
+        samples = counted(batch_size, "sample")
+        if self._whole:
+            why = f"schedule.schedules has '{SingleBatch.name}' alone, which does not cut batches"
+        made = {m: _made_of(batch_size, m) for m in sorted(set(self._given))}
+        return tuple(
+            f"{m} micro-batches are asked for, and {samples} make {n}, of "
+            f"{-(-batch_size // n)} each{', but the last' * bool(batch_size % n)}"
+            if n in counts
+            else f"{'1 micro-batch is' if m == 1 else f'{m} micro-batches are'} left out: {why}"
+            for m, n in made.items()
+            if m != n or n not in counts
+        )
+
+    @property
+    def _given(self) -> Sequence[int]:
+        given = self.microbatches
+        return [given] if isinstance(given, int) else given or ()
 
     def further_counts(self, batch_size: int, known: Sequence[int]) -> tuple[int, ...]:
         """More micro-batches than those known, for where nothing fits with as many: powers of two, as many
@@ -135,6 +162,11 @@ def _uncut(microbatches: object) -> ConfigError:
     )
 
 
+def _made_of(batch_size: int, wanted: int) -> int:
+    """Micro-batches of equal size, but for a smaller last one, that are nearest to so many."""
+    return -(-batch_size // -(-batch_size // min(wanted, batch_size)))
+
+
 def _is_number(given: object) -> bool:
     return isinstance(given, int | float) and not isinstance(given, bool)
 
@@ -159,7 +191,7 @@ def microbatch_counts(batch_size: int, devices: int, equal: bool = False) -> tup
     """
     most = min(batch_size, max(16, 4 * devices))
     wanted = {m for m in (1, 2, 4, 8, 16, 32, 64, devices, 2 * devices, 4 * devices) if m <= most}
-    counts = sorted(m for m in wanted if -(-batch_size // -(-batch_size // m)) == m)
+    counts = sorted(m for m in wanted if _made_of(batch_size, m) == m)
     if equal:
         divisors = [m for m in range(1, min(batch_size, MOST_EQUAL) + 1) if batch_size % m == 0]
         counts = sorted({min(divisors, key=lambda d: max(d / m, m / d)) for m in wanted})

@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("devices"),
     Column("samples/s", ",.1f"),
     Column("peak MiB", ",.1f", MIB),
-    Column("why not", text=True),
+    Column("why not", text=True, below=True),
 )
 
 
@@ -43,13 +43,21 @@ class FrontierRow:
     samples_per_s: float | None  # None: it does not fit
     peak_bytes: int  # of the device that has most alive
     why_not: str  # "" of the one that was chosen
+    parts: int = 0  # operators that are in parts
+    recomputes: bool = False
 
     @property
     def cells(self) -> tuple[Any, ...]:
+        told = (self.why_not or "chosen", self.in_parts, "recomputing" * self.recomputes)
         return (
             self.kind, self.placement, self.schedule, self.microbatches, self.devices, self.samples_per_s,
-            self.peak_bytes, self.why_not or "chosen",
+            self.peak_bytes, "; ".join(filter(None, told)),
         )  # fmt: skip
+
+    @property
+    def in_parts(self) -> str:
+        """How many operators are, in words; "" for none."""
+        return f"{counted(self.parts, 'operator')} in parts" if self.parts else ""
 
 
 def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierRow, ...]:
@@ -100,24 +108,25 @@ def _order(tried: Tried) -> str:
 
 
 def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
-    schedule, cut = tried.schedule, sum(isinstance(each, Split) for each in tried.placement.rewrites)
+    schedule = tried.schedule
     return FrontierRow(
         tried.kind,
-        tried.origin + (f", {counted(cut, 'operator')} in parts" if cut else ""),
-        schedule.name + ", recomputing" * tried.recomputes,
+        tried.origin,
+        schedule.name,
         schedule.microbatches,
         len(tried.devices),
         batch_size / tried.iteration_s if tried.fits else None,
         max(tried.peak_bytes.values(), default=0),
         "" if tried is winner else _why_not(tried, winner),
+        sum(isinstance(each, Split) for each in tried.placement.rewrites),
+        tried.recomputes,
     )
 
 
 def _why_not(tried: Tried, winner: Tried) -> str:
     """What it has more of than the chosen plan, where that is most."""
     if not tried.fits:
-        again = " even with activations computed again" if tried.recomputes else ""
-        return f"{read_bytes(tried.missing_bytes)} are missing on {tried.missing_on}{again}"
+        return f"{read_bytes(tried.missing_bytes)} are missing on {tried.missing_on}"
     more = {
         f"sums gradients for {{}} longer on {tried.busiest}": tried.sums_s - winner.sums_s,
         f"computes activations again, {{}} more on {tried.busiest}": tried.recompute_s - winner.recompute_s,

@@ -72,7 +72,7 @@ def _impossible(problem: Problem, counts: Sequence[int], open_: AutoSchedule, ki
     if kind not in REPLICATED:
         return None
     if not open_.replicas:
-        return "schedule.replicas is false"
+        return open_.no_replicas
     refused = why_unreplicable(problem.graph, problem.graph.nodes)
     if refused is not None:
         return refused

@@ -98,9 +98,10 @@ class WholePlan:
             proven = f"; proven: no {plan} is more than {much}"
             if self.counts:
                 proven += f" with {microbatches_listed(self.counts)}"
+        placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
         what = (
-            f"{chosen.kind} on {used if given > 1 else 'the device'}: {chosen.placement}, "
-            f"{schedule.name} with {counted(schedule.microbatches, 'micro-batch', 'es')}{again}"
+            f"{chosen.kind} on {used if given > 1 else 'the device'}: {placed}, {schedule.name} with"
+            f" {counted(schedule.microbatches, 'micro-batch', 'es')}{again}"
         )
         measuring = (
             f", {self.measuring_s:.1f} s of it measuring operators in parts" if self.measuring_s else ""

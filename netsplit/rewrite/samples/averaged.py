@@ -17,12 +17,15 @@ from netsplit.rewrite.samples.crossing import first_tensor, operator_kinds
 from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["Averaged", "averaged", "is_loss", "sum_beside_mean"]
+__all__ = ["Averaged", "averaged", "by_weights", "ignores_targets", "is_loss", "sum_beside_mean"]
 
 Averaged: TypeAlias = frozenset[tuple[str, int]]
 """Of a total: ("", 0) where a mean is in it; operators that take a sum, and of how many elements."""
 
 _MEAN = ("", 0)
+_BY_MEAN, _BY_SUM = 1, 2  # as operators have their argument `reduction`
+_OF_CLASSES = operator_kinds("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d")
+_IGNORED = -100  # the target that they leave out where they are told none
 _SCALED = operator_kinds("mul mul_ multiply")
 
 
@@ -38,9 +41,10 @@ def averaged(call: SplitCall, given: Mapping[str, Averaged], taken: bool, sample
     if not name:
         return frozenset()
     if taken:
-        reduced = call.arguments.get("reduction") if is_loss(call) else {"mean": 1, "sum": 2}.get(node.kind)
+        told = {"mean": _BY_MEAN, "sum": _BY_SUM}.get(node.kind)
+        reduced = call.arguments.get("reduction") if is_loss(call) else told
         summed = frozenset([(node.name, prod(call.layouts[name].shape))])
-        return frozenset([_MEAN]) if reduced == 1 else summed if reduced == 2 else frozenset()
+        return frozenset([_MEAN]) if reduced == _BY_MEAN else summed if reduced == _BY_SUM else frozenset()
     made = frozenset[tuple[str, int]]().union(*(given.get(k, frozenset()) for k in node.inputs))
     if node.kind in PRODUCTS - _SCALED:
         return frozenset()
@@ -62,6 +66,23 @@ def is_loss(call: SplitCall) -> bool:
     """Whether it is one of torch's: a value of each sample, or their sum or mean."""
     kind = call.node.kind
     return "_loss" in kind or kind.startswith(("binary_cross_entropy", "kl_div"))
+
+
+def by_weights(call: SplitCall) -> bool:
+    """Whether it is a mean over targets by the weights of their classes: divided by the sum of these.
+
+    Targets that are probabilities are not weighed so.
+    """
+    return _over_targets(call) and call.has("weight") and call.rank("target") < call.rank("self")
+
+
+def ignores_targets(call: SplitCall) -> bool:
+    """Whether it is a mean over targets but for some that the user has told."""
+    return _over_targets(call) and call["ignore_index"] != _IGNORED
+
+
+def _over_targets(call: SplitCall) -> bool:
+    return call.node.kind in _OF_CLASSES and call["reduction"] == _BY_MEAN
 
 
 def _may_average(over: float, size: int, samples: int) -> bool:

@@ -27,7 +27,14 @@ from netsplit.graph.storage import storage_of
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import ways_of
-from netsplit.rewrite.samples.averaged import Averaged, averaged, is_loss, sum_beside_mean
+from netsplit.rewrite.samples.averaged import (
+    Averaged,
+    averaged,
+    by_weights,
+    ignores_targets,
+    is_loss,
+    sum_beside_mean,
+)
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
 from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
@@ -66,6 +73,7 @@ class SampleTotals:
         unread: code that stays whole and is given samples.
         carried: the buffer with which `mixed` computes what samples before have left in it; "" for none.
         first_few: the operator that takes the fewest first samples of a larger batch, and how many.
+        ignoring: a mean over targets but for some that it was told.
     """
 
     mixed: Node | None
@@ -73,6 +81,7 @@ class SampleTotals:
     unread: Node | None
     carried: str = ""
     first_few: tuple[Node, int] | None = None
+    ignoring: Node | None = None
 
 
 @once_of
@@ -99,6 +108,7 @@ def sample_totals(graph: Graph) -> SampleTotals:
         unread,
         carried.get(mixed.name, "") if mixed else "",
         few and (graph.nodes[few[1]], few[0]),
+        next((v for v in graph if ignores_targets(SplitCall(v, {}, {}))), None),
     )
 
 
@@ -260,9 +270,10 @@ class _Reading:
             return self._taking(call, outputs)
         if node.kind in TOGETHER and not node.op.startswith(CALL):
             return _Goes(False, totals=set() if some.join(call) else outputs)
-        if crosses_samples(self.graph, call, some.lies):
-            return _Goes(False, mixed=outputs)
         alone = len(own) == 1  # a batch of one sample, which lies in any dimension of size 1
+        weighed = by_weights(call) and (not alone or own == some.every)
+        if weighed or crosses_samples(self.graph, call, some.lies):
+            return _Goes(False, mixed=outputs)
         told = _rows_told(call, some.lies, len(own))
         laid = None if told or own != some.every else reshaped(call, some.lies, len(own))
         if laid is not None:

@@ -58,11 +58,12 @@ def changeable(open_: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[s
     if not (open_.replicas and statistics):
         return open_, ()
     more = f" and {len(statistics) - 1} more" if len(statistics) > 1 else ""
+    why = "adapt could not change such a plan"
     remark = (
-        f"no stage has replicas, as adapt could not change such a plan: '{statistics[0]}'{more} would be of "
-        "one replica's micro-batches, and then of others"
+        f"no stage has replicas, as {why}: '{statistics[0]}'{more} would be of one replica's micro-batches, "
+        "and then of others"
     )
-    return replace(open_, replicas=False), (remark,)
+    return replace(open_, replicas=False, no_replicas=why), (remark,)
 
 
 def why_unswitchable(plan: Plan, other: Plan) -> str | None:

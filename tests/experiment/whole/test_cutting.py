@@ -156,7 +156,7 @@ def test_micro_batches_that_are_asked_for_are_taken_with_a_remark_but_no_sum_is(
     whole, *_ = trained(pools, counted, microbatches=4)
     assert whole.schedule.microbatches == 4
     assert "need not be on others; micro-batches train by their own" in str(whole)
-    with pytest.raises(CaptureError, match="is a sum over the samples"):
+    with pytest.raises(CaptureError, match=r"is a sum over the samples.*; check=false trains the captured"):
         trained(pools, summed, microbatches=4)
     assert trained(pools, summed, microbatches=[1, 4])[0].schedule.microbatches == 1
 
@@ -188,6 +188,44 @@ def test_first_samples_that_a_micro_batch_has_all_and_the_batch_has_not_keep_it_
         [1] if kept else [1, 2, 4]
     )
     assert any("takes some of them" in note for note in cutting.told(1)) == kept
+
+
+@pytest.mark.parametrize(("ignored", "told"), [(9, True), (-100, False)])
+def test_targets_that_are_ignored_are_remarked_on_where_none_is_here(ignored: int, told: bool) -> None:
+    loss, batch = nn.CrossEntropyLoss(ignore_index=ignored), Batch.of(X, Y)
+    cutting = RightCuts(net(), loss, batch, named=False)
+    assert cutting.right(capture(net(), loss, batch.rows(0, 4).own()), [1, 2, 4]) == [1, 2, 4]
+    assert any("is a mean over the targets that it does not ignore" in n for n in cutting.told(4)) == told
+    assert cutting.told(1) == ()
+
+
+def test_a_loss_weighed_by_classes_keeps_the_batch_whole_though_this_one_has_a_single_class() -> None:
+    batch = Batch.of(X, torch.full_like(Y, 2))
+    cutting = RightCuts(net(), weighed, batch, named=False)
+    assert cutting.right(capture(net(), weighed, batch.rows(0, 4).own()), [1, 2, 4]) == [1]
+    assert "is a mean by weights of their classes" in cutting.told(1)[0]
+
+
+class Inside(nn.Module):
+    """Answers its loss, with what is above a limit for none of these samples, nor for larger inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = net()
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        outputs = self.own(F.normalize(x))
+        loss: Tensor = F.cross_entropy(outputs, targets) + Limits.apply(outputs)  # type: ignore[no-untyped-call]
+        return loss
+
+
+def test_a_loss_inside_a_model_says_that_larger_outputs_were_not_tried() -> None:
+    batch = Batch.of(X, Y)
+    cutting = RightCuts(Inside(), None, batch, named=False)
+    assert cutting.right(capture(Inside(), None, batch.rows(0, 4).own()), [1, 2, 4]) == [1, 2, 4]
+    (told,) = cutting.told(4)
+    assert "'Limits' stays Python" in told
+    assert told.endswith("as its loss is inside it, larger outputs could not be tried")
 
 
 def test_a_loss_that_stays_python_is_cut_with_a_remark() -> None:
@@ -271,8 +309,9 @@ def test_a_plan_keeps_the_batch_whole_too(loss: Any, kind: str, device: str) -> 
     assert not netsplit.plan(given[0], nn.CrossEntropyLoss(), *given[2:], schedule=open_).notes
     named: Callable[[], Any] = lambda: netsplit.plan(*given, schedule=GPipe(4))  # noqa: E731
     if loss is summed:
-        with pytest.raises(CaptureError, match="is a sum over the samples"):
+        with pytest.raises(CaptureError, match="is a sum over the samples") as refused:
             named()
+        assert str(refused.value).endswith("the schedule 'single_batch', which does not cut batches.")
     else:
         assert any(kind in note for note in named().notes)
     assert all(t.device.type == device for t in given[0].state_dict().values())

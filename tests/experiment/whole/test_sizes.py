@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
+import netsplit
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
 from netsplit.errors import InfeasibleError
 from netsplit.experiment.calibration import Calibration
@@ -263,6 +266,9 @@ def test_where_the_plan_is_to_change_a_model_with_running_statistics_has_no_repl
                 whole = made.decided
                 assert whole is not None
                 replicated[name, adapts] = bool(whole.plan.placement.replicas)
+                assert ("no data parallel: adapt could not change such a plan" in whole.absent) == (
+                    name == "kept" and adapts
+                )
                 assert any("adapt could not change" in each for each in whole.notes) == (
                     name == "kept" and adapts
                 )
@@ -272,6 +278,58 @@ def test_where_the_plan_is_to_change_a_model_with_running_statistics_has_no_repl
         ("kept", False): True,
         ("kept", True): False,
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"microbatches": [4, 2, 16]}, []),
+        ({}, []),
+        (
+            {"microbatches": [4, 3]},
+            ["3 micro-batches are left out: the samples of a batch do not divide into so many"],
+        ),
+        ({"microbatches": 12}, ["12 micro-batches are asked for, and 16 samples make 8, of 2 each"]),
+        ({"microbatches": [1, 99]}, ["99 micro-batches are asked for, and 16 samples make 16, of 1 each"]),
+        (
+            {"microbatches": [1, 4], "schedules": ["single_batch"]},
+            ["4 micro-batches are left out: schedule.schedules has 'single_batch' alone"],
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_asked_for_and_not_looked_at_are_told(
+    asked: dict[str, Any], said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    open_, batch = AutoSchedule(time_limit_s=0.3, **asked), (torch.randn(16, 6), torch.randint(3, (16,)))
+    with caplog.at_level(logging.INFO, "netsplit.experiment.whole.sizes"):
+        whole = netsplit.plan(nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, 2, schedule=open_)
+    assert len(whole.notes) == len(said)
+    assert all(note.startswith(words) for note, words in zip(whole.notes, said, strict=True))
+    assert all(note in caplog.messages for note in whole.notes)
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 300), min_size=1, max_size=5))
+def test_every_number_given_is_looked_at_or_told(samples: int, asked: list[int]) -> None:
+    assume(min(asked) <= samples)
+    open_ = AutoSchedule(asked)
+    counts = open_.counts(samples, 2)
+    equal = [m for m in counts if samples % m == 0]
+    told = open_.not_as_given(samples, equal, "of unequal ones no costs are known")
+    assert {int(each.split()[0]) for each in told} == set(asked) - set(equal)
+    assert sum("are left out" in each for each in told) >= len(set(counts) - set(equal))
+
+
+def test_a_size_at_which_the_model_is_another_is_told_where_it_was_asked_for() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        value = nn.functional.cross_entropy(outputs, targets)
+        return value.abs() if len(outputs) == 2 else value
+
+    batch = torch.randn(16, 6), torch.randint(3, (16,))
+    for counts in ([1, 2, 4, 8], None):
+        open_ = AutoSchedule(counts, time_limit_s=0.3)
+        notes = netsplit.plan(Net(), loss, batch, 2, schedule=open_).notes
+        said = "8 micro-batches are left out: the model has other operators there" in notes
+        assert said == (counts is not None)
 
 
 def over_a_number(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

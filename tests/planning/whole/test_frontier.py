@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from netsplit.partition.base import Placement, SolverReport
-from netsplit.planning.whole.frontier import FrontierRow, frontier_of
+from netsplit.planning.whole.frontier import FrontierRow, frontier_of, frontier_table
 from netsplit.planning.whole.judge import Judge, Tried
 from netsplit.planning.whole.notes import notes_of
-from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules import SCHEDULES, GPipe, OneFOneB, Schedule, SingleBatch
 from tests.planning.whole.test_whole_plan import _problem
 
 GPIPE = GPipe(4)
@@ -57,6 +57,22 @@ def test_a_difference_that_does_not_show_is_not_told_as_one(milliseconds: float,
     assert ("% slower" in why) == (1.001 < times < 2.0)
     assert (f"takes {times:,.1f} times as long: " in why) == (times > 2.0)
     assert ("as fast within 0.1 %" in why) == (times <= 1.001)
+
+
+def test_the_table_has_room_on_a_hundred_columns_and_reasons_below_rows() -> None:
+    longest = SCHEDULES[max(SCHEDULES, key=len)]().with_microbatches(512)
+    again = replace(tried().placement, recomputed=frozenset("a"))
+    wide: dict[str, Any] = {"origin": "8 stages x 4 replicas", "peak_bytes": {"d0": 79 * 2**30}}
+    winner = tried(kind="data parallel", **wide)
+    other = tried(longest, 1e3, placement=again, compute_s=1e-2, **wide)
+    missing = tried(GPipe(2), 12.0, kind="single", missing_bytes=3 * 2**30, placement=again)
+    lines = frontier_table(rows(winner, other, missing)).lines()
+    assert max(map(len, lines)) <= 100
+    assert lines[1].strip() == "why not"
+    assert lines[3] == "    chosen"
+    assert lines[5].endswith(" are missing on d0; recomputing")
+    assert lines[7].startswith("    takes 100.0 times as long: d0 ")
+    assert lines[7].endswith("; recomputing")
 
 
 def test_what_comes_after_an_equal_plan_says_by_what() -> None:
