@@ -20,6 +20,7 @@ __all__ = [
 
 _MIB = 2.0**-20
 _OF_WHAT = "; optimal: no plan is better in what the method itself minimises, which is not the iteration"
+_OLD_NEW = "; old: the plan that was trained by; new: the one that was found; both an iteration"
 
 
 @dataclass(frozen=True)
@@ -187,16 +188,16 @@ def adaptive_table(comparison: ComparisonResult) -> Table | None:
         _words("Method", [name for name, _ in pairs]),
         _figures("Iteration", [str(each.get("iteration", "")) for _, each in pairs]),
         _words("Outcome", [str(each.get("outcome", "")) for _, each in pairs]),
-        _figures("Predicted, ms", times("predicted_before_s")),
-        _figures("Of the other", times("predicted_after_s")),
-        _figures("Measured, ms", times("measured_before_s")),
-        _figures("After it", times("measured_after_s")),
-        _figures("Changes, ms", times("switch_s")),
-        _figures("Moved", [str(each.get("moved", "")) for each in changes]),
+        _figures("Old plan, predicted ms", times("predicted_before_s")),
+        _figures("New plan, predicted ms", times("predicted_after_s")),
+        _figures("Old plan, measured ms", times("measured_before_s")),
+        _figures("New plan, measured ms", times("measured_after_s")),
+        _figures("Changing took, ms", times("switch_s")),
+        _figures("Operators moved", [str(each.get("moved", "")) for each in changes]),
         _words("What changed", ["; ".join(map(str, each.get("lines", ()))) for each in changes]),
         _words("Why", [str(each.get("why", "")) for _, each in pairs]),
     ]
-    return _table("Plans looked for while training", columns)
+    return _table(f"Plans looked for while training{_OLD_NEW}", columns)
 
 
 def parts_table(comparison: ComparisonResult) -> Table | None:
