@@ -226,8 +226,7 @@ def _operators_sentence(graph: Graph) -> str:
     if cut:
         sentence += f", {cut} of them in parts ({len(parts.cut)} parts)"
     if parts.moving:
-        moving = "moves" if len(parts.moving) == 1 else "move"
-        sentence += f", {_counted(len(parts.moving), 'node')} that only {moving} tensors"
+        sentence += f", {_counted(len(parts.moving), 'small node')} beside them"
     return sentence
 
 
@@ -272,7 +271,7 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
         told = "dashed: parts of operators, of which dimension, and how much of it they have"
         handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=told))
     if parts.moving:
-        told = "small: moves tensors for parts, or weights for readers elsewhere"
+        told = "small: moves tensors for parts or puts them together, or hands weights to readers elsewhere"
         handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=told))
     columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)

@@ -36,11 +36,11 @@ from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import MIB, PlanSummary
 from netsplit.program.instructions import Program
-from netsplit.rewrite.node_parts import NodePart, node_parts
+from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate.device_times import memory_course
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.timeline import Timeline
-from netsplit.simulate.trace import parts_of_events
+from netsplit.simulate.trace import EventParts, parts_of_events
 from netsplit.tables import Column, Table
 
 __all__ = ["DeviceLoad", "Plan", "infeasible_record"]
@@ -180,9 +180,9 @@ class Plan:
         return replace(diff.without_rounding(), split=split, recut=recut)
 
     @cached_property
-    def event_parts(self) -> dict[str, tuple[NodePart, ...]]:
-        """By the name of an event of its timelines, which parts of operators that is about."""
-        return {} if self.program is None else parts_of_events(self.program, node_parts(self.problem.graph))
+    def event_parts(self) -> Mapping[str, EventParts]:
+        """By what an event of its timelines is about (`Event.about`), which parts of operators that is."""
+        return {} if self.program is None else parts_of_events(self.program, self.problem.graph)
 
     def summary(self) -> PlanSummary:
         """The decision: what was chosen and of what it is the best, and a table of the devices.
