@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
@@ -150,6 +151,24 @@ def test_operators_that_are_in_parts_alike_are_told_together() -> None:
     assert told.startswith(f"{len(splits)} operators in parts: {groups[0].named()} along {groups[0].along}: ")
     assert told.endswith(f"; and {len(splits) - len(groups[0].splits)} more")
     assert parts_summary(()) == ""
+
+
+@pytest.mark.parametrize("cut", [along_samples, replicate])
+def test_the_summary_counts_operators_once_on_each_device(cut: Callable[..., tuple[Rewrite, ...]]) -> None:
+    """Those that it has parts of, however many; what only moves tensors is none. Nodes are counted apart."""
+    problem = problem_of()
+    whole = verified(problem, placed(problem, ()))
+    assert sum(load.operators for load in whole.loads.values()) == len(problem.graph)
+    plan = verified(problem, placed(problem, cut(problem.graph, 4)))
+    graph, where = plan.problem.graph, plan.placement.device_of
+    column = [column.name for column in plan.summary().devices.columns].index("operators")
+    in_parts = {each.operator for each in plan.splits}
+    for name, *cells in plan.summary().devices.rows:
+        nodes = [v for v in graph.nodes if where[v] == name]
+        own = {v.rpartition(":")[0] for v in nodes if v.rpartition(":")[0] in in_parts and v[-1].isdecimal()}
+        own |= {v for v in nodes if v in problem.graph.nodes and v not in in_parts}
+        assert cells[column - 1] == plan.loads[name].operators == len(own) > 0
+        assert plan.loads[name].nodes == len(nodes) >= len(own)
 
 
 def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from netsplit.graph.operators import unchanging
-from netsplit.planning.explanation.notation import nbytes
 from netsplit.program.instructions import Program
 from netsplit.rewrite.records import CopyWeights
 from netsplit.simulate.timeline import GRADIENT_OF, Timeline
+from netsplit.tables import nbytes
 
 __all__ = ["weight_lines"]
 
