@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import rich.table
     import rich.text
 
-__all__ = ["Cell", "Column", "Table", "csv_text"]
+__all__ = ["Cell", "Column", "Table", "byte_unit", "common_unit", "csv_text", "nbytes"]
 
 Cell: TypeAlias = str | int | float | None
 
@@ -35,6 +35,7 @@ _NONE = "-"
 _BELOW = "    "  # before what is below a row
 _HEADING = 10  # letters of a heading's line above figures, which are no longer
 _STYLES = {"failed": "red", "best": "bold"}
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Column:
     text: bool = False  # words, which begin at the left; figures end at the right
     whole: bool = False  # on a terminal no line of its cells is broken
     below: bool = False  # of lines and text: its cells have a line of their own below the row; "" has none
+    in_bytes: bool = False  # each cell is read out as `nbytes` has it; in CSV as it is
 
     def scaled(self, cell: Cell) -> Cell:
         """A cell in the column's unit; None where there is nothing to tell."""
@@ -59,6 +61,8 @@ class Column:
         value = self.scaled(cell)
         if value is None:
             return _NONE
+        if self.in_bytes and isinstance(value, (int, float)):
+            return nbytes(value)
         return format(value, self.form) if isinstance(value, (int, float)) else str(value)
 
 
@@ -173,7 +177,29 @@ class Table:
         rows = [
             [column.scaled(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
         ]
-        return csv_text([column.name for column in self.columns], rows)
+        names = [f"{column.name} bytes" if column.in_bytes else column.name for column in self.columns]
+        return csv_text(names, rows)
+
+
+def byte_unit(value: float) -> tuple[str, int]:
+    """The largest unit of which so many bytes are one or more, and its own bytes."""
+    name, size = "B", 1
+    for larger in _UNITS:
+        if abs(value) < 1024 * size:
+            break
+        name, size = larger, 1024 * size
+    return name, size
+
+
+def common_unit(values: Iterable[float | None]) -> tuple[str, int]:
+    """That of the largest of a column's bytes, where all have one; MiB where there is nothing to tell."""
+    return byte_unit(max((value for value in values if value), default=2**20))
+
+
+def nbytes(value: float) -> str:
+    """Bytes for people, in the unit that fits: ``512 B``, ``1.5 MiB``."""
+    name, size = byte_unit(value)
+    return f"{value / size:.4g} {name}" if size > 1 else f"{value:.0f} B"
 
 
 def csv_text(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:

@@ -16,7 +16,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.explanation import path_lines
-from netsplit.planning.explanation.notation import counted, nbytes, percent, seconds, short
+from netsplit.planning.explanation.notation import counted, percent, seconds, short
 from netsplit.planning.explanation.path import critical_path, overheads
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
@@ -24,7 +24,7 @@ from netsplit.simulate.device_times import device_times, peak_moment_s, waits
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import write_trace
-from netsplit.tables import Column, Table
+from netsplit.tables import Column, Table, nbytes
 
 from ._entry import console_of
 from ._graph_file import SimulateSettings, memory_rule

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from netsplit.tables import Column, Table, csv_text
+from netsplit.partition.common.capacity import read_bytes
+from netsplit.tables import Column, Table, byte_unit, common_unit, csv_text, nbytes
 
 COLUMNS = (Column("method", text=True), Column("time per iteration ms", ",.1f", 1e3), Column("count"))
 TABLE = Table(COLUMNS, [("a|b", 1.25, 3), ("c\nd", math.inf, None)], "Times", ["A note."], {1: "failed"})
@@ -97,3 +98,30 @@ def test_no_text_breaks_a_table(rows: list[list[str]]) -> None:
     assert len(lines) == 2 + len(rows)
     assert all(line.replace("\\|", "").count("|") == 3 for line in lines)
     assert list(csv.reader(io.StringIO(table.csv(), newline=""))) == [["x", "y"], *rows]
+
+
+@given(st.integers(0, 2**60))
+def test_bytes_are_read_out_in_the_unit_of_which_there_is_one(value: int) -> None:
+    """So that no figure but that of nothing is 0, and none has more than four digits before its point."""
+    name, size = byte_unit(value)
+    assert size in (1, 2**10, 2**20, 2**30, 2**40)
+    assert value >= size or value == 0
+    assert value < 1024 * size or name == "TiB"
+    figure, unit = nbytes(value).split()
+    assert unit == name
+    assert math.isclose(float(figure) * size, value, rel_tol=1e-3)
+    assert (figure == "0") == (value == 0)
+    assert read_bytes(value).startswith(
+        f"{value} bytes" if value < 1024 else f"{nbytes(value)} ({value} bytes)"
+    )
+
+
+def test_a_column_of_bytes_has_a_unit_in_each_cell_and_none_in_csv() -> None:
+    table = Table((Column("peak", in_bytes=True),), [(456160,), (25276514304,), (0,), (None,)])
+    assert table.texts == [["445.5 KiB"], ["23.54 GiB"], ["0 B"], ["-"]]
+    assert table.csv().splitlines() == ["peak bytes", "456160", "25276514304", "0", '""']
+
+
+def test_a_column_of_one_unit_has_that_of_its_largest() -> None:
+    assert common_unit([3, None, 5000]) == ("KiB", 1024)
+    assert common_unit([]) == common_unit([0, None]) == ("MiB", 2**20)

@@ -53,6 +53,7 @@ from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.tables import nbytes
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import overflow_summary
@@ -338,14 +339,14 @@ def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: 
     if settings.ema_decay is not None:
         paths.append(folder / "averages.pt")
         save_state(model.ema_state_dict(), paths[1])
-    nbytes = sum(path.stat().st_size for path in paths)
+    size = sum(path.stat().st_size for path in paths)
     for path in paths if where != "folder" else ():
         run.artifact(path)
         if where == "mlflow":
             path.unlink()
     log.info(
-        "%s: trained parameters, %.1f MiB%s, are kept in %s (checkpoint.trained=none keeps none)",
-        run.name, nbytes / 2**20, " each" * (where == "both"),
+        "%s: trained parameters, %s%s, are kept in %s (checkpoint.trained=none keeps none)",
+        run.name, nbytes(size), " each" * (where == "both"),
         {"folder": folder, "mlflow": "mlflow", "both": f"{folder} and mlflow"}[where],
     )  # fmt: skip
 

@@ -81,12 +81,16 @@ class Partitioner(ABC):
 
         Raises:
             InfeasibleError: no placement fits; the message says how many bytes are missing where.
+            RewriteError: the answer has rewrites that are none of the graph's, or has sizes of parts that do
+                not add up; along the samples they may be of another batch.
         """
         started = time.perf_counter()
         self.check(problem)
         choice = self.choose(problem)
         rewrites = choice.rewrites or problem.graph.rewrites
-        graph = rewrite.applied(problem.graph, rewrites, scaled=True) if choice.rewrites else problem.graph
+        graph = problem.graph
+        if choice.rewrites:
+            graph = rewrite.applied(problem.graph, rewrites, scaled="samples")
         return Placement(
             method=self.name,
             device_of=choice.device_of,

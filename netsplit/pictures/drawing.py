@@ -14,7 +14,7 @@ from netsplit.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["KIND_COLOURS", "PALETTE", "colours_of", "mib", "new_figure", "save_figure", "tint"]
+__all__ = ["KIND_COLOURS", "PALETTE", "colours_of", "new_figure", "save_figure", "tint"]
 
 # Okabe and Ito, "Color Universal Design"
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
@@ -48,10 +48,6 @@ def save_figure(figure: Figure, path: str | Path, dpi: int = 120) -> None:
 def colours_of(names: Iterable[str]) -> dict[str, str]:
     """A colour for each name, in the names' own order."""
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
-
-
-def mib(nbytes: float) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
 
 
 def tint(colour: str, fraction: float = 0.25) -> str:

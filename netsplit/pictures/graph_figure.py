@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement
-from netsplit.pictures.drawing import colours_of, mib, new_figure, save_figure, tint
+from netsplit.pictures.drawing import colours_of, new_figure, save_figure, tint
 from netsplit.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import LayeredLayout, layered_layout
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.node_parts import NodeParts, node_parts
+from netsplit.tables import nbytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +67,7 @@ def graph_figure(
     seconds = _KnownSeconds(_node_seconds(placement, costs, cluster))
     devices = _devices(placement, cluster)
     colours = colours_of(devices)
-    figure = new_figure(max(8.0, 0.6 + _BOX_IN * layout.width), 1.8 + _LAYER_IN * layout.height)
+    figure = new_figure(max(9.2, 0.6 + _BOX_IN * layout.width), 1.8 + _LAYER_IN * layout.height)
     axes = figure.subplots()
     axes.set_xlim(-0.1, layout.width + 0.1)
     axes.set_ylim(layout.height, 0)
@@ -226,8 +227,7 @@ def _operators_sentence(graph: Graph) -> str:
     if cut:
         sentence += f", {cut} of them in parts ({len(parts.cut)} parts)"
     if parts.moving:
-        moving = "moves" if len(parts.moving) == 1 else "move"
-        sentence += f", {_counted(len(parts.moving), 'node')} that only {moving} tensors"
+        sentence += f", {_counted(len(parts.moving), 'small node')} beside them"
     return sentence
 
 
@@ -235,9 +235,9 @@ def _cut_sentence(graph: Graph, placement: Placement) -> str:
     cut = _cut(graph, placement)
     if not cut:
         return "nothing crosses devices"
-    nbytes = sum(graph.variables[variable].nbytes for variable, _ in cut)
+    size = sum(graph.variables[variable].nbytes for variable, _ in cut)
     crossing = "crosses" if len(cut) == 1 else "cross"
-    return f"{_counted(len(cut), 'tensor')} ({mib(nbytes)}) {crossing} devices in the forward pass"
+    return f"{_counted(len(cut), 'tensor')} ({nbytes(size)}) {crossing} devices in the forward pass"
 
 
 def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _KnownSeconds) -> str:
@@ -251,8 +251,8 @@ def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _
         runs += f" and {_counted(len(in_parts), 'part')}"
     sentence = (
         f"{device}: {runs}, "
-        f"parameters {mib(sum(graph.initializers[k].nbytes for k in owned))}, "
-        f"saved activations {mib(sum(graph.variables[k].nbytes for k in saved))}"
+        f"parameters {nbytes(sum(graph.initializers[k].nbytes for k in owned))}, "
+        f"saved activations {nbytes(sum(graph.variables[k].nbytes for k in saved))}"
     )
     if seconds.of:
         sentence += f", {_time(sum(seconds.of.get(name, 0.0) for name in names))} per micro-batch"
@@ -272,7 +272,7 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
         told = "dashed: parts of operators, of which dimension, and how much of it they have"
         handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=told))
     if parts.moving:
-        told = "small: moves tensors for parts, or weights for readers elsewhere"
+        told = "small: moves tensors for parts or puts them together, or hands weights to readers elsewhere"
         handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=told))
     columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)

@@ -20,7 +20,7 @@ from math import log
 from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import passing
-from netsplit.rewrite.node_parts import NodePart, NodeParts, node_parts, parts_label
+from netsplit.rewrite.node_parts import NodePart, NodeParts, does, node_parts, parts_label
 
 __all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 
@@ -34,7 +34,6 @@ _SHORT = {
     "max_pool2d": "maxpool",
     "scaled_dot_product_attention": "attention",
 }
-_MOVES = {"alias": "hand weights on", "split_with_sizes": "take apart"}  # what else moves puts parts together
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class NodeGroup:
     nodes: tuple[str, ...]
     device: str
     module: str  # longest dotted prefix that the nodes' modules share
-    kinds: tuple[str, ...]  # operator kinds in order, of the nodes that have edges
+    kinds: tuple[str, ...]  # of operators in order, of the nodes that have edges; what movements do
     parts: tuple[NodePart, ...] = ()  # of operators
     moving: int = 0  # how many nodes only move tensors for parts
 
@@ -67,7 +66,7 @@ class NodeGroup:
     def label(self) -> str:
         """``relu+conv+bn``; what repeats is counted: ``(relu+conv+bn) x3``, ``conv x3 + relu x2``."""
         if self.moves:
-            return " + ".join(dict.fromkeys(_MOVES.get(kind, "put together") for kind in self.kinds))
+            return " + ".join(dict.fromkeys(self.kinds))
         kinds = [_SHORT.get(kind, kind) for kind in self.kinds]
         for period in range(1, len(kinds) // 2 + 1):
             if kinds == kinds[:period] * (len(kinds) // period):
@@ -182,12 +181,14 @@ class _Merger:
         names = sorted(self.members[group], key=self.graph.position.__getitem__)
         linked = [n for n in names if self.graph.predecessors[n] or self.graph.successors[n]]
         computing = [n for n in linked if n not in self.parts.moving]
-        kinds = tuple(self.graph.nodes[name].kind.strip("_") for name in computing or linked or names)
+        kinds = [self.graph.nodes[name].kind.strip("_") for name in computing or linked or names]
+        if self.parts.moving.issuperset(names):
+            kinds = [does(self.graph.nodes[name]) for name in names]
         return NodeGroup(
             tuple(names),
             self.device(group),
             self.module(group),
-            kinds,
+            tuple(kinds),
             tuple(self.parts.of[name] for name in names if name in self.parts.of),
             len(self.parts.moving.intersection(names)),
         )

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from netsplit.pictures.drawing import colours_of, mib, new_figure, save_figure
+from netsplit.pictures.drawing import colours_of, new_figure, save_figure
+from netsplit.tables import byte_unit, nbytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,20 +35,21 @@ def memory_figure(
     rows = figure.subplots(max(len(courses), 1), 1, sharex=True, squeeze=False)[:, 0]
     colours = colours_of(courses)
     for axes, (device, course) in zip(rows, courses.items(), strict=False):
-        times, used = [1e3 * each[0] for each in course], [each[1] / 2**20 for each in course]
+        peak, capacity = max((each[1] for each in course), default=0), capacities[device]
+        unit, size = byte_unit(peak)
+        times, used = [1e3 * each[0] for each in course], [each[1] / size for each in course]
         axes.fill_between(times, used, step="post", color=colours[device], alpha=0.35)
         axes.step(times, used, where="post", color=colours[device], label="predicted")
-        peak, capacity = max((each[1] for each in course), default=0), capacities[device]
-        told = f"{device}: at most {mib(peak)} of {mib(capacity)}"
+        told = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
         if capacity < _NEAR * peak:
-            axes.axhline(capacity / 2**20, color="black", linestyle=":", label="capacity")
+            axes.axhline(capacity / size, color="black", linestyle=":", label="capacity")
         if measured is not None and device in measured:
             axes.axhline(
-                measured[device] / 2**20, color="#D55E00", linestyle="--", label="measured at its peak"
+                measured[device] / size, color="#D55E00", linestyle="--", label="measured at its peak"
             )
-            told += f", measured {mib(measured[device])}"
+            told += f", measured {nbytes(measured[device])}"
         axes.set_title(told, loc="left", fontsize=11)
-        axes.set_ylabel("MiB")
+        axes.set_ylabel(unit)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize=9)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from netsplit.pictures.drawing import KIND_COLOURS, new_figure, save_figure
 from netsplit.rewrite.node_parts import NodePart, parts_label
 from netsplit.simulate.timeline import COMPUTING, Event, Timeline
-from netsplit.simulate.trace import lanes
+from netsplit.simulate.trace import EventParts, lanes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ def timeline_figure(
     predicted: Timeline,
     measured: Timeline | None = None,
     path: str | Path | None = None,
-    parts: Mapping[str, Sequence[NodePart]] | None = None,
+    parts: Mapping[str, EventParts] | None = None,
 ) -> Figure:
     """Draw one or both timelines, into `path` if given (PNG or SVG by the suffix); returns the figure.
 
@@ -67,8 +67,11 @@ def timeline_figure(
     return figure
 
 
-def _labels(parts: Mapping[str, Sequence[NodePart]]) -> _Labels:
-    cut = {name: [part for part in each if part.cuts] for name, each in parts.items()}
+def _labels(parts: Mapping[str, EventParts]) -> _Labels:
+    cut = {
+        name: [part for part in each if isinstance(part, NodePart) and part.cuts]
+        for name, each in parts.items()
+    }
     return {name: (parts_label(own), parts_label(own, short=True)) for name, own in cut.items() if own}
 
 

@@ -34,14 +34,14 @@ from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.simulated import Simulated, simulated_by
-from netsplit.planning.summary import MIB, PlanSummary
+from netsplit.planning.summary import PlanSummary
 from netsplit.program.instructions import Program
-from netsplit.rewrite.node_parts import NodePart, node_parts
+from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate.device_times import memory_course
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.timeline import Timeline
-from netsplit.simulate.trace import parts_of_events
-from netsplit.tables import Column, Table
+from netsplit.simulate.trace import EventParts, parts_of_events
+from netsplit.tables import Column, Table, nbytes
 
 __all__ = ["DeviceLoad", "Plan", "infeasible_record"]
 
@@ -54,9 +54,9 @@ _DEVICES = (
     Column("parameters", ",d"),
     Column("busy ms", ",.1f", 1e3),
     Column("sends ms", ",.1f", 1e3),
-    Column("peak MiB", ",.1f", MIB),
-    Column("static MiB", ",.1f", MIB),
-    Column("of MiB", ",.1f", MIB),
+    Column("peak", in_bytes=True),
+    Column("static", in_bytes=True),
+    Column("of", in_bytes=True),
     Column("full %", ",.0f", 100.0),
 )
 _HELD = "peak: the most alive at once, which has to fit; static: all of it, nothing freed"
@@ -67,6 +67,7 @@ class DeviceLoad:
     """What one device does and holds. Seconds of one step, or of one period under `max_load`."""
 
     nodes: int
+    operators: int  # that it computes, or parts of, each once; what only moves tensors for parts is none
     compute_s: float
     transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
     seconds: float  # max_load: its load; else that it is busy
@@ -135,7 +136,7 @@ class Plan:
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Device -> operators that it computes, where any; each replica computes all of its stage."""
+        """Device -> nodes that it computes, where any; each replica computes all of its stage."""
         return {name: load.nodes for name, load in self.loads.items() if load.nodes}
 
     @property
@@ -181,9 +182,9 @@ class Plan:
         return replace(diff.without_rounding(), split=split, recut=recut)
 
     @cached_property
-    def event_parts(self) -> dict[str, tuple[NodePart, ...]]:
-        """By the name of an event of its timelines, which parts of operators that is about."""
-        return {} if self.program is None else parts_of_events(self.program, node_parts(self.problem.graph))
+    def event_parts(self) -> Mapping[str, EventParts]:
+        """By what an event of its timelines is about (`Event.about`), which parts of operators that is."""
+        return {} if self.program is None else parts_of_events(self.program, self.problem.graph)
 
     def summary(self) -> PlanSummary:
         """The decision: what was chosen and of what it is the best, and a table of the devices.
@@ -198,7 +199,7 @@ class Plan:
         sent_bytes = sum(event.nbytes for event in predicted.events if event.kind == "send")
         predicted_line = (
             f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers of "
-            f"{MIB * sent_bytes:.1f} MiB"
+            f"{nbytes(sent_bytes)}"
         )
         cut = f"{counted(program.microbatches, 'micro-batch', 'es')} of {counted(size, 'sample')}"
         lines = [
@@ -214,7 +215,7 @@ class Plan:
         if self.placement.exchanges:
             lines.append(exchange_line(self.problem, self.placement))
         if predicted.host_bytes:
-            told = (f"{name} {MIB * nbytes:.1f} MiB" for name, nbytes in predicted.host_bytes.items())
+            told = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
             lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")
         static, initializers = self.static_bytes, program.graph.initializers
         rows = []
@@ -222,15 +223,15 @@ class Plan:
             held = [initializers[k] for k in program.held[name]]
             peak = predicted.peak_bytes.get(name, 0)
             rows.append((
-                name, load.nodes, sum(prod(init.shape) for init in held if init.is_parameter),
+                name, load.operators, sum(prod(init.shape) for init in held if init.is_parameter),
                 predicted.busy_s(name), load.transfer_s, peak, static.get(name, 0), load.capacity_bytes,
                 peak / load.capacity_bytes if load.capacity_bytes else None,
             ))  # fmt: skip
         over = any(0 < load.capacity_bytes < static.get(name, 0) for name, load in self.loads.items())
         if over and self.problem.memory != "static":
             lines.append(
-                "static MiB above a capacity is no overflow: it is the literature's count (5-18), that frees "
-                "nothing within a step; what fits is told by peak MiB"
+                "static bytes above a capacity: that is no overflow, but the literature's count (5-18), that "
+                "frees nothing within a step; what fits is told by the peak"
             )
         return PlanSummary(tuple(lines), Table(_DEVICES, rows, notes=[_HELD]))
 
@@ -240,11 +241,11 @@ class Plan:
             Column("device", text=True),
             Column("operators", ",d"),
             Column(f"{objective.column} ms", ",.1f", 1e3),
-            Column("MiB", ",.1f", MIB),
-            Column("of MiB", ",.1f", MIB),
+            Column("bytes", in_bytes=True),
+            Column("of", in_bytes=True),
         )
         rows = [
-            (name, load.nodes, load.seconds, load.nbytes, load.capacity_bytes)
+            (name, load.operators, load.seconds, load.nbytes, load.capacity_bytes)
             for name, load in self.loads.items()
         ]
         said = f"{objective.name}: {objective.says} {1e3 * self.objective_s:.1f} ms"
@@ -391,13 +392,27 @@ def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) ->
                 sent[event.device] += event.seconds  # type: ignore[assignment]
         transfer = np.array([float(sent[name]) for name in instance.devices])
         seconds = np.array([timeline.busy_s(name) for name in instance.devices])
+    operators = _operators(problem, placement)
     return {
         name: DeviceLoad(
-            int(totals.nodes[p]), float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
+            int(totals.nodes[p]), len(operators.get(name, ())),
+            float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
             int(instance.capacity[p]),
         )
         for p, name in enumerate(instance.devices)
     }  # fmt: skip
+
+
+def _operators(problem: Problem, placement: Placement) -> dict[str, set[str]]:
+    """Device -> the operators that it computes, or parts of."""
+    parts = node_parts(problem.graph)
+    own: dict[str, set[str]] = {}
+    for stage in placement.all_stages:
+        computed = (v for v in stage.nodes if v not in parts.moving)
+        names = {parts.of[v].operator if v in parts.of else v for v in computed}
+        for device in stage.devices:
+            own.setdefault(device, set()).update(names)
+    return own
 
 
 def _plain(value: Any) -> Any:

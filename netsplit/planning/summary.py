@@ -7,9 +7,7 @@ from html import escape
 
 from netsplit.tables import Table
 
-__all__ = ["MIB", "PlanSummary"]
-
-MIB = 2.0**-20
+__all__ = ["PlanSummary"]
 
 
 @dataclass(frozen=True)

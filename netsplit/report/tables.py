@@ -9,7 +9,7 @@ from pathlib import Path
 from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
 from netsplit.report.text import link_to
 from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
-from netsplit.tables import Column, Table
+from netsplit.tables import Column, Table, common_unit
 from netsplit.tracking.table import OPTIMAL, ComparisonRow, metric_of
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "solver_table", "study_table",
 ]  # fmt: skip
 
-_MIB = 2.0**-20
 _OF_WHAT = "; optimal: no plan is better in what the method itself minimises, which is not the iteration"
+_OLD_NEW = "; old: the plan that was trained by; new: the one that was found; both an iteration"
 
 
 @dataclass(frozen=True)
@@ -187,16 +187,16 @@ def adaptive_table(comparison: ComparisonResult) -> Table | None:
         _words("Method", [name for name, _ in pairs]),
         _figures("Iteration", [str(each.get("iteration", "")) for _, each in pairs]),
         _words("Outcome", [str(each.get("outcome", "")) for _, each in pairs]),
-        _figures("Predicted, ms", times("predicted_before_s")),
-        _figures("Of the other", times("predicted_after_s")),
-        _figures("Measured, ms", times("measured_before_s")),
-        _figures("After it", times("measured_after_s")),
-        _figures("Changes, ms", times("switch_s")),
-        _figures("Moved", [str(each.get("moved", "")) for each in changes]),
+        _figures("Old plan, predicted ms", times("predicted_before_s")),
+        _figures("New plan, predicted ms", times("predicted_after_s")),
+        _figures("Old plan, measured ms", times("measured_before_s")),
+        _figures("New plan, measured ms", times("measured_after_s")),
+        _figures("Changing took, ms", times("switch_s")),
+        _figures("Operators moved", [str(each.get("moved", "")) for each in changes]),
         _words("What changed", ["; ".join(map(str, each.get("lines", ()))) for each in changes]),
         _words("Why", [str(each.get("why", "")) for _, each in pairs]),
     ]
-    return _table("Plans looked for while training", columns)
+    return _table(f"Plans looked for while training{_OLD_NEW}", columns)
 
 
 def parts_table(comparison: ComparisonResult) -> Table | None:
@@ -239,6 +239,8 @@ def memory_table(comparison: ComparisonResult) -> Table | None:
     predicted = [method.row.predicted_peak.get(device) for method, device in pairs]
     measured = [method.row.measured_peak.get(device) for method, device in pairs]
     capacity = [method.row.capacity.get(device) for method, device in pairs]
+    unit, size = common_unit([*predicted, *measured])
+    room, whole = common_unit([min((each for each in capacity if each), default=None)])
     nodes = [method.row.nodes.get(device) for method, device in pairs]
     full = [
         fixed(100 * method.peaks[device] / limit if limit else None, 1)
@@ -247,10 +249,10 @@ def memory_table(comparison: ComparisonResult) -> Table | None:
     columns = [
         _words("Method", [method.name for method, _ in pairs]),
         _words("Device", [device for _, device in pairs]),
-        _figures("Operators", [NONE if count is None else f"{count:,}" for count in nodes]),
-        _figures("Predicted, MiB", column(predicted, _MIB)),
-        _figures("Measured, MiB", column(measured, _MIB)),
-        _figures("Capacity, MiB", column(capacity, _MIB)),
+        _figures("Nodes", [NONE if count is None else f"{count:,}" for count in nodes]),
+        _figures(f"Predicted, {unit}", column(predicted, 1 / size)),
+        _figures(f"Measured, {unit}", column(measured, 1 / size)),
+        _figures(f"Capacity, {room}", column(capacity, 1 / whole)),
         _figures("Full, %", full),
     ]
     began = ", of the plan that training began with" if any(each.row.changes for each in decided) else ""

@@ -22,6 +22,7 @@ from netsplit.reshard.network import Network
 from netsplit.reshard.orders import AUTO_ORDERS, order_named
 from netsplit.reshard.tasks import UnitTask, by_hosts, divided, inside_apart, unit_tasks
 from netsplit.reshard.timing import hop_times
+from netsplit.tables import nbytes
 
 __all__ = ["ReshardPlan", "best_chunks", "host_tasks", "plan_reshard"]
 
@@ -81,10 +82,9 @@ class ReshardPlan:
 
     def summary(self) -> str:
         """A few lines for people."""
-        mib = prod(self.shape) * self.itemsize / 2**20
         layouts = (
             f"{self.source.spec} on {self.source.mesh.shape} to {self.destination.spec} on "
-            f"{self.destination.mesh.shape}: {list(self.shape)}, {mib:,.1f} MiB"
+            f"{self.destination.mesh.shape}: {list(self.shape)}, {nbytes(prod(self.shape) * self.itemsize)}"
         )
         lines = [
             layouts,
@@ -92,7 +92,7 @@ class ReshardPlan:
             f"predicted {self.seconds * 1e3:,.3f} ms, at least {self.bound_s * 1e3:,.3f} ms by any way",
         ]
         for host, (sent, received) in self.nic_bytes.items():
-            lines.append(f"{host}: sends {sent / 2**20:,.1f} MiB, receives {received / 2**20:,.1f} MiB")
+            lines.append(f"{host}: sends {nbytes(sent)}, receives {nbytes(received)}")
         return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Node
+from netsplit.rewrite.records import Split
 from netsplit.rewrite.ways import Way
 
 __all__ = ["Decisions", "Handed"]
@@ -30,13 +31,13 @@ class Decisions:
         moves: of every tensor that was to be cut, which pieces were there; of every node that moves
             tensors, which was there that does the same; None: none was.
         ways: of every operator that was cut, how.
-        scaled: why sizes are not this graph's own, where some were of another.
+        scaled: splits whose sizes are not this graph's own, with the axis by its own name; and why not.
     """
 
     before: Decisions | None = None
     moves: list[Any] = field(default_factory=list)
     ways: list[Way] = field(default_factory=list)
-    scaled: str = ""
+    scaled: list[tuple[Split, str]] = field(default_factory=list)
 
     def move(
         self, possible: _Choice | None, fits: Callable[[_Choice], bool], like: Node, samples: int

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from netsplit.graph.ir import Graph, once_of
+from netsplit.graph.ir import Graph, Node, once_of
+from netsplit.rewrite.draft import MOVES
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Split
 from netsplit.rewrite.replay import CAPTURED
 from netsplit.rewrite.samples.data_parallel import samples_axes
 
-__all__ = ["NodePart", "NodeParts", "PartCut", "node_parts", "parts_label"]
+__all__ = ["NodeMove", "NodePart", "NodeParts", "PartCut", "does", "moves_told", "node_parts", "parts_label"]
 
 _PART = re.compile(r"(.+):(\d+)")
+_FEW = 3  # parts whose numbers are told
+_DOES = {
+    "alias": "hand weights on",
+    "split_with_sizes": "take apart",
+    "ne": "count targets",
+    "sum": "count targets",
+    "div": "divide by their count",
+}  # what else moves puts parts together
 
 
 @dataclass(frozen=True)
@@ -71,13 +80,22 @@ class NodePart:
         return whole
 
     @property
+    def name(self) -> str:
+        """``linear_2 (fc1)``."""
+        return f"{self.operator} ({self.module})" if self.module else self.operator
+
+    @property
+    def which(self) -> str:
+        """``part 1/2 of dimension 0``; ``whole``."""
+        cuts = ", of which part ".join(f"{cut.number} of {cut.along}" for cut in self.cuts)
+        return f"part {cuts}" if cuts else "whole"
+
+    @property
     def told(self) -> str:
         """``linear_2 (fc1): part 1/2 of dimension 0 (50 %)``."""
-        name = f"{self.operator} ({self.module})" if self.module else self.operator
-        cuts = ", of which part ".join(f"{cut.number} of {cut.along}" for cut in self.cuts)
-        told = f"part {cuts} ({_percent(self.fraction)})" if cuts else "whole"
+        told = f"{self.which} ({_percent(self.fraction)})" if self.cuts else self.which
         copied = f", on copy {self.copy} of its weights" if self.copy is not None else ""
-        return f"{name}: {told}{copied}{', its weights as variables' if self.variables else ''}"
+        return f"{self.name}: {told}{copied}{', its weights as variables' if self.variables else ''}"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -85,6 +103,26 @@ class NodePart:
         if not self.cuts:
             return ("weights as variables",) if self.variables else (f"copy {self.copy} of weights",)
         return tuple(cut.short for cut in self.cuts)
+
+
+@dataclass(frozen=True)
+class NodeMove:
+    """What a node does for parts of an operator that is none of them."""
+
+    does: str
+    parts: tuple[NodePart, ...]  # of one operator, one or more
+
+    @property
+    def told(self) -> str:
+        """``linear_2 (fc1), part 1/2 of dimension 0: take apart``."""
+        first = self.parts[0]
+        which = first.which
+        if len(self.parts) > 1:
+            which = f"{len(self.parts)} parts"
+            if len(self.parts) <= _FEW and all(len(part.cuts) == 1 for part in self.parts):
+                numbers = [part.cuts[0].number for part in self.parts]
+                which = f"parts {', '.join(numbers[:-1])} and {numbers[-1]} of {first.cuts[0].along}"
+        return f"{first.name}, {which}: {self.does}"
 
 
 @dataclass(frozen=True)
@@ -126,10 +164,7 @@ def node_parts(graph: Graph) -> NodeParts:
     captured one in this process."""
     if not graph.rewrites:
         return NodeParts({}, frozenset())
-    splits: dict[str, Split] = {}
-    for each in graph.rewrites:
-        if isinstance(each, Split):
-            splits.setdefault(each.node, each)  # a second one cuts what puts the parts together
+    splits = _first_splits(graph)
     copies = {each.node: each.copy for each in graph.rewrites if isinstance(each, CopyWeights)}
     read = {each.node for each in graph.rewrites if isinstance(each, ReadWeights)}
     captured = graph.derived.get(CAPTURED)
@@ -143,6 +178,60 @@ def node_parts(graph: Graph) -> NodeParts:
         elif cuts or node.name in copies or node.name in read:
             parts[node.name] = NodePart(operator, node.module, cuts, copies.get(node.name), node.name in read)
     return NodeParts(parts, frozenset(moving))
+
+
+def does(node: Node) -> str:
+    """What a node of `NodeParts.moving` does, in a few words: "take apart"."""
+    return _DOES.get(node.kind, "put together")
+
+
+@once_of
+def moves_told(graph: Graph) -> Mapping[str, tuple[NodeMove, ...]]:
+    """Of every node of `NodeParts.moving`, and of every variable that one makes: what is done with it, for
+    parts of which operators.
+
+    What puts parts of an operator together, or counts for them, is for these; what takes tensors apart and
+    hands weights on, for those that read what it makes.
+    """
+    parts, splits = node_parts(graph), _first_splits(graph)
+
+    def served(name: str, outputs: Iterable[str]) -> Iterator[NodePart]:
+        node, operator = graph.nodes[name], name
+        if name in splits or node.op not in MOVES:
+            while operator not in splits and ":" in operator:
+                operator = operator.rpartition(":")[0]
+            whole, cuts = _cuts_of(operator, splits, {})
+            yield from (p for p in parts.of.values() if p.operator == whole and _begins(p, cuts))
+            return
+        for reader in (v for k in outputs if k for v in graph.variables[k].consumers):
+            if reader in parts.of:
+                yield parts.of[reader]
+            elif reader in parts.moving:
+                yield from served(reader, graph.nodes[reader].outputs)
+
+    def moves(name: str, outputs: Iterable[str]) -> tuple[NodeMove, ...]:
+        of: dict[str, list[NodePart]] = {}
+        for part in dict.fromkeys(served(name, outputs)):
+            of.setdefault(part.operator, []).append(part)
+        return tuple(NodeMove(does(graph.nodes[name]), tuple(each)) for each in of.values())
+
+    moving = [node for node in graph if node.name in parts.moving]
+    made = {k: moves(node.name, [k]) for node in moving for k in node.outputs if k}
+    return made | {node.name: moves(node.name, node.outputs) for node in moving}
+
+
+def _begins(part: NodePart, cuts: Sequence[PartCut]) -> bool:
+    """Whether it is of the part that comes of these cuts."""
+    return [cut.index for cut in part.cuts[: len(cuts)]] == [cut.index for cut in cuts]
+
+
+def _first_splits(graph: Graph) -> dict[str, Split]:
+    """Of every node; a second one cuts what puts the parts together."""
+    splits: dict[str, Split] = {}
+    for each in graph.rewrites:
+        if isinstance(each, Split):
+            splits.setdefault(each.node, each)
+    return splits
 
 
 def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:

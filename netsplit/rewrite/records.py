@@ -64,7 +64,10 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda splits: all_are(splits, lambda each: isinstance(each, Split)),
         "what along_samples answers, or Split, in a tuple",
     ),
-    "scaled": (lambda scaled: isinstance(scaled, bool), "True or False"),
+    "scaled": (
+        lambda scaled: isinstance(scaled, bool) or (isinstance(scaled, str) and scaled == "samples"),
+        "True, False or 'samples'",
+    ),
 }
 
 

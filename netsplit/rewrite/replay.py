@@ -7,8 +7,10 @@ Sizes along the samples grow and shrink with those of the graph, where it is not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, once_of
@@ -18,6 +20,7 @@ from netsplit.rewrite.draft import Draft, require_graph
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.read import read_in
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, checked_field
+from netsplit.rewrite.samples.data_parallel import samples_axes
 from netsplit.rewrite.split import (
     block_size,
     chosen_way,
@@ -36,13 +39,19 @@ _DECISIONS = "rewrite.decisions"
 """Under this a graph has, derived, its rewrites, one lot done after another, each with what was decided."""
 
 _SCALED = "rewrite.scaled"
-"""Under this a graph has, derived, why the sizes of the last lot are not its own, where they are not."""
+"""Under this a graph has, derived, the splits of the last lot whose sizes are not its own, and why not."""
+
+_PART = re.compile(r"(.+):\d+")
 
 _Lots: TypeAlias = tuple[tuple[tuple[Rewrite, ...], Decisions], ...]
 
 
 def applied(
-    graph: Graph, rewrites: Sequence[Rewrite], like: Graph | None = None, *, scaled: bool = False
+    graph: Graph,
+    rewrites: Sequence[Rewrite],
+    like: Graph | None = None,
+    *,
+    scaled: bool | Literal["samples"] = False,
 ) -> Graph:
     """The graph after these rewrites, of which it may have had the first ones, or all; without any, as it is.
 
@@ -51,7 +60,8 @@ def applied(
     Args:
         like: the same step at another size after the same rewrites: the graph gets the same nodes.
         scaled: the rewrites may be of a graph of other sizes, as sizes are in any case with `like`: those of
-            parts grow and shrink with the graph's. Else they add up.
+            parts grow and shrink with the graph's. "samples": of another number of samples alone. Else they
+            add up.
 
     Raises:
         RewriteError: one cannot be done, or the graph has had others; or it cannot get the same nodes.
@@ -77,14 +87,31 @@ def applied(
     if not left:
         return graph
     made = _applied(graph, left, None)
-    return made if scaled or like is not None else _with_sizes_of_its_own(made)
-
-
-def _with_sizes_of_its_own(made: Graph) -> Graph:
-    """Raises `RewriteError`: some parts that were just made are of other sizes than was said."""
-    if _SCALED in made.derived:
-        raise RewriteError(made.derived[_SCALED])
+    if scaled is not True and like is None:
+        _require_sizes_of_its_own(made, but_samples=scaled == "samples")
     return made
+
+
+def _require_sizes_of_its_own(made: Graph, but_samples: bool = False) -> None:
+    """Raises `RewriteError`: some parts that were just made are of other sizes than was said.
+
+    Args:
+        but_samples: they may be so along the samples.
+    """
+    for split, reason in made.derived.get(_SCALED, ()):
+        if not but_samples:
+            raise RewriteError(reason)
+        if not _is_along_samples(split, made.derived.get(CAPTURED)):
+            others = "sizes of another batch are taken along the samples alone"
+            raise RewriteError(f"{reason.removesuffix('.')} ({others}).")
+
+
+def _is_along_samples(split: Split, captured: Graph | None) -> bool:
+    """As far as is known; of a part, as of its operator."""
+    axes, name = {} if captured is None else samples_axes(captured), split.node
+    while name not in axes and (part := _PART.fullmatch(name)):
+        name = part[1]
+    return split.blocks == 1 and axes.get(name) == split.axis
 
 
 def _done(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None) -> Graph:
@@ -93,7 +120,7 @@ def _done(graph: Graph, rewrites: tuple[Rewrite, ...], follow: Decisions | None)
         _do(draft, each)
     made = parameters_in_parts(draft.finish((*graph.rewrites, *rewrites)))
     if draft.decisions.scaled:
-        made.derived[_SCALED] = draft.decisions.scaled
+        made.derived[_SCALED] = tuple(draft.decisions.scaled)
     if not graph.rewrites or _DECISIONS in graph.derived:
         made.derived[CAPTURED] = graph.derived.get(CAPTURED, graph)
         made.derived[_DECISIONS] = (*graph.derived.get(_DECISIONS, ()), (rewrites, draft.decisions))
@@ -106,7 +133,9 @@ _applied = once_of(_done)
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
     """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
     checked_field("rewrites", rewrites)
-    return _with_sizes_of_its_own(_done(graph, rewrites, None))
+    made = _done(graph, rewrites, None)
+    _require_sizes_of_its_own(made)
+    return made
 
 
 def _do(draft: Draft, rewrite: Rewrite) -> None:
@@ -132,7 +161,8 @@ def _split(draft: Draft, split: Split) -> None:
     block = block_size(call, axis, way.size, split.blocks)
     sizes = split.sizes_of(block, graph.batch_size)
     if sizes != split.sizes:
-        draft.decisions.scaled = str(sizes_do_not_add_up(call, axis, split.sizes, block))
+        reason = sizes_do_not_add_up(call, axis, split.sizes, block)
+        draft.decisions.scaled.append((replace(split, axis=axis), str(reason)))
     if 0 in sizes:
         raise fewer_than_parts(call, axis, len(sizes), graph.batch_size)
     sizes = split_sizes(call, axis, way.size, sizes, split.blocks)

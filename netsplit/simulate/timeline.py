@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-__all__ = ["COMPUTING", "Event", "EventKind", "Span", "Timeline", "length", "union"]
+__all__ = ["COMPUTING", "GRADIENT_OF", "Event", "EventKind", "Span", "Timeline", "length", "union"]
 
 EventKind = Literal["forward", "backward", "weight", "recompute", "send", "recv", "wait", "reduce", "step"]
 """``backward``: whole, or of the inputs alone; ``weight``: the part of it that was put off; ``recompute``: a
 forward once more, before its backward; ``reduce``: a sum over devices, on each of them; it occupies links."""
 COMPUTING: frozenset[EventKind] = frozenset({"forward", "backward", "weight", "recompute", "step"})
 """Kinds of what a device does one at a time."""
+GRADIENT_OF = "gradient of "
+"""Before the name of what a gradient is sent for."""
 Span = tuple[float, float]
 """Start and end, seconds."""
 
@@ -34,6 +36,14 @@ class Event:
     @property
     def seconds(self) -> float:
         return self.end_s - self.start_s
+
+    @property
+    def about(self) -> str:
+        """Its name; of a wait for a tensor, that of the send which brings it."""
+        k = self.name.partition("variable '")[2].rpartition("' of micro-batch")[0]
+        if self.kind != "wait" or not k:
+            return self.name
+        return f"{GRADIENT_OF}{k}" if self.name.startswith("the gradient") else k
 
     @property
     def span(self) -> Span:

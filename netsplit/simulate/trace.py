@@ -21,23 +21,24 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from netsplit.files import write_text
+from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program, origin
-from netsplit.rewrite.node_parts import NodePart, NodeParts, parts_label
-from netsplit.simulate.timeline import Event, Timeline
+from netsplit.rewrite.node_parts import NodeMove, NodePart, moves_told, node_parts, parts_label
+from netsplit.simulate.timeline import COMPUTING, GRADIENT_OF, Event, Timeline
 
-__all__ = ["chrome_trace", "lane_of", "lanes", "parts_of_events", "write_trace"]
+__all__ = ["EventParts", "chrome_trace", "lane_of", "lanes", "parts_of_events", "write_trace"]
 
 _SLACK_S = 1e-9  # two spans that share less than this do not overlap
 _LINK_TIDS = 100_000  # thread ids of links begin here, so that devices are listed first
 _FLOWS = 1_000_000  # flow ids of one process
-_GRADIENT = "gradient of "
 _FEW = 8  # parts that a span lists one by one
 _BESIDE = ("send", "reduce")  # kinds that do not occupy the device
 
 Arrow = tuple[Event, Event]  # a send, and the computation that reads what it brings
+EventParts: TypeAlias = Sequence[NodePart | NodeMove]
 
 
 def lane_of(event: Event) -> str:
@@ -67,14 +68,22 @@ def _rank(event: Event) -> int:
     return _BESIDE.index(event.kind) + 1 if event.kind in _BESIDE else 0
 
 
-def parts_of_events(program: Program, parts: NodeParts) -> dict[str, tuple[NodePart, ...]]:
-    """Name of an event -> what it computes of `NodeParts.of`, or what makes that which it sends, or of which
-    it sends the gradient; events that have none are left out."""
-    named = {f"segment {segment.index}": segment.nodes for segment in program.segments}
-    for k, variable in program.graph.variables.items():
-        maker = (variable.producer,) if variable.producer is not None else ()
-        named |= {k: maker, _GRADIENT + k: maker}
-    told = {name: tuple(parts.of[v] for v in nodes if v in parts.of) for name, nodes in named.items()}
+def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart | NodeMove, ...]]:
+    """What an event is about (`Event.about`) -> what it computes of `NodeParts.of`, and then of `moves_told`;
+    or what makes that which is sent or waited for, or of which that is the gradient; none are left out.
+
+    Args:
+        graph: that the program is of, without transfers.
+    """
+    of, moves = node_parts(graph).of, moves_told(graph)
+    told: dict[str, tuple[NodePart | NodeMove, ...]] = {}
+    for segment in program.segments:
+        own = [of[v] for v in segment.nodes if v in of]
+        moved = dict.fromkeys(each for v in segment.nodes for each in moves.get(v, ()))
+        told[f"segment {segment.index}"] = (*own, *moved)
+    for k, variable in graph.variables.items():
+        maker = variable.producer or ""
+        told[k] = told[GRADIENT_OF + k] = (of[maker],) if maker in of else moves.get(k, ())
     return {name: each for name, each in told.items() if each}
 
 
@@ -82,7 +91,7 @@ def chrome_trace(
     predicted: Timeline,
     measured: Timeline | None = None,
     program: Program | None = None,
-    parts: Mapping[str, Sequence[NodePart]] | None = None,
+    parts: Mapping[str, EventParts] | None = None,
 ) -> dict[str, Any]:
     """Both timelines as the JSON object format of the Trace Event specification; times in microseconds.
 
@@ -106,7 +115,7 @@ def write_trace(
     predicted: Timeline,
     measured: Timeline | None = None,
     program: Program | None = None,
-    parts: Mapping[str, Sequence[NodePart]] | None = None,
+    parts: Mapping[str, EventParts] | None = None,
 ) -> Path:
     """Write `chrome_trace` to `path`, replacing the file in one piece; makes the folder."""
     write_text(path, json.dumps(chrome_trace(predicted, measured, program, parts), allow_nan=False))
@@ -118,7 +127,7 @@ def _process(
     name: str,
     timeline: Timeline,
     program: Program | None,
-    parts: Mapping[str, Sequence[NodePart]],
+    parts: Mapping[str, EventParts],
 ) -> list[dict[str, Any]]:
     title = f"{name} ({1e3 * timeline.iteration_s:.3f} ms)"
     records = [
@@ -135,7 +144,7 @@ def _process(
             records.append(_metadata(pid, tid, "thread_name", name=label))
             records.append(_metadata(pid, tid, "thread_sort_index", sort_index=tid))
             records += [
-                _span(pid, tid, event, *times[id(event)], parts.get(event.name, ())) for event in track
+                _span(pid, tid, event, *times[id(event)], parts.get(event.about, ())) for event in track
             ]
             tid_of |= dict.fromkeys(map(id, track), tid)
     for number, (send, consumer) in enumerate(arrows):
@@ -173,9 +182,7 @@ def _metadata(pid: int, tid: int, kind: str, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": args}
 
 
-def _span(
-    pid: int, tid: int, event: Event, start_ns: int, end_ns: int, parts: Sequence[NodePart]
-) -> dict[str, Any]:
+def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int, parts: EventParts) -> dict[str, Any]:
     args: dict[str, Any] = {"kind": event.kind}
     if event.microbatch >= 0:
         args["microbatch"] = event.microbatch
@@ -187,7 +194,8 @@ def _span(
         left = [f"and {len(parts) - _FEW} more"] if len(parts) > _FEW else []
         args["parts"] = [part.told for part in parts[:_FEW]] + left
     name = event.name if event.name.startswith(event.kind) else f"{event.kind} {event.name}"
-    label = "" if event.kind in _BESIDE else parts_label([part for part in parts if part.cuts])
+    computed = [part for part in parts if isinstance(part, NodePart) and part.cuts]
+    label = "" if event.kind not in COMPUTING else parts_label(computed)
     return {
         "ph": "X",
         "pid": pid,
@@ -209,7 +217,7 @@ def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
     readers = _readers(program) if program is not None else None
     arrows: list[Arrow] = []
     for send in (e for e in timeline.events if e.kind == "send"):
-        gradient = send.name.startswith(_GRADIENT)
+        gradient = send.name.startswith(GRADIENT_OF)
         there = work.get((send.peer, "backward" if gradient else "forward", send.microbatch), [])
         if readers is None:
             reading = [e for e in there if e.start_s + _SLACK_S >= send.end_s]
@@ -230,5 +238,5 @@ def _readers(program: Program) -> dict[str, set[str]]:
             if (source := origin(graph, k)) != k:
                 readers.setdefault(source, set()).add(name)
         for k in segment.outputs:
-            readers.setdefault(_GRADIENT + k, set()).add(name)
+            readers.setdefault(GRADIENT_OF + k, set()).add(name)
     return readers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from netsplit.tables import Cell, Column, Table
+from netsplit.tables import Cell, Column, Table, common_unit
 from netsplit.tracking.metrics import overfull, prediction_error
 from netsplit.training.history import Throughputs
 from netsplit.training.metrics import MetricWords, words_of_metric
@@ -36,10 +36,10 @@ LEGEND = {
     _EARLIER: "measured by an earlier run, as nothing was left to train; predicted is the plan of now",
 }
 _MS, _SECONDS, _PERCENT = Column("", ".1f", 1e3), Column("", ".2f"), Column("", ".1f", 100.0)
-_NODES, _MIB = Column(""), Column("", ".1f", 2.0**-20)
+_NODES = Column("")
 _FIGURES = (_MS, _MS, Column("", "+.1f", 100.0), Column("", ".1f"), Column("", ".4f"))
 _HEADINGS = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss")
-_DEVICE_HEADINGS = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
+_DEVICE_HEADINGS = ("Nodes", "Pred.\n{peaks}", "Meas.\n{peaks}", "Limit\n{limits}")
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,19 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
     """A table for the terminal, 100 to 110 columns wide."""
     from rich.text import Text
 
+    peaks, limits = _units(rows)
+    names = {"peaks": peaks.name, "limits": limits.name}
     columns = [
         Column("Method", text=True),
         Column("Solver", text=True, whole=True),
         *(replace(each, name=name, whole=True) for each, name in zip(_FIGURES, _HEADINGS, strict=True)),
         *_score_columns(rows, "{short}\n{unit}", whole=True),
         Column("Device", text=True),
-        *(Column(heading, whole=True) for heading in _DEVICE_HEADINGS),
+        *(Column(heading.format(**names), whole=True) for heading in _DEVICE_HEADINGS),
     ]
     cells = []
     for row in rows:
-        by_device = [_device_figures(row, device) for device in row.devices]
+        by_device = [_device_figures(row, device, peaks, limits) for device in row.devices]
         per_device = ["\n".join(column) for column in zip(*by_device, strict=True)] or [""] * 5
         cells.append(
             [row.method, "\n".join(_solver_lines(row)), *_figures(row), *_scores(rows, row), *per_device]
@@ -130,17 +132,23 @@ def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], s
     names = (
         "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
     )  # fmt: skip
+    peaks, limits = _units(rows)
+    other = "" if limits.name == peaks.name else f"{limits.name} "
+    unit = f"{peaks.name} predicted / measured / {other}limit"
     figures = zip((_MS, _PERCENT, _SECONDS, *_FIGURES), names, strict=True)
     columns = [
         Column("Method", text=True),
         Column("Status", text=True),
         *(replace(each, name=name) for each, name in figures),
         *_score_columns(rows, "{words} {unit}"),
-        Column("Devices: nodes, MiB predicted / measured / limit", text=True),
+        Column(f"Devices: nodes, {unit}", text=True),
     ]
     cells = []
     for row in rows:
-        devices = "; ".join(_device_sentence(row, device, escape(device)) for device in row.devices)
+        devices = "; ".join(
+            f"{escape(device)}: {nodes}, {' / '.join(figures)}"
+            for device, nodes, *figures in (_device_figures(row, p, peaks, limits) for p in row.devices)
+        )
         last = devices if row.error is None else f"**failed:** {escape(row.error)}"
         solver = [row.objective_s, row.gap, row.solve_s]
         cells.append(
@@ -247,19 +255,20 @@ def _solver_lines(row: ComparisonRow) -> list[str]:
     return lines
 
 
-def _device_figures(row: ComparisonRow, device: str) -> list[str]:
-    """Name, nodes, predicted, measured and allowed MiB of one device."""
+def _units(rows: Sequence[ComparisonRow]) -> tuple[Column, Column]:
+    """Of peaks, that of the largest; of limits, that of the least."""
+    peaks = [n for row in rows for each in (row.predicted_peak, row.measured_peak) for n in each.values()]
+    limits = [nbytes for row in rows for nbytes in row.capacity.values() if nbytes]
+    units = common_unit(peaks), common_unit([min(limits)] if limits else peaks)
+    of_peaks, of_limits = (Column(name, ".1f", 1 / size) for name, size in units)
+    return of_peaks, of_limits
+
+
+def _device_figures(row: ComparisonRow, device: str, peaks: Column, limits: Column) -> list[str]:
+    """Name, nodes, predicted, measured and allowed bytes of one device; marked where above the limit."""
     limit = row.capacity.get(device)
-    peaks = [_mib(each.get(device), limit) for each in (row.predicted_peak, row.measured_peak)]
-    return [device, _NODES.shown(row.nodes.get(device)), *peaks, _mib(limit)]
-
-
-def _device_sentence(row: ComparisonRow, device: str, name: str) -> str:
-    _, nodes, *peaks = _device_figures(row, device)
-    return f"{name}: {nodes}, {' / '.join(peaks)}"
-
-
-def _mib(nbytes: int | None, limit: int | None = None) -> str:
-    """Marked where it is above the limit."""
-    mark = OVER if nbytes is not None and limit is not None and nbytes > limit else ""
-    return mark + _MIB.shown(nbytes)
+    shown = []
+    for nbytes in (row.predicted_peak.get(device), row.measured_peak.get(device)):
+        above = nbytes is not None and limit is not None and nbytes > limit
+        shown.append(OVER * above + peaks.shown(nbytes))
+    return [device, _NODES.shown(row.nodes.get(device)), *shown, limits.shown(limit)]

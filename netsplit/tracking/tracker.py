@@ -83,7 +83,7 @@ class MethodRun:
             self.flush()
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """Log values of the whole run: numbers as metrics, the rest as tags; nested keys dotted, no None."""
+        """Log values of the whole run: numbers as metrics, the rest as tags; keys dotted, nothing empty."""
         metrics, tags = numbers(values)
         self.metrics([(key, value, 0) for key, value in metrics.items()])
         self.tags(tags)

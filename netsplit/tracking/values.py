@@ -48,13 +48,13 @@ def dotted_keys(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def numbers(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """Split flattened values into numbers (metrics) and the rest (tags); None is left out."""
+    """Split flattened values into numbers (metrics) and the rest (tags), without None and what is empty."""
     metrics: dict[str, float] = {}
     tags: dict[str, str] = {}
     for key, item in _leaves(plain(values), ""):
         if isinstance(item, (int, float)) and not isinstance(item, bool):
             metrics[key] = float(item)
-        elif item is not None:
+        elif item not in (None, "", [], {}):
             tags[key] = str(item)
     return metrics, tags
 

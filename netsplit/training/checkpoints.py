@@ -22,6 +22,7 @@ from typing import Any, Protocol, Self
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json, write_text
 from netsplit.runtime.checkpoint.files import is_complete
+from netsplit.tables import nbytes
 
 __all__ = ["Checkpoints", "describe_training", "newest", "passed_over", "stable_folder"]
 
@@ -113,10 +114,8 @@ class Checkpoints:
     def told(self) -> str:
         """How many are kept, how large they are, and where."""
         whole = _whole(self.folder)
-        nbytes = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
-        return (
-            f"{len(whole)} kept, {nbytes / 2**20:.1f} MiB, in {self.folder}; they stay until you remove them"
-        )
+        size = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
+        return f"{len(whole)} kept, {nbytes(size)}, in {self.folder}; they stay until you remove them"
 
     def close(self) -> None:
         """Let others have the folder."""

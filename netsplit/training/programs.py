@@ -34,6 +34,7 @@ from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
 from netsplit.rewrite.replay import applied
 from netsplit.simulate.simulate import simulate
+from netsplit.tables import nbytes
 from netsplit.training.captures import Captures
 
 __all__ = ["BatchPart", "Programs", "warn_of_overflow"]
@@ -313,6 +314,6 @@ def warn_of_overflow(method: str, peaks: Mapping[str, int], cluster: Cluster, al
         over = peaks.get(device.name, 0) - device.capacity_bytes
         if over > 0:
             log.warning(
-                "%s: %s is predicted to need %.1f MiB more than its capacity at its peak, though %s",
-                method, device.name, over / 2**20, although,
+                "%s: %s is predicted to need %s more than its capacity at its peak, though %s",
+                method, device.name, nbytes(over), although,
             )  # fmt: skip

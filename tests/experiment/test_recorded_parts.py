@@ -19,10 +19,10 @@ from netsplit.experiment.forecast import forecast, planner_of
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, Partitioner, Problem, Single
 from netsplit.planning.exchange.sent_weights import weight_lines
-from netsplit.planning.explanation.notation import nbytes
 from netsplit.program import GPipe
 from netsplit.report import markdown_page, read_report
 from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate
+from netsplit.tables import nbytes
 from netsplit.tracking import Tracker
 from tests.tracking.reports import parsed, report
 

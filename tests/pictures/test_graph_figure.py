@@ -16,7 +16,7 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.pictures.graph_figure import _CUT_COLOUR, graph_figure
 from netsplit.pictures.graph_groups import NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import layered_layout
-from netsplit.rewrite import ReadWeights, applied, columns_and_rows, splits_of
+from netsplit.rewrite import ReadWeights, along_samples, applied, columns_and_rows, splits_of
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.rewrite.replay import CAPTURED
 from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
@@ -137,10 +137,7 @@ def test_a_box_says_which_part_of_which_dimension_it_is() -> None:
     } <= texts.keys()
     assert not [text for text in texts if "alias" in text or "add" in text]
     title = axes.get_title(loc="left").replace("\n", " ")
-    assert (
-        "given: 4 operators, 3 of them in parts (6 parts), 2 nodes that only move tensors, in 7 boxes"
-        in title
-    )
+    assert "given: 4 operators, 3 of them in parts (6 parts), 2 small nodes beside them, in 7 boxes" in title
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[0].startswith("cpu:0: 1 operator and 3 parts, ")
     assert legend[1].startswith("cpu:1: 0 operators and 3 parts, ")
@@ -155,7 +152,7 @@ def test_a_whole_operator_whose_weights_are_variables_is_no_part() -> None:
     boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
     assert {box.get_linestyle() for box in boxes} == {"-"}
     assert "linear\n2\nweights as variables" in {text.get_text() for text in axes.texts}
-    assert "4 operators, 2 nodes that only move tensors, in " in axes.get_title(loc="left").replace("\n", " ")
+    assert "4 operators, 2 small nodes beside them, in " in axes.get_title(loc="left").replace("\n", " ")
 
 
 def test_what_moves_tensors_for_parts_is_drawn_smaller_and_parts_with_another_frame() -> None:
@@ -165,6 +162,18 @@ def test_what_moves_tensors_for_parts_is_drawn_smaller_and_parts_with_another_fr
     for group, box in zip(group_nodes(graph, placement.device_of).groups, boxes, strict=True):
         assert (box.get_linestyle() == "--") == any(":0" in name or ":1" in name for name in group.nodes)
         assert (box.get_height() < 0.3) == group.moves
+
+
+def test_what_counts_the_targets_of_a_loss_says_so() -> None:
+    loss = nn.CrossEntropyLoss(ignore_index=1)
+    whole = capture(nn.Linear(6, 3), loss, (torch.randn(4, 6), torch.arange(4) % 3))
+    graph = applied(whole, along_samples(whole, 2))
+    groups = group_nodes(graph, dict.fromkeys(graph.nodes, "cpu:0")).groups
+    label = {name: group.label for group in groups for name in group.nodes}
+    assert label["cross_entropy_loss:ne"] == label["cross_entropy_loss:targets that count"] == "count targets"
+    assert label["cross_entropy_loss"] == "divide by their count"
+    assert label["cross_entropy_loss:add"] == "put together"
+    assert {"take apart", "hand weights on"} <= set(label.values())
 
 
 @pytest.mark.parametrize("wanted", [100, 3])

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, RewriteError
@@ -34,6 +34,7 @@ from netsplit.rewrite import (
 )
 from netsplit.rewrite.records import proportions_of
 from netsplit.training.adapt.adaptation import Adapt
+from tests.examples import tried
 from tests.rewrite.models import STEPS
 from tests.runtime.equivalence.running import captured
 
@@ -165,9 +166,11 @@ def test_what_no_graph_is_like(like: Any) -> None:
         applied(GRAPH, (Split("linear", 1, (6, 6)),), like)
 
 
-@pytest.mark.parametrize("scaled", [None, 1, "yes", np.array([True]), np.array([1, 2])])
+@pytest.mark.parametrize(
+    "scaled", [None, 1, "yes", np.array(["samples"]), np.array([True]), np.array([1, 2])]
+)
 def test_what_is_neither_scaled_nor_not(scaled: Any) -> None:
-    with pytest.raises(RewriteError, match=r"^scaled is .*: give True or False\.$"):
+    with pytest.raises(RewriteError, match=r"^scaled is .*: give True, False or 'samples'\.$"):
         applied(GRAPH, (Split("linear", 1, (6, 6)),), scaled=scaled)
 
 
@@ -246,6 +249,18 @@ def test_a_sentence_shows_the_beginning_of_what_is_long(function: Callable[[Any]
 def test_sizes_of_no_parts(sizes: tuple[int, ...]) -> None:
     with pytest.raises(RewriteError, match=r"cannot be split along 1"):
         applied(GRAPH, (Split("linear", 1, sizes),))
+
+
+@settings(max_examples=tried(40), deadline=None)
+@given(sizes=st.lists(st.integers(-2, 14), max_size=4), axis=st.sampled_from([0, 1, -1, "input.1"]))
+def test_copies_are_of_sizes_that_add_up(sizes: list[int], axis: int | str) -> None:
+    splits = (Split("linear", axis, tuple(sizes)),)
+    whole = split_axes(GRAPH, "linear")[1 if axis == -1 else axis]
+    if len(sizes) > 1 and min(sizes) > 0 and sum(sizes) == whole:
+        assert {each.copy for each in copies_after(GRAPH, splits)} == {*range(1, len(sizes))}
+        return
+    with pytest.raises(RewriteError, match=r"cannot be split along .* two parts or more, none of them empty"):
+        copies_after(GRAPH, splits)
 
 
 @pytest.mark.parametrize("split", [Split("linear", 1, (3, 2)), Split("linear", 0, (3, 3))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,11 +14,12 @@ from torch.utils.data import TensorDataset
 import netsplit
 from netsplit.data import Data
 from netsplit.errors import NetSplitError
+from netsplit.graph import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe
-from netsplit.rewrite import Rewrite, Split, applied, replicate
+from netsplit.rewrite import Split, applied, replicate, split_axes
 from netsplit.training.epochs import fit
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
@@ -76,14 +77,20 @@ class Given(Partitioner):
     """Parts by their numbers."""
 
     name = "given"
-    rewrites: tuple[Rewrite, ...] = ()
+    rewrites: tuple[Split, ...] = ()
     replicas: int = 0
 
     def choose(self, problem: Problem) -> Choice:
-        rewrites = replicate(problem.graph, self.replicas) if self.replicas else self.rewrites
-        # Along texts in one model, along words in another.
-        graph = applied(problem.graph, rewrites, scaled=True)
+        own = tuple(_sized(each, problem.graph) for each in self.rewrites)
+        rewrites = replicate(problem.graph, self.replicas) if self.replicas else own
+        graph = applied(problem.graph, rewrites)
         return Choice(side_by_side(graph, problem.cluster), rewrites=rewrites)
+
+
+def _sized(split: Split, graph: Graph) -> Split:
+    """Axis 0 is of texts in one model, of words in another, of which there are more."""
+    size = split_axes(graph, split.node)[split.axis]
+    return replace(split, sizes=split.sizes_of(size, graph.batch_size))
 
 
 def batch(samples: int, length: int, seed: int) -> Batch:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netsplit.cluster.catalogue import accelerator
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError, NetSplitError, RewriteError
 from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
@@ -27,10 +31,12 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
-from netsplit.rewrite import CopyWeights, Split, along_samples, applied, replicate
+from netsplit.rewrite import CopyWeights, Rewrite, Split, along_samples, applied, replicate
 from netsplit.rewrite.seconds import rewritten_costs
 from tests.builders import costs_of, cpus
+from tests.examples import tried
 from tests.messages import tells
+from tests.rewrite.models import STEPS
 from tests.rewrite.test_training import HEADS, side_by_side
 from tests.runtime.equivalence.running import captured
 
@@ -145,6 +151,24 @@ def test_operators_that_are_in_parts_alike_are_told_together() -> None:
     assert told.startswith(f"{len(splits)} operators in parts: {groups[0].named()} along {groups[0].along}: ")
     assert told.endswith(f"; and {len(splits) - len(groups[0].splits)} more")
     assert parts_summary(()) == ""
+
+
+@pytest.mark.parametrize("cut", [along_samples, replicate])
+def test_the_summary_counts_operators_once_on_each_device(cut: Callable[..., tuple[Rewrite, ...]]) -> None:
+    """Those that it has parts of, however many; what only moves tensors is none. Nodes are counted apart."""
+    problem = problem_of()
+    whole = verified(problem, placed(problem, ()))
+    assert sum(load.operators for load in whole.loads.values()) == len(problem.graph)
+    plan = verified(problem, placed(problem, cut(problem.graph, 4)))
+    graph, where = plan.problem.graph, plan.placement.device_of
+    column = [column.name for column in plan.summary().devices.columns].index("operators")
+    in_parts = {each.operator for each in plan.splits}
+    for name, *cells in plan.summary().devices.rows:
+        nodes = [v for v in graph.nodes if where[v] == name]
+        own = {v.rpartition(":")[0] for v in nodes if v.rpartition(":")[0] in in_parts and v[-1].isdecimal()}
+        own |= {v for v in nodes if v in problem.graph.nodes and v not in in_parts}
+        assert cells[column - 1] == plan.loads[name].operators == len(own) > 0
+        assert plan.loads[name].nodes == len(nodes) >= len(own)
 
 
 def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:
@@ -277,3 +301,61 @@ def test_parts_are_predicted_where_their_operators_were(rewrites: tuple[Split, .
     for name in made:
         assert known.nodes[name].total_s == pytest.approx(new.nodes[name].total_s / speed)
     assert sum(known.nodes[name].forward_s > 0 for name in made) >= len(rewrites)
+
+
+@dataclass
+class Answered(Partitioner):
+    """Rewrites that were made up elsewhere, on one device."""
+
+    name = "answered"
+    rewrites: tuple[Rewrite, ...] = ()
+
+    def choose(self, problem: Problem) -> Choice:
+        graph = applied(problem.graph, self.rewrites, scaled=True)
+        return Choice(dict.fromkeys(graph.nodes, "cpu:0"), rewrites=self.rewrites)
+
+
+WIDE = 12  # what the first layer of the model "mlp" makes of 8 samples
+BATCHES = st.lists(st.integers(2, 5), min_size=2, max_size=3).map(tuple)  # of which 8 leaves no part empty
+COLUMNS = st.one_of(
+    st.integers(1, WIDE - 1).map(lambda size: (size, WIDE - size)),
+    st.lists(st.integers(1, 9), min_size=2, max_size=3).map(tuple),
+)
+
+
+@settings(max_examples=tried(40), deadline=None)
+@given(along=BATCHES, across=COLUMNS, negative=st.booleans())
+def test_sizes_of_another_batch_are_taken_along_the_samples_alone(
+    along: tuple[int, ...], across: tuple[int, ...], negative: bool
+) -> None:
+    """Of an operator, and of a part of it: whatever the method itself was content with."""
+    graph = STEPS["mlp"].graph()
+    problem = Workload("mlp", graph, costs_of(graph, 1e-3, 2e-3), cpus(2)).problem(
+        objective="simulated", schedule=GPipe(2)
+    )
+    rewrites = (Split("linear", 0, along), Split("linear:1", -1 if negative else 1, across))
+    method = Answered(rewrites)
+    if sum(across) != WIDE:
+        with pytest.raises(
+            RewriteError, match=r"'linear:1' .* along 1: sizes .* of 12: .* samples alone\)\.$"
+        ):
+            method.partition(problem)
+        return
+    assert method.partition(problem).device_of.keys() == applied(graph, rewrites, scaled=True).nodes.keys()
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (6, 7)])
+def test_a_method_whose_sizes_do_not_add_up_is_refused(sizes: tuple[int, ...]) -> None:
+    """Along what is summed over; of columns in blocks."""
+    graph = STEPS["mlp"].graph()
+    work = Workload("mlp", graph, costs_of(graph, 1e-3, 2e-3), cpus(2))
+    problem = work.problem(objective="simulated", schedule=GPipe(2))
+    for split in (
+        Split("linear", "input.1", sizes),
+        Split("linear", 1, sizes, 2),
+        Split("linear", 0, sizes, 2),
+    ):
+        with pytest.raises(
+            RewriteError, match=r"'linear' .* cannot be split along .*: sizes .* samples alone"
+        ):
+            decide(problem, Answered((split,)))

@@ -154,7 +154,7 @@ def test_a_device_with_nothing_to_do_holds_nothing() -> None:
     idle = memory_profile(program, 2)["cpu:1"]
     assert (idle.peak_bytes, idle.index) == (0, -1)
     kinds = ("parameters", "moments", "gradients", "activations", "transfers")
-    assert tells(idle.summary(), "cpu:1", "0.0 MiB", "start", *(f"{kind} 0.0" for kind in kinds))
+    assert tells(idle.summary(), "cpu:1", "at most 0 B", "start", *(f"{kind} 0 B" for kind in kinds))
 
 
 # Measured. One process, one meter per device, the second iteration (moments exist).

@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from netsplit.cluster.cluster import Link
+from netsplit.graph import capture
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import GPipe
-from netsplit.rewrite import applied
+from netsplit.rewrite import along_samples, applied, replicate
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate import simulate
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import chrome_trace, lanes, parts_of_events, write_trace
+from tests.builders import costs_of, cpus
 from tests.examples import tried
 from tests.rewrite.test_training import HEADS, side_by_side
 from tests.runtime.equivalence.running import captured, compiled
@@ -227,7 +233,7 @@ def test_sums_have_a_lane_of_their_own() -> None:
 def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None:
     graph = applied(captured("attention", 4), HEADS)
     program = compiled(graph, side_by_side(graph), 2, GPipe(2))
-    parts = parts_of_events(program, node_parts(graph))
+    parts = parts_of_events(program, graph)
     ran = [Event(s.device, "forward", f"segment {s.index}", 0, 0.0, 1.0) for s in program.segments]
     sent = [Event("a", "send", name, 0, 0.0, 1.0, peer="b") for name in ("linear:1", "gradient of linear:1")]
     step = Event("b", "step", "optimiser step", -1, 1.0, 2.0)
@@ -241,10 +247,43 @@ def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None
             span = by_name[f"forward segment {segment.index}"]
             own = [node_parts(graph).of[v].told for v in segment.nodes if v in node_parts(graph).of]
             assert ("part" in span["name"]) == any("part " in each for each in own)
-            assert span["args"].get("parts", []) == own
+            moved = node_parts(graph).moving.intersection(segment.nodes)
+            listed = span["args"].get("parts", [])
+            assert listed[: len(own)] == own
+            assert bool(listed[len(own) :]) == bool(moved)
         for name in ("send linear:1", "send gradient of linear:1"):
             (made,) = by_name[name]["args"]["parts"]
             assert "part 2/2 of dimension 2, in 3 blocks (50 %)" in made
     part = node_parts(graph).of["linear:1"]
     crowded = spans(chrome_trace(told, parts={"linear:1": 11 * [part]}), 1)
     assert [s["args"]["parts"] for s in crowded if "parts" in s["args"]] == [[part.told] * 8 + ["and 3 more"]]
+
+
+@pytest.mark.parametrize("cut", [along_samples, replicate])
+def test_events_of_what_only_moves_tensors_name_the_part_that_it_is_for(cut: Callable[..., Any]) -> None:
+    """Where all operators are in parts, all that runs, is sent or waited for has some; but what is summed."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    loss = nn.CrossEntropyLoss(ignore_index=1)
+    whole = capture(model, loss, (torch.randn(4, 6), torch.arange(4) % 3))
+    graph = applied(whole, cut(whole, 2))
+    program = compiled(graph, side_by_side(graph), 2, GPipe(2))
+    timeline = simulate(program, cpus(2), costs_of(graph, 1e-3, 2e-3))
+    parts = parts_of_events(program, graph)
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for span in spans(chrome_trace(timeline, None, program, parts), 1):
+        by_kind.setdefault(span["cat"], []).append(span)
+    assert {"forward", "backward", "send", "wait", "step"} <= by_kind.keys()
+    for kind in ("forward", "backward", "send", "wait"):
+        for span in by_kind[kind]:
+            if span["name"].startswith("wait sum of gradients"):
+                continue
+            assert span["args"]["parts"], span["name"]
+    assert all("parts" not in span["args"] for span in by_kind["step"])
+    for span in by_kind["send"] + by_kind["wait"]:
+        assert ", part" not in span["name"], "only what is computed has parts in its name"
+    known = {each.told for own in parts.values() for each in own}
+    loss_of = "cross_entropy_loss (loss), parts 1/2 and 2/2 of the samples:"
+    assert {f"{loss_of} count targets", f"{loss_of} divide by their count"} <= known
+    assert [each.told for each in parts["batch_0:split0.1"]] == [
+        "linear (0), part 2/2 of the samples: take apart"
+    ]

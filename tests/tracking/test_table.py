@@ -33,6 +33,19 @@ def test_terminal_table_fits_and_cuts_nothing(width: int) -> None:
     assert "single heuristic - 450.0 - 71.0" in words
 
 
+def test_few_bytes_are_told_in_a_smaller_unit_than_many() -> None:
+    small = ComparisonRow(
+        "auto", "feasible", predicted_peak={"a": 456160, "b": 300}, measured_peak={"a": 400 * 1024},
+        capacity={"a": 24 * 2**30, "b": 32 * 2**30},
+    )  # fmt: skip
+    words = " ".join(printed(110, [small]).split())
+    assert "KiB KiB GiB" in words
+    assert "a - 445.5 400.0 24.0" in words
+    text = comparison_markdown([small])
+    assert "Devices: nodes, KiB predicted / measured / GiB limit" in text
+    assert "a: -, 445.5 / 400.0 / 24.0; b: -, 0.3 / - / 32.0" in text
+
+
 def test_terminal_table_gives_the_reason_of_a_failure() -> None:
     words = " ".join(printed(120).split())
     assert "m_sct failed: cpu:1 lacks 12,345,678 bytes; raise [cluster] capacity_bytes." in words

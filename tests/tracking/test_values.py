@@ -61,6 +61,17 @@ def test_numbers_are_told_from_words() -> None:
     assert tags == {"ok": "True", "who": "highs", "path": "a/b"}
 
 
+def test_what_is_empty_is_no_tag() -> None:
+    """Where nothing is in parts, say; of a config it is a setting, and stays."""
+    report = SolverReport("feasible", 1.0, notes={"splits": [], "answered": "whole", "cut": {}, "why": ""})
+    assert numbers(solver_summary(report))[1] == {
+        "solver_status": "feasible",
+        "solver_notes.answered": "whole",
+    }
+    assert numbers({"none": (), "no": False, "zero": 0}) == ({"zero": 0.0}, {"no": "False"})
+    assert dotted_keys({"empty": []}) == {"empty": "[]"}
+
+
 def test_only_characters_that_mlflow_refuses_are_replaced() -> None:
     assert plain_key("peak.cpu:0") == "peak.cpu:0"
     assert plain_key("100% = all") == "100_ _ all"

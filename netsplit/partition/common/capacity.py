@@ -13,6 +13,7 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Placement, Predicted, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.profile.memory import Load
+from netsplit.tables import nbytes
 
 __all__ = ["atom_needs", "check_capacity", "fill_in_order", "infeasible", "missing_bytes", "read_bytes"]
 
@@ -118,14 +119,9 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
     )
 
 
-def read_bytes(nbytes: int) -> str:
+def read_bytes(size: int) -> str:
     """Bytes for people, with the exact number: ``1.5 GiB (1610612736 bytes)``."""
-    value, unit = float(nbytes), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{nbytes} bytes" if unit == "bytes" else f"{value:.4g} {unit} ({nbytes} bytes)"
+    return f"{size} bytes" if size < 1024 else f"{nbytes(size)} ({size} bytes)"
 
 
 def _least_fill(problem: Problem) -> dict[str, str]:

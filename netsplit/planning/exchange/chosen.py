@@ -29,6 +29,7 @@ from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.plan import best_chunks
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
+from netsplit.tables import nbytes
 
 __all__ = ["broadcast_over", "exchange_line", "nic_bytes", "with_exchanges"]
 
@@ -102,7 +103,7 @@ def exchange_line(problem: Problem, placement: Placement) -> str:
     if not each:
         return f"{what} handed on from device to device"
     return (
-        f"{what} handed on from device to device: {own / 2**20:.1f} instead of {each / 2**20:.1f} MiB of a "
+        f"{what} handed on from device to device: {nbytes(own)} instead of {nbytes(each)} of a "
         "micro-batch leave hosts"
     )
 
@@ -165,8 +166,8 @@ def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cl
     there_s = [0.0] * len(sizes)
     for p, q in way:
         free_s = 0.0
-        for chunk, nbytes in enumerate(sizes):
-            free_s = max(free_s, there_s[chunk]) + cluster.transfer_seconds(nbytes, p, q)
+        for chunk, size in enumerate(sizes):
+            free_s = max(free_s, there_s[chunk]) + cluster.transfer_seconds(size, p, q)
             there_s[chunk] = free_s
     return there_s[-1]
 

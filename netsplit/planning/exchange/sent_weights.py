@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from netsplit.graph.operators import unchanging
-from netsplit.planning.explanation.notation import nbytes
 from netsplit.program.instructions import Program
 from netsplit.rewrite.records import CopyWeights
-from netsplit.simulate.timeline import Timeline
+from netsplit.simulate.timeline import GRADIENT_OF, Timeline
+from netsplit.tables import nbytes
 
 __all__ = ["weight_lines"]
 
-_GRADIENT = "gradient of "  # before the name of what a gradient is sent for
 _MOST = 3
 
 
@@ -22,7 +21,7 @@ def weight_lines(program: Program, predicted: Timeline) -> Iterator[str]:
     weights = unchanging(program.graph)
     there, back, summed = Counter[str](), Counter[str](), Counter[str]()
     for event in predicted.events:
-        name = event.name.removeprefix(_GRADIENT)
+        name = event.name.removeprefix(GRADIENT_OF)
         if event.kind == "send" and name in weights:
             sent = there if name == event.name else back
             sent[f"from {event.device} to {event.peer}"] += event.nbytes

@@ -17,11 +17,12 @@ import numpy as np
 
 from netsplit.partition.base import Loads, Placement
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.planning.explanation.notation import listed, nbytes, node_run, percent, seconds
+from netsplit.planning.explanation.notation import listed, node_run, percent, seconds
 from netsplit.planning.explanation.path import PathSpan, totals
 from netsplit.planning.explanation.uses import CutEdge
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.verify import verify
+from netsplit.tables import nbytes
 
 __all__ = [
     "Binding",

@@ -9,9 +9,10 @@ import numpy as np
 
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.explanation.notation import counted, listed, nbytes, seconds, short
+from netsplit.planning.explanation.notation import counted, listed, seconds, short
 from netsplit.planning.explanation.parts import PartsChange, parts_change, parts_summary, restated
 from netsplit.rewrite.records import CopyWeights
+from netsplit.tables import nbytes
 
 __all__ = ["PlacementChange", "placement_change"]
 

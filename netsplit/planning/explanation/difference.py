@@ -6,17 +6,10 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from netsplit.planning.explanation.notation import (
-    counted,
-    nbytes,
-    node_run,
-    percent,
-    seconds,
-    short,
-    wrapped,
-)
+from netsplit.planning.explanation.notation import counted, node_run, percent, seconds, short, wrapped
 from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
 from netsplit.planning.explanation.uses import CutEdge
+from netsplit.tables import nbytes
 
 __all__ = ["DeviceChange", "MovedGroup", "Part", "PlanDiff"]
 

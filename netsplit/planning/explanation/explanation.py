@@ -9,10 +9,11 @@ from typing import Any
 from netsplit.partition.base import Objective, Stage
 from netsplit.partition.exchange import Exchange
 from netsplit.planning.explanation.binding import Binding
-from netsplit.planning.explanation.notation import nbytes, node_run, percent, seconds, short, wrapped
+from netsplit.planning.explanation.notation import node_run, percent, seconds, short, wrapped
 from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
 from netsplit.planning.explanation.path import PathSpan, merged, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
+from netsplit.tables import nbytes
 
 __all__ = ["Explanation", "path_lines"]
 

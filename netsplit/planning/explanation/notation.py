@@ -1,4 +1,4 @@
-"""Seconds, bytes and sets of nodes in a few characters, and lines that are not too wide."""
+"""Seconds and sets of nodes in a few characters, and lines that are not too wide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ __all__ = [
     "is_path",
     "listed",
     "microbatches_listed",
-    "nbytes",
     "node_run",
     "percent",
     "seconds",
@@ -30,14 +29,6 @@ def seconds(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.4g} {unit}"
     return f"{1e6 * value:.3g} us" if value else "0 s"
-
-
-def nbytes(value: float) -> str:
-    """``512 B``, ``1.5 MiB``."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(value) >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value:.0f} B"
 
 
 def listed(names: Sequence[str]) -> str:

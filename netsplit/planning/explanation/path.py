@@ -187,7 +187,7 @@ class _PathWalk:
             number = self._number_of_sum(before)
             if number is not None and (before.name, number) not in self.passed:
                 return self._sum(before.name, number, t)
-            arrival = self.arrivals.get((device, before.peer, _sent_name(before), before.microbatch))
+            arrival = self.arrivals.get((device, before.peer, before.about, before.microbatch))
             if arrival is not None and arrival not in self.passed:
                 return self._transfer(*arrival, t)
         self._add(cast(SpanKind, before.kind), device, before.start_s, t, before)
@@ -369,9 +369,3 @@ def _computed(lane: list[Event], at: int, clock: float) -> tuple[float, int]:
         if event.kind not in ("wait", "recompute"):
             return event.end_s, at
     return clock, at
-
-
-def _sent_name(wait: Event) -> str:
-    """The name of the send event of what a wait waits for: "the gradient of variable 'k' of ..."."""
-    name = wait.name.partition("variable '")[2].rpartition("' of micro-batch")[0]
-    return f"gradient of {name}" if wait.name.startswith("the gradient") else name

@@ -9,7 +9,6 @@ from typing import Any
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.notation import counted
-from netsplit.planning.summary import MIB
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import Split
 from netsplit.tables import Column, Table
@@ -26,7 +25,7 @@ _COLUMNS = (
     Column("micro-batches"),
     Column("devices"),
     Column("samples/s", ",.1f"),
-    Column("peak MiB", ",.1f", MIB),
+    Column("peak", in_bytes=True),
     Column("why not", text=True, below=True),
 )
 

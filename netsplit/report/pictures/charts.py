@@ -9,13 +9,13 @@ from netsplit.report.data.results import ComparisonResult, MethodResult, Report
 from netsplit.report.pictures.bars import Bar, BarChart, series
 from netsplit.report.pictures.curves import Curve, Plot, curve_chart, point_chart
 from netsplit.report.units import OVER, as_given, column, decimals, fixed
+from netsplit.tables import common_unit
 from netsplit.tracking.table import metric_of
 from netsplit.training.metrics import words_of_metric
 
 __all__ = ["comparison_charts", "fidelity_chart", "legend", "throughput_chart"]
 
 BAND = 0.1  # of the fidelity picture: within ten per cent
-_MIB = 2.0**20
 _MOST_DEVICES = 32  # bars of one memory picture
 
 
@@ -147,17 +147,19 @@ def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[
 
 def _memory(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[BarChart | None]:
     """A picture for each method, all of one scale."""
-    every = [
+    peaks = [
         value
         for method in methods
-        for figures in (method.row.predicted_peak, method.row.measured_peak, method.row.capacity)
+        for figures in (method.row.predicted_peak, method.row.measured_peak)
         for value in figures.values()
     ]
-    longest = max(every, default=0) / _MIB
-    return [_memory_of(method, longest, colours[method.name]) for method in methods]
+    rooms = [value for method in methods for value in method.row.capacity.values()]
+    unit = common_unit(peaks)
+    longest = max([*peaks, *rooms], default=0) / unit[1]
+    return [_memory_of(method, longest, colours[method.name], *unit) for method in methods]
 
 
-def _memory_of(method: MethodResult, longest: float, colour: str) -> BarChart | None:
+def _memory_of(method: MethodResult, longest: float, colour: str, unit: str, size: int) -> BarChart | None:
     row = method.row
     devices = list(method.peaks)
     if not devices:
@@ -165,16 +167,19 @@ def _memory_of(method: MethodResult, longest: float, colour: str) -> BarChart | 
     bars = []
     for name in devices[:_MOST_DEVICES]:
         peaks = [
-            figures[name] / _MIB for figures in (row.predicted_peak, row.measured_peak) if name in figures
+            figures[name] / size for figures in (row.predicted_peak, row.measured_peak) if name in figures
         ]
-        limit = row.capacity[name] / _MIB if name in row.capacity else None
+        limit = row.capacity[name] / size if name in row.capacity else None
         text = " / ".join(fixed(value, 1) for value in peaks)
         text += "" if limit is None else f" of {fixed(limit, 1)}"
-        solid, pale = (_mib(figures.get(name)) for figures in (row.measured_peak, row.predicted_peak))
+        solid, pale = (
+            figures[name] / size if name in figures else None
+            for figures in (row.measured_peak, row.predicted_peak)
+        )
         bars.append(Bar(name, text, solid, pale, limit, colour, name in row.overfull))
     more = len(devices) - _MOST_DEVICES
     rest = f", first {_MOST_DEVICES} of {len(devices)} devices" if more > 0 else ""
-    return BarChart(f"Peak memory of {method.name}, MiB{rest}", bars, longest)
+    return BarChart(f"Peak memory of {method.name}, {unit}{rest}", bars, longest)
 
 
 def _curve(
@@ -186,7 +191,3 @@ def _curve(
 
 def _failed(method: MethodResult) -> Bar:
     return Bar(method.name, method.outcome, bad=True)
-
-
-def _mib(nbytes: int | None) -> float | None:
-    return None if nbytes is None else nbytes / _MIB

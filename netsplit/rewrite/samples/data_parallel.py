@@ -33,7 +33,7 @@ from netsplit.rewrite.samples.rows import (
     rows_of,
     variable_at,
 )
-from netsplit.rewrite.split import split_in, ways_to_cut
+from netsplit.rewrite.split import chosen_way, split_in, split_sizes, ways_to_cut
 from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way
 
 __all__ = ["along_samples", "copies_after", "replicate", "samples_axes"]
@@ -101,17 +101,26 @@ def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ..
     """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
 
     Raises:
-        RewriteError: it is no graph, or these are no splits; or one cannot be split so.
+        RewriteError: it is no graph, or these are no splits; or one cannot be split so, or its sizes do not
+            add up.
     """
     draft = Draft(graph)
     checked_field("splits", splits)
-    made = [split_in(draft, each.node, each.axis, each.sizes, each.blocks) for each in splits]
+    made = [_split(draft, each) for each in splits]
     return tuple(
         CopyWeights(name, number)
         for names in made
         for number, name in enumerate(names)
         if number and reads_weights(draft, name)
     )
+
+
+def _split(draft: Draft, split: Split) -> list[str]:
+    """The names of its parts, whose sizes are checked."""
+    call = SplitCall(draft.node(split.node), draft.layouts, draft.graph.initializers)
+    axis, way = chosen_way(call, split.axis, draft.graph)
+    sizes = split_sizes(call, axis, way.size, split.sizes, split.blocks)
+    return split_in(draft, split.node, axis, sizes, split.blocks, way)
 
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:

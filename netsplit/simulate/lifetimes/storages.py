@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from netsplit.simulate.lifetimes.segment_memory import Key
+from netsplit.tables import nbytes
 
 __all__ = ["MemoryProfile", "Storages"]
 
@@ -31,11 +32,11 @@ class MemoryProfile:
         return sum(self._parts().values())
 
     def summary(self) -> str:
-        """One line, in MiB."""
-        listed = ", ".join(f"{name} {nbytes / 2**20:.1f}" for name, nbytes in self._parts().items())
+        """One line."""
+        listed = ", ".join(f"{name} {nbytes(size)}" for name, size in self._parts().items())
         where = f"in the {self.instruction}" if self.index >= 0 else "at the start"
-        beside = f", {self.host_bytes / 2**20:.1f} MiB on the host" if self.host_bytes else ""
-        return f"{self.device}: at most {self.peak_bytes / 2**20:.1f} MiB, {where} ({listed}){beside}"
+        beside = f", {nbytes(self.host_bytes)} on the host" if self.host_bytes else ""
+        return f"{self.device}: at most {nbytes(self.peak_bytes)}, {where} ({listed}){beside}"
 
     def _parts(self) -> dict[str, int]:
         return {

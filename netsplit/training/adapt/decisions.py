@@ -59,19 +59,19 @@ class Decision:
 _COLUMNS = (
     Column("iteration", text=True),
     Column("outcome", text=True),
-    Column("predicted ms", ",.2f", 1e3),
-    Column("then ms", ",.2f", 1e3),
-    Column("measured ms", ",.2f", 1e3),
-    Column("after ms", ",.2f", 1e3),
+    Column("old plan predicted ms", ",.2f", 1e3),
+    Column("new plan predicted ms", ",.2f", 1e3),
+    Column("old plan measured ms", ",.2f", 1e3),
+    Column("new plan measured ms", ",.2f", 1e3),
     Column("search ms", ",.0f", 1e3),
-    Column("switch ms", ",.0f", 1e3),
-    Column("moved"),
+    Column("changing took ms", ",.0f", 1e3),
+    Column("operators moved"),
     Column("why", text=True),
 )
 
 
 def decision_table(decisions: Sequence[Decision]) -> Table:
-    """A line for each."""
+    """A line for each: the old plan is the one that was trained by, the new one was found."""
     return Table(
         _COLUMNS,
         [
