@@ -64,6 +64,22 @@ class Uncertain(nn.Module):
         return torch.exp(-self.weight) * F.cross_entropy(outputs, targets) + self.weight
 
 
+class Scaled(nn.Module):
+    """A term of the loss times, or by, what is learned."""
+
+    def __init__(self, term: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.term = nn.Parameter(torch.tensor(0.3)), term
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + self.term(self.weight, outputs, targets)
+
+
+def absent(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs of the samples of a class that is not there: 0."""
+    return (targets == 9)[:, None] * outputs
+
+
 MIXED: dict[str, Loss] = {
     "above the mean": lambda o, y: (each(o, y) * (each(o, y) > each(o, y).mean())).mean(),
     "a mean over those above": where_larger,
@@ -93,11 +109,32 @@ MIXED |= {
     "a summed loss beside a mean": lambda o, y: (
         F.cross_entropy(o, y) + F.mse_loss(o * (y == 9)[:, None], torch.zeros_like(o), reduction="sum")
     ),
+    "a sum times what is learned": Scaled(lambda w, o, y: w * absent(o, y).sum()),
+    "a sum times a function of it": Scaled(lambda w, o, y: absent(o, y).sum() * torch.exp(-w)),
+    "a sum over what is learned": Scaled(lambda w, o, y: absent(o, y).sum() / w.exp()),
+    "a sum of products": lambda o, y: F.cross_entropy(o, y) + torch.einsum("b,bc->", (y == 9).float(), o),
+    "a sum by columns": lambda o, y: (
+        F.cross_entropy(o, y) + torch.einsum("b,bc->c", (y == 9).float(), o).mean()
+    ),
+    "a mean times the number of samples": lambda o, y: (
+        F.cross_entropy(o, y) + absent(o, y).mean() * torch.ones_like(y).sum()
+    ),
+    "a mean that samples choose from": lambda o, y: o.mean(0).index_select(0, y).mean(),
     "written into all but one": written(lambda h, o: h[1:].copy_(h[1:].detach())),
     "written into some samples": written(lambda h, o: h[1:].add_(F.relu(o[:-1] - 50))),
     "written from all, then gated": written(lambda h, o: h.sub_(o.mean()).relu_()),
 }
 MEANS: dict[str, Loss] = {
+    "a mean times what is learned": Scaled(lambda w, o, y: w * absent(o, y).mean() + w.square()),
+    "a sum times what is learned, over all": Scaled(lambda w, o, y: w * absent(o, y).sum() / len(o)),
+    "a sum over ones beside a mean": lambda o, y: (
+        F.cross_entropy(o, y) + absent(o, y).sum() / torch.ones_like(y).sum().clamp(min=1)
+    ),
+    "products of each": lambda o, y: F.cross_entropy(o, y) + torch.einsum("bc,bc->b", o, o).mean(),
+    "a sum of products, over all": lambda o, y: (
+        F.cross_entropy(o, y) + torch.einsum("bc,bc->", o, o) / len(o)
+    ),
+    "times ones": lambda o, y: (each(o, y) * torch.ones_like(y)).mean(),
     "weighed, over the samples": lambda o, y: (
         F.cross_entropy(o, y, weight=WEIGHTS, reduction="sum") / len(o)
     ),
@@ -155,6 +192,30 @@ def test_terms_of_a_loss_are_counted(name: str, terms: int | None) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
     graph = capture(model, MEANS[name], Batch.of(X, Y).rows(0, 4).own())
     assert sample_totals(graph).terms == terms
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_product_over_the_samples_is_a_sum(size: int) -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + F.linear(outputs.T, (targets == 9)[None] * 1.0).mean()
+
+    assert sample_totals(capture(nn.Linear(6, 5), loss, Batch.of(X, Y).rows(0, size).own())).mixed
+
+
+def test_a_convolution_without_a_batch_goes_over_the_samples() -> None:
+    class Along(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.over = nn.Linear(6, 5), nn.Conv1d(5, 5, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = self.inner(x)
+            return made + 0.0 * self.over(made.T).T
+
+    graph = capture(Along(), F.cross_entropy, Batch.of(X, Y).rows(0, 4).own())
+    node = sample_totals(graph).mixed
+    assert node is not None
+    assert node.kind.startswith("conv")
 
 
 def test_samples_may_lie_in_another_dimension() -> None:

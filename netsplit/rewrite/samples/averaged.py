@@ -7,7 +7,8 @@ On samples of which the sum is 0 (those above a limit, those of a class that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ from netsplit.rewrite.samples.crossing import first_tensor, operator_kinds
 from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["Averaged", "averaged", "by_weights", "ignores_targets", "is_loss", "sum_beside_mean"]
+__all__ = ["Averaged", "Factors", "averaged", "by_weights", "ignores_targets", "is_loss", "sum_beside_mean"]
 
 Averaged: TypeAlias = frozenset[tuple[str, int]]
 """Of a total: ("", 0) where a mean is in it; operators that take a sum, and of how many elements."""
@@ -27,9 +28,27 @@ _BY_MEAN, _BY_SUM = 1, 2  # as operators have their argument `reduction`
 _OF_CLASSES = operator_kinds("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d")
 _IGNORED = -100  # the target that they leave out where they are told none
 _SCALED = operator_kinds("mul mul_ multiply")
+_SUMS = operator_kinds(
+    "sum matmul mm bmm mv dot vdot inner einsum tensordot linear addmm addmv addbmm baddbmm"
+)
 
 
-def averaged(call: SplitCall, given: Mapping[str, Averaged], taken: bool, samples: int) -> Averaged:
+@dataclass(frozen=True)
+class Factors:
+    """Of variables and initializers that are made of no sample.
+
+    Args:
+        learned: that a trained parameter is in: whatever their value, a sum times them is one.
+        counting: the number of samples, as sums of what has an element for each.
+    """
+
+    learned: Collection[str]
+    counting: Collection[str]
+
+
+def averaged(
+    call: SplitCall, given: Mapping[str, Averaged], taken: bool, samples: int, factors: Factors
+) -> Averaged:
     """What the output of an operator has of sums and means over samples, as far as is known.
 
     Args:
@@ -38,22 +57,37 @@ def averaged(call: SplitCall, given: Mapping[str, Averaged], taken: bool, sample
         samples: of the graph's batch.
     """
     node, name = call.node, "" if call.node.op.startswith(CALL) else first_tensor(call)
-    if not name:
-        return frozenset()
     if taken:
-        told = {"mean": _BY_MEAN, "sum": _BY_SUM}.get(node.kind)
+        name = name or next(iter(node.inputs), "")  # of einsum, whose equation comes first
+        if not name or node.op.startswith(CALL):
+            return frozenset()
+        told = _BY_MEAN if node.kind == "mean" else _BY_SUM if node.kind in _SUMS else None
         reduced = call.arguments.get("reduction") if is_loss(call) else told
         summed = frozenset([(node.name, prod(call.layouts[name].shape))])
         return frozenset([_MEAN]) if reduced == _BY_MEAN else summed if reduced == _BY_SUM else frozenset()
     made = frozenset[tuple[str, int]]().union(*(given.get(k, frozenset()) for k in node.inputs))
-    if node.kind in PRODUCTS - _SCALED:
+    if node.op.startswith(CALL) or node.kind in PRODUCTS - _SCALED:
         return frozenset()
-    if node.kind not in _SCALED | QUOTIENTS:
-        return made
-    factor = call["other"]
-    if next(references(factor), None) is not None or not factor:
+    return _times(call, given, made, samples, factors) if node.kind in _SCALED | QUOTIENTS else made
+
+
+def _times(
+    call: SplitCall, given: Mapping[str, Averaged], made: Averaged, samples: int, factors: Factors
+) -> Averaged:
+    """Of totals times what is none, or by it."""
+    divided = call.node.kind in QUOTIENTS
+    operands = [call["other"]] if divided else [call["self"], call["other"]]
+    for tag, k in references(operands):
+        if tag == "var" and k in given:
+            continue
+        if k in factors.counting:
+            counted = frozenset([(call.node.name, 0)])
+            return (frozenset([_MEAN]) if divided else counted) if made else made
+        return made if k in factors.learned else frozenset()
+    factor = next((each for each in operands if isinstance(each, int | float)), None)
+    if not factor:
         return frozenset()
-    over = float(factor) if node.kind in QUOTIENTS else 1 / float(factor)
+    over = float(factor) if divided else 1 / float(factor)
     return frozenset(each for each in made if each == _MEAN or not _may_average(over, each[1], samples))
 
 

@@ -72,6 +72,8 @@ def _goes_over(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) ->
     """Whether an operator of one tensor goes over the dimension of its samples."""
     own = lies[first_tensor(call)]
     kind, rank = call.node.kind, len(graph.variables[first_tensor(call)].shape)
+    if kind.startswith("conv") and call.has("weight") and call.rank("input") != call.rank("weight"):
+        return True  # over the samples as if they were a place or a channel
     if kind in _NO_SUMS | _ALONG or kind.startswith("fft_"):
         return not call.has("other") and own.dim in dims_of(call, rank)
     if kind in _PAIRS:

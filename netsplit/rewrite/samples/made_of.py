@@ -54,6 +54,8 @@ def made_of(graph: Graph, call: SplitCall, k: str, made: Mapping[str, MadeOf]) -
         linear = sum(made.get(each, MadeOf.CONSTANT) > MadeOf.CONSTANT for each in factors) == 1
     elif node.kind in QUOTIENTS:
         linear = _of(call, "other", made) is MadeOf.CONSTANT
+    elif node.kind == "index_select":
+        linear = _of(call, "index", made) is MadeOf.CONSTANT
     elif node.kind == "where":
         linear = _of(call, "condition", made) is MadeOf.CONSTANT
     return MadeOf.TOTAL if linear else MadeOf.MIXED

@@ -29,6 +29,7 @@ from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import ways_of
 from netsplit.rewrite.samples.averaged import (
     Averaged,
+    Factors,
     averaged,
     by_weights,
     ignores_targets,
@@ -57,6 +58,7 @@ _SIZED = operator_kinds("expand_as view_as reshape_as")
 _SHAPE_ALONE = operator_kinds(
     "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full"
 )
+_SAME = operator_kinds("clamp clamp_min clone detach alias")
 _SCATTERED = operator_kinds(
     "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ bincount"
 )
@@ -116,7 +118,8 @@ def _read(graph: Graph, carried: Mapping[str, str]) -> _Reading:
     dims = zip(graph.input_variables, graph.input_dims, strict=False)
     lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
     samples = SomeSamples(graph.batch_size, lies)
-    reading = _Reading(graph, samples, dict.fromkeys(lies, MadeOf.SAMPLES), mixing=carried)
+    learned = {k for k, each in graph.initializers.items() if each.is_parameter and each.requires_grad}
+    reading = _Reading(graph, samples, dict.fromkeys(lies, MadeOf.SAMPLES), mixing=carried, learned=learned)
     for node in graph:
         reading.read(node)
     return reading
@@ -150,6 +153,9 @@ class _Reading:
     taken: Node | None = None  # the first that takes some samples
     averaged: dict[str, Averaged] = field(default_factory=dict)  # totals
     behind: dict[str, SampleRows] = field(default_factory=dict)  # of all samples, behind something else
+    learned: set[str] = field(default_factory=set)  # of no sample, but of what is trained
+    shaped: set[str] = field(default_factory=set)  # of no sample, with an element for each
+    counting: set[str] = field(default_factory=set)  # sums of such
 
     @cached_property
     def layouts(self) -> dict[str, MemoryLayout]:
@@ -166,6 +172,7 @@ class _Reading:
             self.first |= dict.fromkeys(outputs, node)
             return
         if most_of(node.inputs, self.made) is MadeOf.CONSTANT or node.kind in _SHAPE_ALONE:
+            self._of_no_sample(node, outputs)
             return
         call = SplitCall(node, self.layouts, self.graph.initializers)
         if node.kind in CASTS | _SIZED and first_tensor(call) not in self.made:  # their type or shape alone
@@ -184,10 +191,23 @@ class _Reading:
             if made is MadeOf.TOTAL:
                 self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
                 taken = own == {node.name}
-                self.averaged[k] = averaged(call, self.averaged, taken, self.graph.batch_size)
+                self.averaged[k] = averaged(
+                    call, self.averaged, taken, self.graph.batch_size, Factors(self.learned, self.counting)
+                )
             elif made is MadeOf.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
         self._written(node)
+
+    def _of_no_sample(self, node: Node, outputs: set[str]) -> None:
+        """Whether what it makes is learned, or has an element for each sample, or counts these."""
+        if node.kind in _SHAPE_ALONE:
+            self.shaped |= outputs if any(k in self.some.lies for k in node.inputs) else set()
+        elif not self.learned.isdisjoint((*node.inputs, *node.initializers)):
+            self.learned |= outputs
+        elif not self.shaped.isdisjoint(node.inputs):
+            (self.counting if node.kind == "sum" else self.shaped).update(outputs)
+        elif not self.counting.isdisjoint(node.inputs) and node.kind in CASTS | _SAME:
+            self.counting |= outputs
 
     def _written(self, node: Node) -> None:
         """Of what it writes in place, all that has the same memory: made of what is written, too, or mixed,
