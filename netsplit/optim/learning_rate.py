@@ -184,13 +184,19 @@ class LearningRate:
 
     def _check_alike(self, optimizer: ForModel) -> None:
         """Whether devices have the same rates, each with a copy of this and random numbers of its own."""
-        first, second = (_settings_over_steps(self.copied(), optimizer, seed) for seed in (1, 2))
+        (first, drew), (second, _) = (_settings_over_steps(self.copied(), optimizer, seed) for seed in (1, 2))
         differs = next((k for a, b in zip(first, second, strict=False) for k in a if a[k] != b[k]), None)
         if differs is not None:
             raise ConfigError(
                 f"scheduler gives another {differs.rpartition('.')[2]} each time it is stepped from its "
-                "beginning, as one that draws random numbers or reads a clock does, so that each device has "
-                "its own: let it go by the number of steps (a torch.Generator of its own draws alike)."
+                "beginning, as one that draws random numbers, reads a clock or counts in a module does, so "
+                "that each device has its own: let it go by the number of steps (a torch.Generator of its "
+                "own draws alike)."
+            )
+        if drew:
+            raise ConfigError(
+                f"scheduler draws random numbers ({drew}), of which each device has others: let it go by the "
+                "number of steps (a torch.Generator of its own draws alike)."
             )
 
     def _check_made(self, made: Any, optimizer: Optimizer) -> None:
@@ -212,29 +218,45 @@ class LearningRate:
             )
 
 
-def _settings_over_steps(rate: LearningRate, optimizer: ForModel, seed: int) -> list[dict[str, str]]:
-    """What groups have before every step, by number and name, where random numbers begin with this seed."""
+def _settings_over_steps(
+    rate: LearningRate, optimizer: ForModel, seed: int
+) -> tuple[list[dict[str, str]], str]:
+    """What groups have before every step, by number and name, where random numbers begin with this seed; and
+    whose numbers were drawn, "" for none."""
     before = random.getstate(), np.random.get_state()
     over_steps: list[dict[str, str]] = []
     try:
-        with torch.random.fork_rng(devices=[]), suppress(ConfigError):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
             own = make_optimizer(optimizer, {}).optimizer
-            made = rate.of(own)
-            while len(over_steps) < _FURTHER:
-                over_steps.append(
-                    {
-                        f"{i}.{k}": repr(v)
-                        for i, each in enumerate(own.param_groups)
-                        for k, v in each.items()
-                        if k != "params"
-                    }
-                )
-                step(made, 1.0)
+            began = _generators()
+            with suppress(ConfigError):
+                made = rate.of(own)
+                while len(over_steps) < _FURTHER:
+                    over_steps.append(
+                        {
+                            f"{i}.{k}": repr(v)
+                            for i, each in enumerate(own.param_groups)
+                            for k, v in each.items()
+                            if k != "params"
+                        }
+                    )
+                    step(made, 1.0)
+            after = _generators()
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-    return over_steps
+    return over_steps, next((name for name in began if began[name] != after[name]), "")
+
+
+def _generators() -> dict[str, str]:
+    """Where the generators that a function may draw from stand, by what it would call."""
+    _, key, *place = np.random.get_state()
+    return {
+        "random": repr(random.getstate()),
+        "numpy.random": repr((np.asarray(key).tobytes(), place)),
+        "torch": repr(torch.get_rng_state().tolist()),
+    }
 
 
 def _steps_on(scheduler: LRScheduler) -> None:

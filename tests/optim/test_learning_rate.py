@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from torch import nn, optim
 from torch.optim import lr_scheduler as lr
 
 from netsplit.errors import ConfigError
+from netsplit.experiment.session import Session
 from netsplit.optim.learning_rate import LearningRate, learning_rate, warmup_cosine
 from netsplit.optim.optimizers import for_model
+from netsplit.program import GPipe
+from tests.workers import cpu_workers
 
 MODEL = nn.Linear(6, 3)
 OTHER = optim.SGD(MODEL.parameters(), lr=0.1)
@@ -51,7 +55,15 @@ RATES_REFUSED: dict[str, tuple[Any, str]] = {
         "as one that draws random numbers",
     ),
     "NumPy's": (lambda o: lr.LambdaLR(o, lambda _: np.random.rand()), "as one that draws random numbers"),
-    "a clock": (lambda o: lr.LambdaLR(o, lambda _: time.perf_counter()), "or reads a clock"),
+    "rarely": (
+        lambda o: lr.LambdaLR(o, lambda _: 0.1 if random.random() < 0 else 1.0),
+        r"draws random numbers \(random\)",
+    ),
+    "rarely torch's": (
+        lambda o: lr.LambdaLR(o, lambda _: 1.0 + 0 * float(torch.rand(()))),
+        r"draws random numbers \(torch\)",
+    ),
+    "a clock": (lambda o: lr.LambdaLR(o, lambda _: time.perf_counter()), "reads a clock"),
     "a generator function": (
         lambda o, each=(0.1 for _ in range(99)): lr.LambdaLR(o, lambda _: next(each)),
         "cannot be sent to a worker .*generator",
@@ -119,3 +131,14 @@ def test_a_scheduler_that_ends_before_the_training_is_refused() -> None:
     rate.check_steps(optimizer, 10)
     with pytest.raises(ConfigError, match=r"OneCycleLR ends after 10 steps, and the training has 11"):
         rate.check_steps(optimizer, 11)
+
+
+def test_a_session_refuses_a_scheduler_before_its_workers_start(tmp_path: Path) -> None:
+    model, batch = nn.Linear(3, 2), (torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
+    rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=9)
+    with Session(cpu_workers(2), tmp_path, profile="predicted") as session:
+        with pytest.raises(ConfigError, match=r"scheduler cannot be made .*momentum"):
+            session.planner(
+                model, nn.CrossEntropyLoss(), batch, GPipe(2), torch.optim.Adadelta, learning_rate=rate
+            )
+        assert session._pool is None

@@ -87,8 +87,8 @@ class StepHere:
         offload: what lies in the host's memory while no device computes with it.
 
     Raises:
-        ConfigError: a batch without samples, no room for any program, or a device whose costs are to be
-            predicted and cannot be.
+        ConfigError: a batch without samples, no room for any program, a device whose costs are to be
+            predicted and cannot be, or a learning rate as `LearningRate.check` refuses it.
     """
 
     costs: CostsHere
@@ -114,6 +114,8 @@ class StepHere:
         check_numbers(max_programs=self.max_programs)
         if self.whole.samples == 0:
             raise ConfigError("the batch has no samples: give one of the size to train with.")
+        if self.learning_rate is not None:
+            self.learning_rate.check(self._made)
 
     @cached_property
     def whole(self) -> Batch:

@@ -13,6 +13,7 @@ There a plan is activated by a checkpoint and a restart; here state moves betwee
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -212,10 +213,10 @@ class Adaptation:
         for name in sorted(self.costs.forgotten):
             self._refused.clear()
             return f"{name} was slow, has computed nothing for some time, and may be fast again"
-        for name, before in self._slowness.items():
-            now = self.costs.slowness(name)
-            if self._is_worth(now / before):
-                return f"{name} takes {now / before:.2f} times as long as at the last look"
+        ratios = {name: self.costs.slowness(name) / before for name, before in self._slowness.items()}
+        most = max(ratios, key=lambda name: abs(math.log(ratios[name])), default="")
+        if most and self._is_worth(ratios[most]):
+            return f"{most} takes {ratios[most]:.2f} times as long as at the last look"
         ratio = measured_s / self._looked_s
         if self._is_worth(ratio):
             return f"an iteration takes {ratio:.2f} times as long as at the last look"
