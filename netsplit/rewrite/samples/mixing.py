@@ -39,6 +39,7 @@ from netsplit.rewrite.samples.averaged import (
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
 from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
+from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, by_place
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -55,9 +56,6 @@ __all__ = ["SampleTotals", "sample_totals"]
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _CATS = operator_kinds("cat concat concatenate")
 _SIZED = operator_kinds("expand_as view_as reshape_as")
-_SHAPE_ALONE = operator_kinds(
-    "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full"
-)
 _SAME = operator_kinds("clamp clamp_min clone detach alias")
 _SCATTERED = operator_kinds(
     "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ bincount"
@@ -171,7 +169,7 @@ class _Reading:
             self.made |= dict.fromkeys(outputs, MadeOf.MIXED)
             self.first |= dict.fromkeys(outputs, node)
             return
-        if most_of(node.inputs, self.made) is MadeOf.CONSTANT or node.kind in _SHAPE_ALONE:
+        if most_of(node.inputs, self.made) is MadeOf.CONSTANT or node.kind in SHAPE_ALONE:
             self._of_no_sample(node, outputs)
             return
         call = SplitCall(node, self.layouts, self.graph.initializers)
@@ -200,7 +198,7 @@ class _Reading:
 
     def _of_no_sample(self, node: Node, outputs: set[str]) -> None:
         """Whether what it makes is learned, or has an element for each sample, or counts these."""
-        if node.kind in _SHAPE_ALONE:
+        if node.kind in SHAPE_ALONE:
             self.shaped |= outputs if any(k in self.some.lies for k in node.inputs) else set()
         elif not self.learned.isdisjoint((*node.inputs, *node.initializers)):
             self.learned |= outputs
@@ -269,6 +267,8 @@ class _Reading:
         if any(k in self.behind for k in node.inputs):
             return self._goes_behind(call, own, outputs)
         if any(k in some.lies for k in node.inputs):
+            if own == some.every and by_place(self.graph, call, some.lies, len(own)):
+                return _Goes(True, mixed=outputs)
             return self._goes_alike(call, own, outputs)
         for k in outputs:  # of a single sample
             some.place(k, None, own)
