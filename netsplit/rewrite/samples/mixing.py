@@ -85,16 +85,19 @@ class SampleTotals:
 
 
 @once_of
-def sample_totals(graph: Graph) -> SampleTotals:
+def sample_totals(graph: Graph, fixed: frozenset[str] = frozenset()) -> SampleTotals:
     """Of the loss of a training step, as it was captured.
 
     What is not known to be a total, as what Python code makes that stays whole, is taken for a value of
     samples.
+
+    Args:
+        fixed: operators whose numbers are known to be the same of any number of samples.
     """
-    reading = _read(graph, {})
+    reading = _read(graph, {}, fixed)
     carried = reading.carried()
     if carried:
-        reading = _read(graph, carried)
+        reading = _read(graph, carried, fixed)
     loss = next(iter(graph.output_variables), "")
     counted = loss in reading.terms and loss not in reading.unknown
     terms = len(reading.terms[loss]) if counted else None
@@ -112,12 +115,13 @@ def sample_totals(graph: Graph) -> SampleTotals:
     )
 
 
-def _read(graph: Graph, carried: Mapping[str, str]) -> _Reading:
+def _read(graph: Graph, carried: Mapping[str, str], fixed: frozenset[str]) -> _Reading:
     dims = zip(graph.input_variables, graph.input_dims, strict=False)
     lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
     samples = SomeSamples(graph.batch_size, lies)
     learned = {k for k, each in graph.initializers.items() if each.is_parameter and each.requires_grad}
-    reading = _Reading(graph, samples, dict.fromkeys(lies, MadeOf.SAMPLES), mixing=carried, learned=learned)
+    made = dict.fromkeys(lies, MadeOf.SAMPLES)
+    reading = _Reading(graph, samples, made, mixing=carried, learned=learned, fixed=fixed)
     for node in graph:
         reading.read(node)
     return reading
@@ -154,6 +158,7 @@ class _Reading:
     learned: set[str] = field(default_factory=set)  # of no sample, but of what is trained
     shaped: set[str] = field(default_factory=set)  # of no sample, with an element for each
     counting: set[str] = field(default_factory=set)  # sums of such
+    fixed: frozenset[str] = frozenset()  # operators whose numbers no size changes
 
     @cached_property
     def layouts(self) -> dict[str, MemoryLayout]:
@@ -189,9 +194,8 @@ class _Reading:
             if made is MadeOf.TOTAL:
                 self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
                 taken = own == {node.name}
-                self.averaged[k] = averaged(
-                    call, self.averaged, taken, self.graph.batch_size, Factors(self.learned, self.counting)
-                )
+                factors = Factors(self.learned, self.counting, self.fixed)
+                self.averaged[k] = averaged(call, self.averaged, taken, self.graph.batch_size, factors)
             elif made is MadeOf.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
         self._written(node)
