@@ -218,6 +218,57 @@ def test_a_convolution_without_a_batch_goes_over_the_samples() -> None:
     assert node.kind.startswith("conv")
 
 
+class Placed(nn.Module):
+    """Outputs to which something is added for each sample, times an input that may be 0."""
+
+    def __init__(self, term: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.out, self.places, self.term = nn.Linear(6, 5), nn.Embedding(16, 5), term
+        self.one, self.kernel = nn.Parameter(torch.zeros(1, 5)), nn.Conv1d(5, 5, 3, padding=1)
+        self.learned = nn.Parameter(torch.zeros(16, 5))
+        self.register_buffer("fixed", torch.zeros(16, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(x)
+        return y + x[:, -1:] * self.term(self, y)
+
+
+BY_PLACE: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "first rows of a weight": lambda m, o: m.learned[: len(o)],
+    "first rows of a buffer": lambda m, o: m.fixed.narrow(0, 0, len(o)),
+    "embedded numbers": lambda m, o: m.places(torch.arange(len(o))),
+    "linspace": lambda m, o: torch.linspace(0, 1, len(o))[:, None],
+    "a comparison": lambda m, o: (torch.arange(len(o)) > 0)[:, None] * 1.0,
+    "a mask": lambda m, o: torch.ones(len(o), 5).tril(),
+    "below a diagonal": lambda m, o: o.tril(),
+    "a diagonal": lambda m, o: o.diagonal().mean(),
+    "a convolution over samples": lambda m, o: m.kernel(o.T).T,
+}
+NOT_BY_PLACE: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "one row": lambda m, o: m.one.expand(len(o), -1),
+    "a row repeated": lambda m, o: m.learned[2].repeat(len(o), 1),
+    "the same number embedded": lambda m, o: m.places(torch.full((len(o),), 3)),
+    "numbers of columns": lambda m, o: torch.arange(5.0),
+    "a mask of columns": lambda m, o: torch.ones(5, 5).tril().expand(len(o), 5, 5).sum(1),
+    "zeros, multiplied": lambda m, o: torch.zeros(len(o), 16) @ m.learned,
+    "drawn": lambda m, o: torch.randn(len(o), 5),
+    "chosen by samples": lambda m, o: m.learned[o.argmax(1)],
+}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("term", "mixed"),
+    [(term, True) for term in BY_PLACE.values()] + [(term, False) for term in NOT_BY_PLACE.values()],
+    ids=[*BY_PLACE, *NOT_BY_PLACE],
+)
+def test_what_goes_by_the_place_in_a_batch_is_told_from_what_all_samples_have(
+    term: Callable[[Any, Tensor], Tensor], mixed: bool, size: int
+) -> None:
+    batch = Batch.of(X, Y).rows(0, size).own()
+    assert (sample_totals(capture(Placed(term), F.cross_entropy, batch)).mixed is not None) == mixed
+
+
 def test_samples_may_lie_in_another_dimension() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))

@@ -24,7 +24,7 @@ from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import HOOK, Graph
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.planning.whole.whole_plan import WholePlan
-from netsplit.rewrite.samples.by_size import number_by_size
+from netsplit.rewrite.samples.by_size import fixed_numbers, number_by_size
 from netsplit.rewrite.samples.mixing import sample_totals
 
 __all__ = ["RightCuts", "gradients_too", "suspected"]
@@ -126,7 +126,8 @@ class RightCuts:
             return list(counts)
         by_size = number_by_size(graph, other)
         if by_size is None:
-            return list(counts)
+            apart = suspected(self.model, graph, self.whole.samples, fixed_numbers(graph, other))
+            return list(counts) if apart is None else self.without(counts, max(counts), apart)
         node, *numbers = by_size
         at = f" ({node.source})" if node.source else ""
         words = (
@@ -214,14 +215,17 @@ def gradients_too(graph: Graph) -> bool:
     return sample_totals(graph).terms != 1 or bool(graph.calls)
 
 
-def suspected(model: nn.Module, graph: Graph, samples: int) -> CutApart | None:
+def suspected(
+    model: nn.Module, graph: Graph, samples: int, fixed: frozenset[str] = frozenset()
+) -> CutApart | None:
     """What a loss has that is no mean over samples, though its value may be one on some of them.
 
     Args:
         graph: of the model's training step at any size.
         samples: of the whole batch.
+        fixed: operators whose numbers are known to be the same of any number of samples.
     """
-    totals = sample_totals(graph)
+    totals = sample_totals(graph, fixed)
     node, name = totals.mixed, type(model).__name__
     if node is None and totals.first_few is not None and totals.first_few[1] < samples:
         node = totals.first_few[0]

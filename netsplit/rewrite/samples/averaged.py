@@ -40,10 +40,12 @@ class Factors:
     Args:
         learned: that a trained parameter is in: whatever their value, a sum times them is one.
         counting: the number of samples, as sums of what has an element for each.
+        fixed: operators whose numbers are known to be the same of any number of samples.
     """
 
     learned: Collection[str]
     counting: Collection[str]
+    fixed: Collection[str] = ()
 
 
 def averaged(
@@ -75,6 +77,8 @@ def _times(
     call: SplitCall, given: Mapping[str, Averaged], made: Averaged, samples: int, factors: Factors
 ) -> Averaged:
     """Of totals times what is none, or by it."""
+    if call.node.name in factors.fixed:
+        return made
     divided = call.node.kind in QUOTIENTS
     operands = [call["other"]] if divided else [call["self"], call["other"]]
     for tag, k in references(operands):

@@ -31,9 +31,10 @@ _ALONG = operator_kinds(
 """What makes something of a whole dimension, for every place in it."""
 _PAIRS = operator_kinds("cdist _cdist_forward _euclidean_dist pdist _pdist_forward outer ger kron")
 _OF_MATRICES = operator_kinds(
-    "cov corrcoef nuclear_norm det logdet slogdet inverse pinverse matrix_exp matrix_power cholesky "
-    "cholesky_solve cholesky_inverse qr svd lu_solve triangular_solve logm"
+    "tril triu tril_ triu_ cov corrcoef nuclear_norm det logdet slogdet inverse pinverse matrix_exp "
+    "matrix_power cholesky cholesky_solve cholesky_inverse qr svd lu_solve triangular_solve logm"
 )
+_BY_PLACE = operator_kinds("diagonal trace diag")
 _OF_VECTORS = operator_kinds("linalg_vector_norm linalg_norm linalg_vecdot linalg_cross linalg_multi_dot")
 """Of those of linear algebra what is told which dimensions to go over."""
 _PICKS = operator_kinds("index index_select take take_along_dim masked_select")
@@ -78,6 +79,9 @@ def _goes_over(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) ->
         return not call.has("other") and own.dim in dims_of(call, rank)
     if kind in _PAIRS:
         return (own.dim == rank - 2 or rank == 1) and len(call.tensors) == _samples_of(call, lies)
+    if kind in _BY_PLACE:
+        firsts = [call[name] for name in ("dim1", "dim2")]
+        return own.dim in {d % rank for d in (firsts if None not in firsts else (0, 1)) if rank > 1}
     if kind in _OF_MATRICES or (kind.startswith("linalg_") and kind not in _OF_VECTORS):
         return own.dim >= rank - 2
     if kind == "index":

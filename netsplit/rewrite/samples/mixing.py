@@ -39,6 +39,7 @@ from netsplit.rewrite.samples.averaged import (
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
 from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
+from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, by_place
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -55,9 +56,6 @@ __all__ = ["SampleTotals", "sample_totals"]
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _CATS = operator_kinds("cat concat concatenate")
 _SIZED = operator_kinds("expand_as view_as reshape_as")
-_SHAPE_ALONE = operator_kinds(
-    "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full"
-)
 _SAME = operator_kinds("clamp clamp_min clone detach alias")
 _SCATTERED = operator_kinds(
     "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ bincount"
@@ -87,16 +85,19 @@ class SampleTotals:
 
 
 @once_of
-def sample_totals(graph: Graph) -> SampleTotals:
+def sample_totals(graph: Graph, fixed: frozenset[str] = frozenset()) -> SampleTotals:
     """Of the loss of a training step, as it was captured.
 
     What is not known to be a total, as what Python code makes that stays whole, is taken for a value of
     samples.
+
+    Args:
+        fixed: operators whose numbers are known to be the same of any number of samples.
     """
-    reading = _read(graph, {})
+    reading = _read(graph, {}, fixed)
     carried = reading.carried()
     if carried:
-        reading = _read(graph, carried)
+        reading = _read(graph, carried, fixed)
     loss = next(iter(graph.output_variables), "")
     counted = loss in reading.terms and loss not in reading.unknown
     terms = len(reading.terms[loss]) if counted else None
@@ -114,12 +115,13 @@ def sample_totals(graph: Graph) -> SampleTotals:
     )
 
 
-def _read(graph: Graph, carried: Mapping[str, str]) -> _Reading:
+def _read(graph: Graph, carried: Mapping[str, str], fixed: frozenset[str]) -> _Reading:
     dims = zip(graph.input_variables, graph.input_dims, strict=False)
     lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
     samples = SomeSamples(graph.batch_size, lies)
     learned = {k for k, each in graph.initializers.items() if each.is_parameter and each.requires_grad}
-    reading = _Reading(graph, samples, dict.fromkeys(lies, MadeOf.SAMPLES), mixing=carried, learned=learned)
+    made = dict.fromkeys(lies, MadeOf.SAMPLES)
+    reading = _Reading(graph, samples, made, mixing=carried, learned=learned, fixed=fixed)
     for node in graph:
         reading.read(node)
     return reading
@@ -156,6 +158,7 @@ class _Reading:
     learned: set[str] = field(default_factory=set)  # of no sample, but of what is trained
     shaped: set[str] = field(default_factory=set)  # of no sample, with an element for each
     counting: set[str] = field(default_factory=set)  # sums of such
+    fixed: frozenset[str] = frozenset()  # operators whose numbers no size changes
 
     @cached_property
     def layouts(self) -> dict[str, MemoryLayout]:
@@ -171,7 +174,7 @@ class _Reading:
             self.made |= dict.fromkeys(outputs, MadeOf.MIXED)
             self.first |= dict.fromkeys(outputs, node)
             return
-        if most_of(node.inputs, self.made) is MadeOf.CONSTANT or node.kind in _SHAPE_ALONE:
+        if most_of(node.inputs, self.made) is MadeOf.CONSTANT or node.kind in SHAPE_ALONE:
             self._of_no_sample(node, outputs)
             return
         call = SplitCall(node, self.layouts, self.graph.initializers)
@@ -191,16 +194,15 @@ class _Reading:
             if made is MadeOf.TOTAL:
                 self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
                 taken = own == {node.name}
-                self.averaged[k] = averaged(
-                    call, self.averaged, taken, self.graph.batch_size, Factors(self.learned, self.counting)
-                )
+                factors = Factors(self.learned, self.counting, self.fixed)
+                self.averaged[k] = averaged(call, self.averaged, taken, self.graph.batch_size, factors)
             elif made is MadeOf.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
         self._written(node)
 
     def _of_no_sample(self, node: Node, outputs: set[str]) -> None:
         """Whether what it makes is learned, or has an element for each sample, or counts these."""
-        if node.kind in _SHAPE_ALONE:
+        if node.kind in SHAPE_ALONE:
             self.shaped |= outputs if any(k in self.some.lies for k in node.inputs) else set()
         elif not self.learned.isdisjoint((*node.inputs, *node.initializers)):
             self.learned |= outputs
@@ -269,6 +271,8 @@ class _Reading:
         if any(k in self.behind for k in node.inputs):
             return self._goes_behind(call, own, outputs)
         if any(k in some.lies for k in node.inputs):
+            if own == some.every and by_place(self.graph, call, some.lies, len(own)):
+                return _Goes(True, mixed=outputs)
             return self._goes_alike(call, own, outputs)
         for k in outputs:  # of a single sample
             some.place(k, None, own)

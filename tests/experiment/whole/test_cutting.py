@@ -360,11 +360,18 @@ BY_SIZE: dict[str, Any] = {
     "a root": lambda o, y: F.cross_entropy(o, y) + far(o) * len(o) ** 0.5,
     "one less": lambda o, y: F.cross_entropy(o, y) + F.relu(o - 50).sum() / (len(o) - 0.5),
     "a bound": lambda o, y: F.cross_entropy(o, y, reduction="none").clamp(max=100.0 * len(o)).mean(),
+    "a sum of ones": lambda o, y: F.cross_entropy(o, y) + far(o) * torch.ones(len(o)).sum(),
 }
 MEANS: dict[str, Any] = {
     "over the samples": lambda o, y: F.cross_entropy(o, y, reduction="sum") / len(o),
     "over all elements": lambda o, y: F.cross_entropy(o, y) + o.square().sum() / o.numel(),
     "code that stays whole": lambda o, y: F.cross_entropy(o[y < 9], y[y < 9]),
+    "over a sum of ones": lambda o, y: (
+        F.cross_entropy(o, y) + o.square().sum() / torch.ones(len(o)).sum().clamp(min=1)
+    ),
+    "over columns, then over the samples": lambda o, y: F.cross_entropy(o, y) + o.sum() / 16 / len(o),
+    "a mean over a number": lambda o, y: F.cross_entropy(o, y) + o.square().mean() / 16,
+    "a sum times 0": lambda o, y: F.cross_entropy(o, y) + 0.0 * o.sum(),
     "times a share": lambda o, y: F.cross_entropy(o, y, reduction="sum") * (1 / len(o)),
 }
 
@@ -385,6 +392,23 @@ def test_numbers_that_depend_on_how_many_samples_there_are_are_seen_in_two_captu
     named = RightCuts(net(), loss, batch, named=True)
     assert named.at_sizes(*graphs, [1, 4]) == named.at_sizes(*graphs, [1, 4]) == [1, 4]
     assert len(named.remarks) == by_size
+
+
+@pytest.mark.parametrize(
+    "term", [lambda rows: rows.sum() / SAMPLES, lambda rows: rows.sum() * torch.tensor(0.3)]
+)
+def test_a_number_that_no_size_changes_makes_no_mean_of_a_sum(term: Callable[[Tensor], Tensor]) -> None:
+    batch = Batch.of(X, Y)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        rows = (targets == 9)[:, None] * outputs.repeat(1, 4)
+        return F.cross_entropy(outputs, targets) + term(rows)
+
+    graphs = [capture(net(), loss, batch.rows(0, n).own()) for n in (4, SAMPLES)]
+    cutting = RightCuts(net(), loss, batch, named=False)
+    assert cutting.right(graphs[0], [1, 4]) == [1, 4]
+    assert cutting.at_sizes(*graphs, [1, 4]) == [1]
+    assert any("adds a sum over them to a mean" in note for note in cutting.remarks)
 
 
 @pytest.mark.parametrize(
