@@ -36,6 +36,7 @@ from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import PlanSummary
 from netsplit.program.instructions import Program
+from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate.device_times import memory_course
 from netsplit.simulate.memory import memory_profile
@@ -179,7 +180,10 @@ class Plan:
         timelines = before.timeline, self.timeline
         diff = plan_diff(self.problem, old, new, *timelines, before_problem=before.problem)
         split, recut = map(self._along_samples, (diff.split, diff.recut))
-        return replace(diff.without_rounding(), split=split, recut=recut)
+        arriving = {}
+        if before.program is not None and self.program is not None:
+            arriving = newly_held_bytes(before.simulated[0], self.simulated[0], diff.renamed)
+        return replace(diff.without_rounding(), split=split, recut=recut, arriving=arriving)
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.explanation.notation import counted, listed, seconds, short
+from netsplit.planning.explanation.notation import arriving_lines, counted, listed, seconds, short
 from netsplit.planning.explanation.parts import PartsChange, parts_change, parts_summary, restated
 from netsplit.rewrite.records import CopyWeights
-from netsplit.tables import nbytes
 
 __all__ = ["PlacementChange", "placement_change"]
 
@@ -30,11 +29,14 @@ class PlacementChange:
     lines: tuple[str, ...]  # all of it in words: from where to where, with how many bytes, the largest
 
 
-def placement_change(problem: Problem, before: Placement, after: Placement) -> PlacementChange:
+def placement_change(
+    problem: Problem, before: Placement, after: Placement, arriving: Mapping[str, int] | None = None
+) -> PlacementChange:
     """What changes; devices are those of these names, also where others are alike.
 
     Args:
         problem: of the graph with the rewrites of `after`.
+        arriving: device -> bytes of parameters that it did not hold before (`newly_held_bytes`).
     """
     parts = parts_change(before, after, problem.graph)
     split, joined = parts.split + parts.recut, parts.joined
@@ -43,6 +45,7 @@ def placement_change(problem: Problem, before: Placement, after: Placement) -> P
     routes = _routes(instance, here, after)
     lines = [
         *_route_lines(instance, routes, "node" if here.rewrites or after.rewrites else "operator"),
+        *arriving_lines(arriving or {}),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"whole again: {_named(joined)}"] if joined else []),
         *_other_lines(here, before, after, parts),
@@ -68,12 +71,10 @@ def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], w
     """`what` moved: nodes, where an operator may be several."""
     took = instance.forward_s + instance.backward_s
     for (p, q), nodes in list(routes.items())[:_ROUTES]:
-        states = int(instance.state_bytes[nodes].sum())
-        held = f" with {nbytes(states)} of states" if states else ""
         largest = max(nodes, key=lambda v: took[v, p])
         there, now = (seconds(float(took[largest, device])) for device in (p, q))
         yield (
-            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}{held}, "
+            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}, "
             f"the largest {short(instance.names[largest])} ({there} of a micro-batch there, {now} now)"
         )
     rest = sum(len(nodes) for nodes in list(routes.values())[_ROUTES:])

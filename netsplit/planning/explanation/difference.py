@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from netsplit.planning.explanation.notation import counted, node_run, percent, seconds, short, wrapped
+from netsplit.planning.explanation.notation import (
+    arriving_lines,
+    counted,
+    node_run,
+    percent,
+    seconds,
+    short,
+    wrapped,
+)
 from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
 from netsplit.planning.explanation.uses import CutEdge
 from netsplit.tables import nbytes
@@ -75,6 +84,7 @@ class PlanDiff:
     joined: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
     uncopied: tuple[str, ...] = ()
+    arriving: Mapping[str, int] = field(default_factory=dict)  # of `newly_held_bytes`; empty: not known
 
     def without_rounding(self) -> PlanDiff:
         """Without what differs only by the order in which floats were added."""
@@ -92,6 +102,9 @@ class PlanDiff:
     def lines(self, top: int = 8) -> list[str]:
         """Readable text of at most 100 columns."""
         return _lines(self, top)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, strings, lists and mappings only."""
@@ -114,14 +127,16 @@ def _lines(diff: PlanDiff, top: int) -> list[str]:
         module = f" of {short(group.module)}" if group.module else ""
         lines += wrapped(
             f"{group.source} to {group.target}: {node_run(group.nodes)}{module},"
-            f" {seconds(group.before_s)} before, {seconds(group.after_s)} now, {nbytes(group.state_bytes)}"
-            " of states",
+            f" {seconds(group.before_s)} before, {seconds(group.after_s)} now"
+            f"{'' if diff.arriving else f', {nbytes(group.state_bytes)} of states'}",
             "  ",
             "      ",
         )
     if len(diff.groups) > top:
         rest = sum(len(group.nodes) for group in diff.groups[top:])
         lines.append(f"  and {counted(len(diff.groups) - top, 'more group')} with {counted(rest, 'node')}")
+    for text in arriving_lines(diff.arriving):
+        lines += wrapped(text, "  ", "      ")
     for now, splits in (("now", diff.split), ("now in other parts:", diff.recut)):
         for text in parts_lines(splits):
             lines += wrapped(f"{now} {text}", "  ", "      ")

@@ -43,6 +43,9 @@ class Explanation:
         """Device or link -> seconds on the critical path, the most first."""
         return totals(self.path)
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self, top: int = 8) -> list[str]:
         """Readable text of at most 100 columns; the `top` costliest cut edges and longest spans."""
         return _lines(self, top)

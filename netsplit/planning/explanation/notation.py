@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from netsplit.tables import nbytes
 
 __all__ = [
     "WIDTH",
+    "arriving_lines",
     "counted",
     "is_path",
     "listed",
@@ -34,6 +37,16 @@ def seconds(value: float) -> str:
 def listed(names: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def arriving_lines(arriving: Mapping[str, int]) -> list[str]:
+    """What devices come to hold, in one line; none, where they come to hold nothing.
+
+    Args:
+        arriving: device -> bytes.
+    """
+    told = [f"{nbytes(size)} to {name}" for name, size in arriving.items() if size]
+    return [f"parameters that go with their states: {listed(told)}"] if told else []
 
 
 def is_path(module: str) -> bool:
