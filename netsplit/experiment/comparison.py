@@ -29,6 +29,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.here.step import TrainingOptions
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import (
+    LAST_PLAN,
     Comparison,
     Progress,
     ProgressRecorder,
@@ -39,6 +40,7 @@ from netsplit.experiment.records import (
     record_row,
     record_whole,
     record_workload,
+    write_plan,
 )
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
@@ -322,6 +324,9 @@ def _method(
     try:
         if run.models.log:
             run.model(_trained(experiment, model), _examples(experiment.data))
+        if model.plan.placement != plan.placement:
+            (folder / LAST_PLAN).mkdir(exist_ok=True)
+            write_plan(model.plan, folder / LAST_PLAN)
         measured, earlier = observer.measured(history), observer.first is None
         decisions = () if model.adaptation is None else model.adaptation.decisions
         return record_row(run, plan, folder, measured, earlier, decisions)

@@ -35,6 +35,7 @@ from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
 
 __all__ = [
+    "LAST_PLAN",
     "Comparison",
     "Progress",
     "ProgressRecorder",
@@ -51,6 +52,8 @@ __all__ = [
 ]
 
 
+LAST_PLAN = "last_plan"
+"""The folder of the plan that was trained by last, where that is not the one it began with."""
 _TAGGED = 50  # decisions, the last ones; the file has all
 
 

@@ -149,6 +149,7 @@ class _Training:
         self.random = torch.get_rng_state()
         self.told = Position(epoch=0, step=0)  # what the observer knows already
         self.since_start = 0  # iterations on these workers
+        self.plan = self.model.plan  # that is recorded, though another may come
         self.failures = 0  # since the last checkpoint
 
     def begin(self) -> None:
@@ -276,13 +277,13 @@ class _Training:
             return self._uneven(inputs, targets, samples, fraction), False
         if not last or number not in (_METERED, *_RECORDED):
             return self.model.train_batch(inputs, targets, fraction=fraction, step=last), False
-        metered = number == _METERED
+        metered, plan = number == _METERED, self.model.plan
         loss, timeline = self.model.measure_batch(inputs, targets, metered, fraction=fraction, step=last)
         if self._is_left_out(loss):
             return loss, False
         if metered:
             self.history.peak_bytes = timeline.peak_bytes
-        else:
+        elif plan is self.plan:
             self.history.recorded.append(timeline)
         return loss, metered
 

@@ -27,6 +27,8 @@ def test_what_was_decided_is_recorded_and_reported(command: Command, tmp_path: P
     assert run.data.metrics["adaptive.measured_before_s"] > 0
     written = json.loads((outcome.artifacts("m_topo") / "adaptive.json").read_text())
     assert written[0] == first
+    stays = {each["outcome"] for each in written}.isdisjoint({"kept", "on trial"})
+    assert (outcome.artifacts("m_topo") / "last_plan" / "placement.json").exists() == (not stays)
     assert first["why"] in (outcome.artifacts("m_topo") / "adaptive.txt").read_text()
     report = read_report(outcome.database, ["adaptive"])
     for page in (html_page(report, tmp_path), markdown_page(report, tmp_path)):

@@ -26,7 +26,7 @@ from netsplit.runtime.share import UpdateRule
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import fit
-from netsplit.training.history import Iteration
+from netsplit.training.history import Epoch, Iteration
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
 from tests.nets import CASES, SGD, TOLERANCE, Case
@@ -191,6 +191,25 @@ def test_decisions_of_resumed_epochs_have_the_iterations_of_their_history(
     model.train_batch(*CHAIN.another(0, 8))
     assert model.adaptation.trained == model.trained_batches
     assert model.adaptation.left is None
+
+
+def test_iterations_are_recorded_of_the_plan_that_training_began_with(session: Session) -> None:
+    """So that a trace's names are those of its plan, whatever it was changed to."""
+    planner, plan = planner_of()
+    other, data = planner.plan(Random(), 1), samples_of(CHAIN)
+    model = session.deploy(planner, plan)
+
+    class Switching:
+        def iteration(self, done: Iteration) -> None:
+            if done.step == 4:
+                model.switch(other)
+
+        def epoch(self, done: Epoch) -> None: ...
+
+    history = fit(model, data, epochs=4, observer=Switching())
+    assert model.plan is other
+    assert len(history.iterations) > 8
+    assert len(history.recorded) == 2  # after the warm-up and the metered one
 
 
 def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:
