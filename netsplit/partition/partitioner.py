@@ -18,6 +18,9 @@ from netsplit.rewrite.records import Rewrite
 __all__ = ["Choice", "Partitioner"]
 
 
+_ENDLESS = 2**62  # seconds: larger whole numbers are no floats
+
+
 @dataclass(frozen=True)
 class Choice:
     """What a method decides, and what it knows of that. Seconds throughout."""
@@ -72,7 +75,8 @@ class Partitioner(ABC):
     def require_time_limit(self) -> None:
         """Refuse a `time_limit_s` that is no number above 0; raises as `require`."""
         value = getattr(self, "time_limit_s", None)
-        holds = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        number = isinstance(value, float) or (isinstance(value, int) and value < _ENDLESS)
+        holds = number and not isinstance(value, bool) and value > 0  # type: ignore[operator]
         self.require("time_limit_s", holds, "more than 0 seconds")
 
     @final

@@ -59,8 +59,12 @@ class CutProducts:
     chained: bool  # by columns, then rows; else one product that is alone
 
     def splits(self, parts: Sequence[float]) -> tuple[Split, ...]:
-        """Into parts of about these proportions; none, where there are fewer steps than parts."""
-        steps = proportioned(self.size // self.unit, parts)
+        """Into parts of about these proportions; none, where there are fewer steps than parts.
+
+        Raises:
+            RewriteError: `parts` are no proportions.
+        """
+        steps = proportioned(self.size // self.unit, proportions_of(parts))
         if not steps:
             return ()
         sizes = [each * self.unit for each in steps]

@@ -71,6 +71,12 @@ def test_proportions_are_two_or_more_numbers_above_zero(parts: list[float]) -> N
             proportions_of(parts)
 
 
+@pytest.mark.parametrize("parts", [None, "ab", (0, 0), (), (-1.0, 2.0)])
+def test_what_can_be_cut_is_cut_by_proportions_alone(parts: Any) -> None:
+    with pytest.raises(RewriteError):
+        columns_and_rows(GRAPH)[0].splits(parts)
+
+
 @pytest.mark.parametrize("chosen", [None, "ab", "", [1], GRAPH, columns_and_rows(GRAPH)[0]])
 def test_what_are_no_cut_products(chosen: Any) -> None:
     with pytest.raises(RewriteError, match=r"^chosen is .*: give some of what columns_and_rows answers"):

@@ -205,6 +205,8 @@ def test_wrong_parameters_are_refused() -> None:
         OsDpos(start="all")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"os_dpos\.time_limit_s"):
         OsDpos(time_limit_s=0.0)
+    with pytest.raises(ConfigError, match=r"os_dpos\.time_limit_s"):
+        OsDpos(time_limit_s=10**400)
 
 
 @pytest.mark.parametrize("name", STEPS)
