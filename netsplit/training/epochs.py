@@ -281,9 +281,11 @@ class _Training:
         loss, timeline = self.model.measure_batch(inputs, targets, metered, fraction=fraction, step=last)
         if self._is_left_out(loss):
             return loss, False
+        if plan is not self.plan:  # as after workers were restarted under another
+            return loss, metered
         if metered:
             self.history.peak_bytes = timeline.peak_bytes
-        elif plan is self.plan:
+        else:
             self.history.recorded.append(timeline)
         return loss, metered
 
