@@ -46,7 +46,7 @@ def arriving_lines(arriving: Mapping[str, int]) -> list[str]:
         arriving: device -> bytes.
     """
     told = [f"{nbytes(size)} to {name}" for name, size in arriving.items() if size]
-    return [f"parameters that go with their states: {listed(told)}"] if told else []
+    return [f"parameters that come, their states not counted: {listed(told)}"] if told else []
 
 
 def is_path(module: str) -> bool:

@@ -30,7 +30,7 @@ def test_two_operators_by_hand() -> None:
     assert (change.moved, change.split, change.joined) == (2, 0, 0)
     assert change.lines == (
         "2 operators from d0 to d1, the largest n2 (3 s of a micro-batch there, 3 s now)",
-        "parameters that go with their states: 28 B to d1",
+        "parameters that come, their states not counted: 28 B to d1",
     )
     same = placement_change(problem, placed(problem, "0011"), placed(problem, "0011"))
     assert (same.moved, same.lines) == (0, ("the order of operators alone",))
