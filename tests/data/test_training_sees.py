@@ -23,6 +23,7 @@ class Watcher:
     batch_size = 3
     made_s = 0.0
     stepped_rates = (0.1,)
+    plan = "the plan"
     on_nonfinite = "stop"
 
     def __init__(self, fails_at: int = -1) -> None:

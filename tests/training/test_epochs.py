@@ -46,6 +46,7 @@ class Pretender:
     batch_size = BATCH
     stepped_rates = (0.1,)
     made_s = 0.0
+    plan = "the plan"
 
     def __init__(self) -> None:
         self.calls: list[str] = []
