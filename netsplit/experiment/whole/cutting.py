@@ -18,7 +18,10 @@ from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.sizes import same_operators
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.apart import OTHERWISE, CutApart, hooked, larger_apart, loss_apart
+from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
+from netsplit.graph.checks.apart.elsewhere import elsewhere_apart
+from netsplit.graph.checks.apart.gradients import hooked
+from netsplit.graph.checks.apart.losses import loss_apart
 from netsplit.graph.checks.cutting import CuttingError
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import HOOK, Graph
@@ -89,8 +92,8 @@ class RightCuts:
                 break
         self._unread = self._not_read(graph)
         apart = suspected(self.model, graph, self.whole.samples) if max(left) > 1 else None
-        if apart is None and max(left) > 1 and self._looked and gradients:
-            apart = larger_apart(model, loss, batch, graph)
+        if apart is None and max(left) > 1 and self._looked:
+            apart = elsewhere_apart(model, loss, batch, graph, several=gradients)
         return left if apart is None else self.without(left, max(left), apart)
 
     def _not_read(self, graph: Graph) -> str:

@@ -14,7 +14,9 @@ from torch import nn
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.apart import CutApart, larger_apart, loss_apart
+from netsplit.graph.checks.apart.cut_apart import CutApart
+from netsplit.graph.checks.apart.elsewhere import elsewhere_apart
+from netsplit.graph.checks.apart.losses import loss_apart
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.replicated import unreplicable
@@ -81,7 +83,7 @@ def check_cutting(
     if size < whole.samples and has_values(model, loss, whole):
         apart = loss_apart(model, loss, whole, graph, size, every=True, gradients=gradients)
         if apart is None or apart.kind == "unknown":
-            apart = suspected or (larger_apart(model, loss, whole, graph) if gradients else None)
+            apart = suspected or elsewhere_apart(model, loss, whole, graph, several=gradients)
         if apart is not None:
             if alike or apart.kind != "other":
                 raise CuttingError(apart)

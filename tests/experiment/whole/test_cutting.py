@@ -20,7 +20,9 @@ from netsplit.experiment.whole import cutting as cutting_of_plans
 from netsplit.experiment.whole.cutting import RightCuts, gradients_too
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.apart import CutApart, larger_apart, loss_apart
+from netsplit.graph.checks.apart.cut_apart import CutApart
+from netsplit.graph.checks.apart.elsewhere import elsewhere_apart
+from netsplit.graph.checks.apart.losses import loss_apart
 from netsplit.graph.checks.cutting import CuttingError
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
@@ -258,8 +260,74 @@ def test_a_mean_over_samples_is_one_of_larger_outputs_too(name: str) -> None:
     graph = capture(model, ORDINARY[name], batch.rows(0, 2).own())
     assert gradients_too(graph)  # otherwise nothing is looked at but the value
     assert loss_apart(model, ORDINARY[name], batch, graph, 2) is None
-    assert larger_apart(model, ORDINARY[name], batch, graph) is None
+    assert elsewhere_apart(model, ORDINARY[name], batch, graph) is None
     assert not model._forward_hooks
+
+
+def of_five(targets: Tensor) -> Tensor:
+    """A class of which the batch has no sample."""
+    return (targets == 5).double()
+
+
+BY_CHANCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "places by a dot product": lambda o, y: torch.dot(of_five(y) * o[:, 0], torch.arange(len(o)).double()),
+    "places by a mask": lambda o, y: (of_five(y) * o[:, 0]).masked_fill(torch.arange(len(o)) > 3, 0.0).mean(),
+    "neighbours": lambda o, y: F.max_pool1d((of_five(y) * o[:, 0])[None], 3, 1, 1).mean(),
+    "added to classes": lambda o, y: o.new_zeros(6).index_add(0, y, o[:, 0])[5],
+}
+
+
+@pytest.mark.parametrize("name", BY_CHANCE)
+def test_what_is_0_by_chance_is_seen_on_drawn_values(name: str) -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + BY_CHANCE[name](outputs, targets)
+
+    batch, model = Batch.of(X, Y), nn.Linear(6, 6).double()
+    graph = capture(model, loss, batch.rows(0, 2).own())
+    assert loss_apart(model, loss, batch, graph, 2) is None
+    apart = elsewhere_apart(model, loss, batch, graph)
+    assert apart is not None
+    assert "on drawn values" in str(apart)
+
+
+class ByPlace(nn.Module):
+    """Adds to a sample what goes by its place, but where the last of its numbers is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.places = nn.Linear(6, 6), nn.Parameter(torch.randn(SAMPLES, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + torch.einsum("b,bc->bc", x[:, -1], self.places[: len(x)])
+
+
+def test_places_that_a_0_among_the_inputs_hides_are_seen_in_a_loss_of_one_term() -> None:
+    x = torch.cat([X[:, :5], torch.zeros(SAMPLES, 1)], 1).double()
+    batch, model = Batch.of(x, Y), ByPlace().double()
+    graph = capture(model, F.cross_entropy, batch.rows(0, 2).own())
+    assert not gradients_too(graph)
+    assert loss_apart(model, F.cross_entropy, batch, graph, 2) is None
+    apart = elsewhere_apart(model, F.cross_entropy, batch, graph, several=False)
+    assert apart is not None
+
+
+def test_whole_numbers_that_no_bound_is_kept_of_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As lengths, of which too great ones are read from memory that is none of the tensor's."""
+    drawn = list[Batch]()
+    where = "netsplit.graph.checks.apart.elsewhere.losses_apart"
+    monkeypatch.setattr(where, lambda _, __, batch, *___, **____: drawn.append(batch))
+
+    def loss(outputs: Tensor, given: Tensor) -> Tensor:
+        steps = outputs.view(len(outputs), 3, 2).permute(1, 0, 2).log_softmax(-1)
+        lengths = (torch.full((len(outputs),), 3), given[:, 1])
+        return F.ctc_loss(steps, given[:, :1], *lengths, reduction="none").mean()
+
+    model, given = nn.Linear(6, 6).double(), torch.stack([torch.ones(SAMPLES), Y % 2], 1).long()
+    batch = Batch.of(X, given)
+    elsewhere_apart(model, loss, batch, capture(model, loss, batch.rows(0, 2).own()))
+    assert len(drawn) >= 3
+    assert all(torch.equal(each.tensors[1], given) for each in drawn)
+    assert any(not torch.equal(each.tensors[0], X) for each in drawn)
 
 
 class Noisy(nn.Module):
@@ -285,7 +353,7 @@ def test_draws_that_scatter_far_between_samples_are_no_reason_to_keep_a_batch_wh
     torch.manual_seed(seed)
     model, x = Noisy(), torch.randn(16, 12)
     graph = capture(model, evidence, Batch.of(x[:2], x[:2]))
-    assert larger_apart(model, evidence, Batch.of(x, x), graph) is None
+    assert elsewhere_apart(model, evidence, Batch.of(x, x), graph) is None
 
     def summed_too(outputs: tuple[Tensor, ...], x: Tensor) -> Tensor:
         return evidence(outputs, x) + 1e3 * outputs[1].square().sum()
@@ -423,8 +491,11 @@ def test_other_operators_at_another_size_are_told(loss: Any) -> None:
 
 
 def test_a_plan_does_not_cut_by_a_number_of_samples() -> None:
-    open_ = netsplit.AutoSchedule(time_limit_s=0.5)
-    whole = netsplit.plan(net(), BY_SIZE["a step"], (X, Y), fast(), schedule=open_)
+    def stepped(outputs: Tensor, targets: Tensor) -> Tensor:  # above what is looked at with drawn values
+        return F.cross_entropy(outputs, targets) * (2.0 if len(outputs) > 32 else 1.0)
+
+    open_, batch = netsplit.AutoSchedule(time_limit_s=0.5), (X.repeat(4, 1), Y.repeat(4))
+    whole = netsplit.plan(net(), stepped, batch, fast(), schedule=open_)
     assert whole.schedule.microbatches == 1
     assert any("depends on how many samples there are, at 'mul" in note for note in whole.notes)
 

@@ -80,8 +80,9 @@ def test_a_micro_batch_without_targets_is_refused_wherever_it_is() -> None:
 def test_a_batch_too_large_to_look_at_whole_is_looked_at_by_its_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("netsplit.graph.checks.apart._MOST_BYTES", 100)
-    told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 3, -100, Y))
+    for name in ("losses", "elsewhere"):
+        monkeypatch.setattr(f"netsplit.graph.checks.apart.{name}._MOST_BYTES", 100)
+    told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 5, -100, Y))
     assert "no mean" not in caplog.text
     told(nn.CrossEntropyLoss(), torch.where(torch.arange(8) == 7, -100, Y))
     assert "no mean over samples alone" in caplog.text
