@@ -87,7 +87,10 @@ class ReadError(NetSplitError):
 
 def brief(value: object) -> str:
     """What was given, as a sentence shows it: on one line, and the beginning of what is long."""
-    text = " ".join(line.strip() for line in repr(value).splitlines())
+    try:
+        text = " ".join(line.strip() for line in repr(value).splitlines())
+    except ValueError:  # of a whole number with more digits than Python writes
+        text = f"a {type(value).__name__} that is too long to be written"
     return text if len(text) <= _BRIEF else text[: _BRIEF - 1] + "…"
 
 

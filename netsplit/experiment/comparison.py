@@ -29,7 +29,6 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.here.step import TrainingOptions
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.records import (
-    LAST_PLAN,
     Comparison,
     Progress,
     ProgressRecorder,
@@ -40,7 +39,7 @@ from netsplit.experiment.records import (
     record_row,
     record_whole,
     record_workload,
-    write_plan,
+    write_last_plan,
 )
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
@@ -318,15 +317,13 @@ def _method(
         finally:
             if model.adaptation is not None:
                 record_decisions(run, model.adaptation.decisions, folder)
+            write_last_plan(model.plan, plan, folder)
         if checkpoints is not None:
             log.info("%s: checkpoints: %s", run.name, checkpoints.told)
     comparison.histories[run.name] = history
     try:
         if run.models.log:
             run.model(_trained(experiment, model), _examples(experiment.data))
-        if model.plan.placement != plan.placement:
-            (folder / LAST_PLAN).mkdir(exist_ok=True)
-            write_plan(model.plan, folder / LAST_PLAN)
         measured, earlier = observer.measured(history), observer.first is None
         decisions = () if model.adaptation is None else model.adaptation.decisions
         return record_row(run, plan, folder, measured, earlier, decisions)

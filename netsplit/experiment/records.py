@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.parts.recorded_parts import record_parts
+from netsplit.experiment.parts.recorded_parts import record_parts, write_parts
 from netsplit.experiment.planner import Planner
 from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
@@ -35,7 +36,6 @@ from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
 
 __all__ = [
-    "LAST_PLAN",
     "Comparison",
     "Progress",
     "ProgressRecorder",
@@ -47,12 +47,13 @@ __all__ = [
     "record_whole",
     "record_workload",
     "row_of",
+    "write_last_plan",
     "write_plan",
     "write_whole",
 ]
 
 
-LAST_PLAN = "last_plan"
+_LAST_PLAN = "last_plan"
 """The folder of the plan that was trained by last, where that is not the one it began with."""
 _TAGGED = 50  # decisions, the last ones; the file has all
 
@@ -219,6 +220,19 @@ def write_plan(plan: Plan, folder: Path) -> None:
     write_text(folder / "program.txt", program.show())
     write_text(folder / "summary.txt", str(plan.summary()))
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
+
+
+def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
+    """What was trained by last, in a folder of its own, where that is not the plan that training began with.
+
+    What an earlier training has left there is removed.
+    """
+    own = folder / _LAST_PLAN
+    shutil.rmtree(own, ignore_errors=True)
+    if last.placement != first.placement:
+        own.mkdir()
+        write_plan(last, own)
+        write_parts(last, own)
 
 
 def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:

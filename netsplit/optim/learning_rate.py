@@ -7,8 +7,8 @@ import math
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -110,6 +110,10 @@ class LearningRate:
             ConfigError: it makes no scheduler, or one that is of another optimiser, cannot be stepped, or not
                 saved, or goes by values of parameters, of which every device has others.
         """
+        with _generators_kept():
+            self._check(optimizer)
+
+    def _check(self, optimizer: ForModel) -> None:
         try:
             own = make_optimizer(optimizer, {})
             guard(own, optimizer)
@@ -223,39 +227,44 @@ def _settings_over_steps(
 ) -> tuple[list[dict[str, str]], str]:
     """What groups have before every step, by number and name, where random numbers begin with this seed; and
     whose numbers were drawn, "" for none."""
-    before = random.getstate(), np.random.get_state()
     over_steps: list[dict[str, str]] = []
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
-            own = make_optimizer(optimizer, {}).optimizer
-            began = _generators()
-            with suppress(ConfigError):
-                made = rate.of(own)
-                while len(over_steps) < _FURTHER:
-                    over_steps.append(
-                        {
-                            f"{i}.{k}": repr(v)
-                            for i, each in enumerate(own.param_groups)
-                            for k, v in each.items()
-                            if k != "params"
-                        }
-                    )
-                    step(made, 1.0)
-            after = _generators()
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+    torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
+    own = make_optimizer(optimizer, {}).optimizer
+    began = _generators()
+    with suppress(ConfigError):
+        made = rate.of(own)
+        while len(over_steps) < _FURTHER:
+            over_steps.append(
+                {
+                    f"{i}.{k}": repr(v)
+                    for i, each in enumerate(own.param_groups)
+                    for k, v in each.items()
+                    if k != "params"
+                }
+            )
+            step(made, 1.0)
+    after = _generators()
     return over_steps, next((name for name in began if began[name] != after[name]), "")
 
 
-def _generators() -> dict[str, str]:
-    """Where the generators that a function may draw from stand, by what it would call."""
-    _, key, *place = np.random.get_state()
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Of those that a function may draw from; leaves them where they stand."""
+    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def _generators() -> dict[str, bytes]:
+    """Where they stand, by what a function would call."""
     return {
-        "random": repr(random.getstate()),
-        "numpy.random": repr((np.asarray(key).tobytes(), place)),
-        "torch": repr(torch.get_rng_state().tolist()),
+        "random": pickle.dumps(random.getstate()),
+        "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
+        "torch": torch.get_rng_state().numpy().tobytes(),
     }
 
 

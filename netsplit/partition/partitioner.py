@@ -77,7 +77,7 @@ class Partitioner(ABC):
         value = getattr(self, "time_limit_s", None)
         number = isinstance(value, float) or (isinstance(value, int) and value < _ENDLESS)
         holds = number and not isinstance(value, bool) and value > 0  # type: ignore[operator]
-        self.require("time_limit_s", holds, "more than 0 seconds")
+        self.require("time_limit_s", holds, "more than 0 seconds (inf for no limit)")
 
     @final
     def partition(self, problem: Problem) -> Placement:

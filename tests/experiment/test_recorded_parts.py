@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import forecast, planner_of
+from netsplit.experiment.records import write_last_plan
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, Partitioner, Problem, Single
 from netsplit.planning.exchange.sent_weights import weight_lines
@@ -44,6 +46,21 @@ class Cut(Partitioner):
         graph = applied(problem.graph, rewrites)
         second = {node for node in graph.nodes if node.endswith(":1") and not node.startswith("flatten")}
         return Choice({node: "ab"[node in second] for node in graph.nodes}, rewrites=rewrites)
+
+
+def test_the_plan_that_was_trained_by_last_is_written_where_it_is_another(tmp_path: Path) -> None:
+    planner = planner_of(experiment(), two())
+    cut, whole = planner.plan(Cut(columns)), planner.plan(Single())
+    written = tmp_path / "last_plan"
+    write_last_plan(cut, whole, tmp_path)
+    placement = json.loads((written / "placement.json").read_text())
+    assert placement["device_of"] == dict(cut.placement.device_of)
+    assert {row[0] for row in json.loads((written / "parts.json").read_text())["data"]} >= {"linear"}
+    write_last_plan(whole, cut, tmp_path)  # of another training in the same folder
+    assert not (written / "parts.json").exists()
+    assert json.loads((written / "placement.json").read_text()) != placement
+    write_last_plan(whole, whole, tmp_path)
+    assert not written.exists()
 
 
 def columns(graph: Graph, parts: int) -> Sequence[Rewrite]:

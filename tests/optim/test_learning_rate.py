@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,31 @@ def test_a_scheduler_is_refused_with_the_true_reason(name: str) -> None:
     given, words = RATES_REFUSED[name]
     rate = learning_rate(given)
     assert rate is not None
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
     with pytest.raises(ConfigError, match=words) as e:
         rate.check(for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL))
     assert "\n" not in str(e.value)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.array_equal(np.random.get_state()[1], before[2])
+
+
+@pytest.fixture
+def other_numpy_generator() -> Iterator[None]:
+    usual = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    yield
+    np.random.set_bit_generator(usual)
+
+
+@pytest.mark.usefixtures("other_numpy_generator")
+def test_draws_from_another_kind_of_numpys_generator_are_seen() -> None:
+    before = np.random.get_state(legacy=False)
+    rate = LearningRate(lambda o: lr.LambdaLR(o, lambda _: 1.0 + 0 * np.random.rand()))
+    with pytest.raises(ConfigError, match=r"draws random numbers \(numpy\.random\)"):
+        rate.check(for_model(partial(optim.SGD, lr=0.1), MODEL))
+    assert np.random.get_state(legacy=False) == before
+    LearningRate(lambda o: lr.StepLR(o, 2)).check(for_model(partial(optim.SGD, lr=0.1), MODEL))
 
 
 def test_a_scheduler_may_draw_by_a_seed_of_its_own() -> None:

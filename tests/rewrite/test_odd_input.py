@@ -300,9 +300,11 @@ def test_what_is_no_graph(function: Callable[[Any], Any]) -> None:
         function(STEPS["mlp"].fresh())
 
 
-@pytest.mark.parametrize("seconds", ["a", None, 0, -1.0, math.nan, True])
+@pytest.mark.parametrize("seconds", ["a", None, 0, -1.0, math.nan, True, pytest.param(10**5000, id="long")])
 def test_a_limit_that_is_no_time(seconds: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^os_dpos\.time_limit_s is .*: give more than 0 seconds\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^os_dpos\.time_limit_s is .*: give more than 0 seconds \(inf for no limit\)\.$"
+    ):
         OsDpos(time_limit_s=seconds)
 
 

@@ -153,6 +153,20 @@ def test_a_worker_that_becomes_slow_loses_its_work() -> None:
     assert decision.change.moved > 0
     assert f"changed: {decision.change.lines[0]}" in str(decision)
     assert f"searched for {1e3 * decision.search_s:.0f} ms" in str(decision)
+    old, new = (f"{1e3 * s:.4g} ms (" for s in (decision.measured_before_s, decision.measured_after_s))
+    assert f"an iteration took {old}" in str(decision)
+    assert f" by the old plan, and {new}" in str(decision)
+
+
+@pytest.mark.parametrize(("first", "second", "named"), [(2.0, 20.0, 1), (0.05, 2.0, 0), (3.0, 1.0, 0)])
+def test_the_worker_that_has_changed_most_is_named(first: float, second: float, named: int) -> None:
+    adaptation = Adaptation.of(replace(SHORT, gain=0.99), plan_of(), 0.01)  # no plan is that much shorter
+    workers = Workers(adaptation, adaptation.costs.first)
+    workers.train(30)
+    settled, costs = len(adaptation.decisions), adaptation.costs
+    workers.real = slowed(replace(costs, first=slowed(costs, "cpu:0", first)), "cpu:1", second)
+    workers.train(40)
+    assert adaptation.decisions[settled].why.startswith(f"cpu:{named} takes ")
 
 
 def test_a_slow_worker_without_work_is_forgotten_after_some_time_and_again_after_twice_that() -> None:

@@ -15,7 +15,7 @@ from netsplit.planning.plan import Plan
 from netsplit.tracking import MethodRun
 from netsplit.tracking.tags import PARTS
 
-__all__ = ["record_parts"]
+__all__ = ["record_parts", "write_parts"]
 
 _FILE = "parts.json"
 _COLUMNS = (
@@ -31,10 +31,16 @@ def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
     run.summary({"operators_in_parts": len(splits)})
     if not splits:
         return
-    write_json(folder / _FILE, {"columns": _COLUMNS, "data": list(_rows(plan))})
+    write_parts(plan, folder)
     groups = {f"{PARTS}{n}": json.dumps(each) for n, each in enumerate(_groups(plan))}
     shown = json.dumps([{"path": _FILE, "type": "table"}])  # as `mlflow.log_table` has it
     run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown, **groups})
+
+
+def write_parts(plan: Plan, folder: Path) -> None:
+    """A row for each part of an operator; no file where none is in parts."""
+    if plan.splits:
+        write_json(folder / _FILE, {"columns": _COLUMNS, "data": list(_rows(plan))})
 
 
 def _rows(plan: Plan) -> Iterator[list[Any]]:

@@ -33,7 +33,7 @@ class MovedGroup:
     target: str
     before_s: float  # forward and backward on the old device
     after_s: float  # and on the new
-    state_bytes: int
+    state_bytes: int  # of its nodes' parameters, gradients and optimiser states, also what was there already
 
 
 @dataclass(frozen=True)

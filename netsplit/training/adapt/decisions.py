@@ -43,16 +43,22 @@ class Decision:
         return self.outcome in CHANGED
 
     def __str__(self) -> str:
-        before = f"measured {1e3 * self.measured_before_s:.4g} ms"
         searched = f"searched for {1e3 * self.search_s:.0f} ms"
         if self.predicted_after_s is None or self.outcome == "stayed":
-            return f"iteration {self.iteration}: stayed, {before}, {searched}: {self.why}"
-        after = "" if self.measured_after_s is None else f" and then {1e3 * self.measured_after_s:.4g}"
+            took = f"{1e3 * self.measured_before_s:.4g} ms an iteration"
+            return f"iteration {self.iteration}: stayed, {took}, {searched}: {self.why}"
+        old = f"{1e3 * self.measured_before_s:.4g} ms ({1e3 * self.predicted_before_s:.4g} predicted)"
+        predicted = f"{1e3 * self.predicted_after_s:.4g}"
+        new = (
+            f"{predicted} ms predicted"
+            if self.measured_after_s is None
+            else f"{1e3 * self.measured_after_s:.4g} ms ({predicted} predicted)"
+        )
         changed = "" if self.change is None else f"; changed: {'; '.join(self.change.lines)}"
         return (
-            f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}, predicted "
-            f"{1e3 * self.predicted_after_s:.4g} ms for {1e3 * self.predicted_before_s:.4g}, {before}{after}"
-            f", {searched}, changed in {1e3 * self.switch_s:.0f} ms: {self.why}{changed}"
+            f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}: an iteration took {old} "
+            f"by the old plan, and {new} by the new one; {searched}, changed in "
+            f"{1e3 * self.switch_s:.0f} ms: {self.why}{changed}"
         )
 
 
