@@ -23,6 +23,9 @@ _DOES = {
     "ne": "count targets",
     "sum": "count targets",
     "div": "divide by their count",
+    "sub": "number a part's rows",
+    "clamp": "number a part's rows",
+    **dict.fromkeys(("lt", "ge", "logical_or", "unsqueeze", "masked_fill"), "leave out other parts' rows"),
 }  # what else moves puts parts together
 
 

@@ -16,8 +16,15 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.pictures.graph_figure import _CUT_COLOUR, graph_figure
 from netsplit.pictures.graph_groups import NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import layered_layout
-from netsplit.rewrite import ReadWeights, along_samples, applied, columns_and_rows, splits_of
-from netsplit.rewrite.node_parts import node_parts
+from netsplit.rewrite import (
+    ReadWeights,
+    along_samples,
+    applied,
+    columns_and_rows,
+    split_operator,
+    splits_of,
+)
+from netsplit.rewrite.node_parts import does, node_parts
 from netsplit.rewrite.replay import CAPTURED
 from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
 
@@ -174,6 +181,16 @@ def test_what_counts_the_targets_of_a_loss_says_so() -> None:
     assert label["cross_entropy_loss"] == "divide by their count"
     assert label["cross_entropy_loss:add"] == "put together"
     assert {"take apart", "hand weights on"} <= set(label.values())
+
+
+def test_what_a_part_of_a_vocabulary_leaves_out_says_so() -> None:
+    model = nn.Sequential(nn.Embedding(12, 6), nn.Flatten(), nn.Linear(24, 3))
+    batch = torch.randint(12, (4, 4)), torch.arange(4) % 3
+    graph = split_operator(capture(model, nn.CrossEntropyLoss(), batch), "embedding", "weight.0", 2)
+    did = {node.name: does(node) for node in graph if node.name in node_parts(graph).moving}
+    assert did["embedding:sub"] == did["embedding:clamp 2"] == "number a part's rows"
+    assert did["embedding:masked_fill"] == did["embedding:logical_or 2"] == "leave out other parts' rows"
+    assert did["embedding"] == "put together"
 
 
 @pytest.mark.parametrize("wanted", [100, 3])
