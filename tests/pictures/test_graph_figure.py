@@ -18,10 +18,10 @@ from netsplit.pictures.graph_groups import NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import layered_layout
 from netsplit.rewrite import (
     ReadWeights,
+    Split,
     along_samples,
     applied,
     columns_and_rows,
-    split_operator,
     splits_of,
 )
 from netsplit.rewrite.node_parts import does, node_parts
@@ -186,7 +186,7 @@ def test_what_counts_the_targets_of_a_loss_says_so() -> None:
 def test_what_a_part_of_a_vocabulary_leaves_out_says_so() -> None:
     model = nn.Sequential(nn.Embedding(12, 6), nn.Flatten(), nn.Linear(24, 3))
     batch = torch.randint(12, (4, 4)), torch.arange(4) % 3
-    graph = split_operator(capture(model, nn.CrossEntropyLoss(), batch), "embedding", "weight.0", 2)
+    graph = applied(capture(model, nn.CrossEntropyLoss(), batch), (Split("embedding", "weight.0", (6, 6)),))
     did = {node.name: does(node) for node in graph if node.name in node_parts(graph).moving}
     assert did["embedding:sub"] == did["embedding:clamp 2"] == "number a part's rows"
     assert did["embedding:masked_fill"] == did["embedding:logical_or 2"] == "leave out other parts' rows"
