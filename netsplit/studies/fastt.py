@@ -21,7 +21,7 @@ from netsplit.partition.common.fifo import fifo_starts
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.ddp import Ddp
-from netsplit.partition.methods.os_dpos import OsDpos
+from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.graph.files import dumps
-from netsplit.partition.methods.os_dpos import OsDpos
+from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.rewrite import (
     CopyWeights,
     ReadWeights,

@@ -18,7 +18,7 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Choice, OsDpos, Problem
 from netsplit.partition.methods.dpos import Order
-from netsplit.partition.methods.os_dpos import sums_s
+from netsplit.partition.methods.os_dpos.sequenced import sums_s
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds

@@ -33,7 +33,7 @@ from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.os_dpos import PART_S, OsDpos
+from netsplit.partition.methods.os_dpos.os_dpos import PART_S, OsDpos
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Costs

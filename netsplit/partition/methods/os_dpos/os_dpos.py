@@ -14,31 +14,28 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from netsplit import rewrite
-from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
+from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
-from netsplit.partition.common.capacity import infeasible, missing_bytes
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.groups import linked_groups
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
-from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_placed
-from netsplit.partition.methods.dpos import Order, longest_ranked_path, max_ranks, order_key, sequenced
+from netsplit.partition.engines.insertion import StepTasks
+from netsplit.partition.methods.dpos import Order, longest_ranked_path
+from netsplit.partition.methods.os_dpos.sequenced import OS_DPOS, Sequenced, problem_rewritten
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.rewrite.records import Rewrite, Split
+from netsplit.rewrite.records import Split
 
-__all__ = ["PART_S", "OsDpos", "longest_operators", "placed_ranks", "sums_s"]
+__all__ = ["PART_S", "OsDpos", "longest_operators", "placed_ranks"]
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +88,7 @@ class OsDpos(Partitioner):
             where making its parts would take longer.
     """
 
-    name = "os_dpos"
+    name = OS_DPOS
     optimises = "one step's time, greedily: dpos, with operators of its critical path in parts"
 
     start: Start = "data_parallel"
@@ -152,118 +149,6 @@ class OsDpos(Partitioner):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Sequenced:
-    """A graph after some rewrites, as DPOS places and times it."""
-
-    given: Problem  # of the graph before them
-    problem: Problem
-    tasks: StepTasks
-    made: PartialSchedule
-    as_it_stands: bool = False  # in the graph's own order, not as it was timed
-
-    @classmethod
-    def of(cls, given: Problem, problem: Problem) -> Sequenced:
-        tasks = StepTasks.of(Instance.of(problem))
-        return cls(given, problem, tasks, sequenced(problem, tasks, OsDpos.name)[0])
-
-    @classmethod
-    def side_by_side(cls, given: Problem, problem: Problem, devices: Sequence[str]) -> Sequenced:
-        """With part j of every operator on the j-th of these, whether that fits or not."""
-        tasks = StepTasks.of(Instance.of(problem))
-        order = tasks.by_rank(max_ranks(Instance.of(problem), tasks))
-        beside = dict.fromkeys(given.graph.nodes, devices)
-        device_of = side_by_side(problem.graph, problem.cluster, beside=beside)
-        made = schedule_placed(problem, OsDpos.name, tasks, order, device_of, "replicas")
-        return cls(given, problem, tasks, made)
-
-    def knowing(self, given: Problem) -> Sequenced:
-        """The same, to be foreseen anew by what is known now."""
-        return replace(self, given=given, problem=_rewritten(given, self.problem.graph))
-
-    @property
-    def rewrites(self) -> tuple[Rewrite, ...]:
-        """From the given graph on."""
-        return self.problem.graph.rewrites
-
-    @cached_property
-    def finish_s(self) -> float:
-        """Until all gradients are there: those of copies are summed after all else, one sum after another."""
-        return self.made.makespan + sums_s(self.problem, self.made.device_of())
-
-    @classmethod
-    def rewritten(cls, given: Problem, graph: Graph, deadline: float) -> Sequenced | None:
-        """Of a graph that was made of the given one; None where none fits, or time is over."""
-        problem = _rewritten(given, graph)
-        left = max(deadline - time.perf_counter(), 1e-3)
-        try:
-            return cls.of(given, replace(problem, time_limit_s=left))
-        except (InfeasibleError, TimeLimitError):
-            return None
-
-    def cut(self, split: Split, deadline: float) -> Iterator[Sequenced]:
-        """With one more split, and with copies of the weights that its parts read, as far as that can be
-        done and fits."""
-        graph = self.problem.graph
-        with suppress(RewriteError):
-            yield from self._also(deadline, split)
-            copies = rewrite.copies_after(graph, (split,)) if split.blocks == 1 else ()
-            if copies:
-                yield from self._also(deadline, split, *copies)
-
-    def _also(self, deadline: float, *rewrites: Rewrite) -> Iterator[Sequenced]:
-        made = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
-        if made is not None:
-            yield made
-
-    def order_key(self, order: Order) -> Mapping[str, float]:
-        """Node -> by what it is ordered."""
-        if self.as_it_stands and order == "priority":
-            return {name: float(place) for name, place in self.problem.graph.position.items()}
-        return order_key(self.made, order)
-
-    def placement(self) -> Placement:
-        """As it would be answered."""
-        priority = topological_priority(self.problem.graph, self.order_key("priority"))
-        report = SolverReport("heuristic", 0.0)
-        return Placement(
-            OsDpos.name, self.made.device_of(), priority, report, rewrites=self.problem.graph.rewrites
-        )
-
-    @cached_property
-    def foreseen(self) -> tuple[int, float]:
-        """Bytes that are missing on the device that lacks most, and seconds, as the problem has what foresees
-        them; infinite seconds under a schedule that has no copies of weights."""
-        evaluate = self.given.evaluate
-        assert evaluate is not None
-        placement = self.placement()
-        try:
-            predicted = evaluate(placement)
-        except ConfigError:
-            return 0, math.inf
-        missing = missing_bytes(self.problem, placement, predicted, evaluate.cluster)
-        return missing, predicted.iteration_s
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """Least is best: what is foreseen to fit, by its seconds; else by what is missing."""
-        missing, seconds = self.foreseen
-        return missing > 0, missing or seconds
-
-    @property
-    def fits(self) -> bool:
-        """As it is foreseen, else by the count of bytes that methods go by."""
-        if self.given.evaluate is None:
-            return self.made.instance.fits(self.made.where[self.made.instance.atom_of])
-        missing, seconds = self.foreseen
-        return not missing and seconds < math.inf
-
-    @cached_property
-    def where(self) -> list[int]:
-        """[n] device of each node."""
-        return self.made.where[self.made.instance.atom_of].tolist()
-
-
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
     """Of the graph as it is; or why it does not fit."""
     try:
@@ -289,31 +174,6 @@ def _explored(whole: Sequenced, start: Start, limit_s: float, deadline: float) -
             explorer.consider(origin, cut)
     problem = explorer.measure()
     return replace(whole, given=problem, problem=problem), explorer.explored
-
-
-def sums_s(problem: Problem, device_of: Mapping[str, str]) -> float:
-    """Seconds of the sums of gradients of copies on several devices."""
-    graph = problem.graph
-    homes: dict[str, set[str]] = {}
-    sizes: dict[str, int] = {}
-    for node in graph:
-        for init in (graph.initializers[k] for k in node.initializers):
-            if init.requires_grad:
-                homes.setdefault(init.held_as, set()).add(device_of[node.name])
-                sizes[init.held_as] = init.nbytes
-    nbytes: Counter[tuple[str, ...]] = Counter()
-    for k, there in homes.items():
-        if len(there) > 1:
-            nbytes[tuple(each.name for each in problem.cluster.devices if each.name in there)] += sizes[k]
-    return sum(problem.cluster.ring_seconds(count, devices) for devices, count in nbytes.items())
-
-
-def _rewritten(given: Problem, graph: Graph) -> Problem:
-    """The problem of a graph that was made of the given one."""
-    costs = rewrite.rewritten_costs(given.costs, given.graph, graph)
-    return replace(
-        given, graph=graph, costs=costs, evaluate=None, improved=None, known=None, time_limit_s=None
-    )
 
 
 def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
@@ -351,7 +211,7 @@ def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
             rewrites = rewrite.replicate(graph, len(devices))
             if rewrites:
                 made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
-                replicas = Sequenced.side_by_side(problem, _rewritten(problem, made), devices)
+                replicas = Sequenced.side_by_side(problem, problem_rewritten(problem, made), devices)
                 plain = replace(replicas, as_it_stands=True)  # which may hold less at once
                 yield plain if problem.evaluate and not replicas.fits and plain.fits else replicas
 
@@ -380,7 +240,7 @@ def _narrower(given: Problem, now: Problem, deadline: float) -> Problem | None:
             if time.perf_counter() > deadline:
                 return best
             with suppress(RewriteError):
-                cut = _rewritten(given, rewrite.also(now.graph, split))
+                cut = problem_rewritten(given, rewrite.also(now.graph, split))
                 new = [v for v in cut.graph.nodes if v not in now.graph.nodes]
                 widest = max(cut.memory_model.load((v,)).nbytes for v in new)
                 if widest < least:

@@ -1,0 +1,1 @@
+"""FastT's OS-DPOS: the search, and what it chooses among."""
