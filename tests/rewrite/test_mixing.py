@@ -112,6 +112,12 @@ MIXED |= {
     "a sum times what is learned": Scaled(lambda w, o, y: w * absent(o, y).sum()),
     "a sum times a function of it": Scaled(lambda w, o, y: absent(o, y).sum() * torch.exp(-w)),
     "a sum over what is learned": Scaled(lambda w, o, y: absent(o, y).sum() / w.exp()),
+    "sums, by a matrix that is learned": Scaled(
+        lambda w, o, y: (absent(o, y).sum(0) @ w.expand(o.shape[1], 1)).sum()
+    ),
+    "sums, through a layer": Scaled(
+        lambda w, o, y: F.linear(absent(o, y).sum(0)[None], w.expand(2, o.shape[1])).mean()
+    ),
     "a sum of products": lambda o, y: F.cross_entropy(o, y) + torch.einsum("b,bc->", (y == 9).float(), o),
     "a sum by columns": lambda o, y: (
         F.cross_entropy(o, y) + torch.einsum("b,bc->c", (y == 9).float(), o).mean()
@@ -125,6 +131,10 @@ MIXED |= {
     "written from all, then gated": written(lambda h, o: h.sub_(o.mean()).relu_()),
 }
 MEANS: dict[str, Loss] = {
+    "means, through a layer": Scaled(
+        lambda w, o, y: F.linear(o.mean(0)[None], w.expand(2, o.shape[1]), w.expand(2)).mean()
+    ),
+    "means, by a matrix": Scaled(lambda w, o, y: (o.mean(0) @ w.expand(o.shape[1], 1)).sum()),
     "a mean times what is learned": Scaled(lambda w, o, y: w * absent(o, y).mean() + w.square()),
     "a sum times what is learned, over all": Scaled(lambda w, o, y: w * absent(o, y).sum() / len(o)),
     "a sum over ones beside a mean": lambda o, y: (

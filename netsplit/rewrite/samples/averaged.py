@@ -68,8 +68,11 @@ def averaged(
         summed = frozenset([(node.name, prod(call.layouts[name].shape))])
         return frozenset([_MEAN]) if reduced == _BY_MEAN else summed if reduced == _BY_SUM else frozenset()
     made = frozenset[tuple[str, int]]().union(*(given.get(k, frozenset()) for k in node.inputs))
-    if node.op.startswith(CALL) or node.kind in PRODUCTS - _SCALED:
+    if node.op.startswith(CALL):
         return frozenset()
+    if node.kind in PRODUCTS - _SCALED:  # a sum times what is learned is one whatever the values
+        others = [k for tag, k in references(node.args) if not (tag == "var" and k in given)]
+        return made if any(k in factors.learned for k in others) else frozenset()
     return _times(call, given, made, samples, factors) if node.kind in _SCALED | QUOTIENTS else made
 
 

@@ -32,7 +32,7 @@ _LINEAR = VIEWS | operator_kinds(
 )
 ADDED = operator_kinds("add add_ sub sub_ subtract rsub")
 CASTS = operator_kinds("to _to_copy type_as")
-PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot")
+PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot linear addmm")
 QUOTIENTS = operator_kinds("div div_ divide true_divide")
 
 
