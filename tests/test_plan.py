@@ -204,3 +204,33 @@ def test_autocast_and_averages_count() -> None:
     assert more.plan.problem.graph.autocast == "float16"
     assert more.plan.problem.costs.alpha == plain.plan.problem.costs.alpha + 1
     assert more.plan.compiler.shared_norm
+
+
+class Alternating(nn.Module):
+    """Keeps in Python what it computes with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(6, 5), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.layer(x).relu() if self.calls % 2 else self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "schedule", [netsplit.AutoSchedule(time_limit_s=0.5), GPipe(4)], ids=["decided", "named"]
+)
+def test_a_plan_says_what_a_training_would_refuse(schedule: Any) -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(16, 6), torch.randint(5, (16,))
+    model = Alternating()
+    whole = netsplit.plan(model, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
+    (told,) = (
+        note for note in whole.notes if note.startswith("a training would refuse Alternating as it is")
+    )
+    assert "'calls' of the model" in told
+    assert model.calls == 0
+    plain = nn.Sequential(nn.Linear(6, 5))
+    whole = netsplit.plan(plain, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
+    assert not any("would refuse" in note for note in whole.notes)

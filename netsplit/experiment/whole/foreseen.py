@@ -1,4 +1,4 @@
-"""A training step on devices that need not be here, with predicted costs: nothing is started or computed.
+"""A training step on devices that need not be here, with predicted costs: no worker is started.
 
 model, loss, batch ──capture──► Graph ──predicted_costs──► Planner, at any size of micro-batches
 """
@@ -13,7 +13,7 @@ from functools import cached_property
 from torch import nn
 
 from netsplit.config import OffloadName
-from netsplit.errors import ConfigError
+from netsplit.errors import CaptureError, ConfigError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.experiment.whole.devices import Devices
@@ -21,6 +21,7 @@ from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture
 from netsplit.optim.optimizers import ForModel, for_model
@@ -43,6 +44,9 @@ from netsplit.runtime.share import OptimizerFactory, UpdateRule, check_clipping
 __all__ = ["Foreseen"]
 
 log = logging.getLogger(__name__)
+
+_LOOKED_AT = 2**29  # bytes of a step's tensors, above which a plan does not wait for it
+_REFUSED = "a training would refuse"
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,7 @@ class Foreseen:
 
         def of_sizes(sizes: Sizes) -> WholePlan:
             left_out = sizes.left_out if cutting.named else ()
+            least = sizes.graphs[min(sizes.graphs)]
             return decide_whole(
                 sizes.problem,
                 sizes.counts,
@@ -134,7 +139,7 @@ class Foreseen:
                 method=None if isinstance(method, Auto) else method,
                 improved=improved,
                 others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True)),
-                told=lambda m: (*left_out, *cutting.told(m)),
+                told=lambda m: (*left_out, *cutting.told(m), *self._refused(least)),
             )
 
         first = of_counts(self._counts(open_))
@@ -159,7 +164,19 @@ class Foreseen:
         cutting = RightCuts(self.model, self.loss, self.batch, named=True, switch=False)
         cutting.right(planner.graph, [microbatches])
         problem = replace(planner.problem(seed), improved=improved)
-        return plan_under(problem, method, self.batch.samples, cutting.told(microbatches))
+        told = (*cutting.told(microbatches), *self._refused(planner.graph))
+        return plan_under(problem, method, self.batch.samples, told)
+
+    def _refused(self, graph: Graph) -> tuple[str, ...]:
+        """Why a training would refuse the model as it is, in a sentence, as far as a quick look shows it."""
+        parameters = sum(initializer.nbytes for initializer in graph.initializers.values())
+        if parameters + sum(v.nbytes for v in graph.variables.values()) > _LOOKED_AT:
+            return ()
+        try:
+            check_capture(self.model, self.loss, graph, self.batch.rows(0, graph.batch_size).own())
+        except CaptureError as error:
+            return (f"{_REFUSED} {type(self.model).__name__} as it is: {str(error).rstrip('.')}",)
+        return ()
 
     def _counts(self, open_: AutoSchedule) -> Sequence[int]:
         samples = self.batch.samples
