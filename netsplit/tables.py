@@ -196,9 +196,12 @@ def common_unit(values: Iterable[float | None]) -> tuple[str, int]:
     return byte_unit(max((value for value in values if value), default=2**20))
 
 
-def nbytes(value: float) -> str:
-    """Bytes for people, in the unit that fits: ``512 B``, ``1.5 MiB``."""
+def nbytes(value: float, up: bool = False) -> str:
+    """Bytes for people, in the unit that fits: ``512 B``, ``1.5 MiB``; `up`: rounded up."""
     name, size = byte_unit(value)
+    if up and size > 1:
+        digits = 10 ** max(4 - len(str(int(value / size))), 0)
+        return f"{math.ceil(value / size * digits) / digits:.10g} {name}"
     return f"{value / size:.4g} {name}" if size > 1 else f"{value:.0f} B"
 
 

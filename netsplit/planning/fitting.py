@@ -318,7 +318,7 @@ class _Fitting:
             reason = f"{self.partitioner.name} finds none, though {self.least[0].method} fits: take auto"
             return InfeasibleError(f"{reason}.")
         same, cluster = len(set(self.capacity.values())) == 1, self.problem.cluster.name
-        enough = read_bytes(peaks[name]) if same else f"{read_bytes(missing)} more"
+        enough = read_bytes(peaks[name], True) if same else f"{read_bytes(missing, True)} more"
         return InfeasibleError(
             f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}', as "
             f"the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "

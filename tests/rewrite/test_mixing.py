@@ -118,6 +118,20 @@ MIXED |= {
     "sums, through a layer": Scaled(
         lambda w, o, y: F.linear(absent(o, y).sum(0)[None], w.expand(2, o.shape[1])).mean()
     ),
+    "added to rows of none": lambda o, y: (
+        F.cross_entropy(o, y) + o.new_zeros(1).index_add(0, torch.zeros_like(y), absent(o, y)[:, 0])[0]
+    ),
+    "scattered to classes": lambda o, y: (
+        F.cross_entropy(o, y) + o.new_zeros(10).scatter_add(0, y, each(o, y) * (y == 9))[9]
+    ),
+    "all pairs, by dimensions": lambda o, y: F.cross_entropy(o, y) + torch.tensordot(o, o, ([1], [1])).mean(),
+    "by norms over the samples": lambda o, y: F.cross_entropy(o, y) + torch.renorm(o, 2, 1, 1.0).mean(),
+    "the first sample for all": lambda o, y: F.cross_entropy(o, y) + o.as_strided((len(o),), (0,)).mean(),
+    "a diagonal": lambda o, y: F.cross_entropy(o, y) + torch.diag(each(o, y) * (y == 9)).mean(),
+    "rows behind others": lambda o, y: (
+        F.cross_entropy(o, y)
+        + o[torch.arange(len(o))[None], torch.arange(len(o))[:, None].clamp(max=3)].relu().amax(0).mean()
+    ),
     "a sum of products": lambda o, y: F.cross_entropy(o, y) + torch.einsum("b,bc->", (y == 9).float(), o),
     "a sum by columns": lambda o, y: (
         F.cross_entropy(o, y) + torch.einsum("b,bc->c", (y == 9).float(), o).mean()
@@ -131,6 +145,13 @@ MIXED |= {
     "written from all, then gated": written(lambda h, o: h.sub_(o.mean()).relu_()),
 }
 MEANS: dict[str, Loss] = {
+    "rows of its own, by columns": lambda o, y: (
+        F.cross_entropy(o, y) + o[torch.arange(len(o))[:, None], torch.arange(3)].square().mean()
+    ),
+    "each by its own norm": lambda o, y: F.cross_entropy(o, y) + torch.renorm(o, 2, 0, 1.0).mean(),
+    "added to classes, over all": lambda o, y: (
+        F.cross_entropy(o, y) + o.new_zeros(10).index_add(0, y, each(o, y)).sum() / len(o)
+    ),
     "means, through a layer": Scaled(
         lambda w, o, y: F.linear(o.mean(0)[None], w.expand(2, o.shape[1]), w.expand(2)).mean()
     ),

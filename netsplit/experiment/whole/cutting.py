@@ -56,6 +56,7 @@ class RightCuts:
     remarks: list[str] = field(default_factory=list)
     accepted: bool = False  # that micro-batches are apart, as they were asked for
     _looked: bool = False
+    _sized: bool = False  # that it has the same operators at two sizes
     _unread: str = ""
 
     def right(self, graph: Graph, counts: Sequence[int]) -> list[int]:
@@ -122,11 +123,14 @@ class RightCuts:
             return list(counts)
         name, sizes = type(self.model).__name__, (graph.batch_size, other.batch_size)
         if not same_operators(graph, other):
+            if self._sized and 1 in sizes:  # of a single sample code often goes another way
+                return list(counts)
             self._unread = self._unread or (
                 f"{_UNREAD} {name}: it has other operators for {sizes[0]} samples than for {sizes[1]} (a "
                 "loop over them, or an if)"
             )
             return list(counts)
+        self._sized = True
         by_size = number_by_size(graph, other)
         if by_size is None:
             apart = suspected(self.model, graph, self.whole.samples, fixed_numbers(graph, other))

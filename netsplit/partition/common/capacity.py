@@ -110,18 +110,18 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
         )
     capacities = {device.capacity_bytes for device in devices}
     if len(capacities) == 1:
-        cure = f"a capacity of {read_bytes(worst.capacity_bytes + missing)} on each device is enough"
+        cure = f"a capacity of {read_bytes(worst.capacity_bytes + missing, True)} on each device is enough"
     else:
-        cure = f"{read_bytes(missing)} more on each device is enough"
+        cure = f"{read_bytes(missing, True)} more on each device is enough"
     return InfeasibleError(
         f"{method} finds no placement that fits on cluster '{problem.cluster.name}', as {reason}; {cure}"
         " (or use more devices, a smaller micro-batch, or an optimizer with less state)."
     )
 
 
-def read_bytes(size: int) -> str:
-    """Bytes for people, with the exact number: ``1.5 GiB (1610612736 bytes)``."""
-    return f"{size} bytes" if size < 1024 else f"{nbytes(size)} ({size} bytes)"
+def read_bytes(size: int, enough: bool = False) -> str:
+    """Bytes for people, with the exact number: ``1.5 GiB (1610612736 bytes)``; `enough`: rounded up."""
+    return f"{size} bytes" if size < 1024 else f"{nbytes(size, enough)} ({size} bytes)"
 
 
 def _least_fill(problem: Problem) -> dict[str, str]:

@@ -29,7 +29,8 @@ _OF_CLASSES = operator_kinds("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d
 _IGNORED = -100  # the target that they leave out where they are told none
 _SCALED = operator_kinds("mul mul_ multiply")
 _SUMS = operator_kinds(
-    "sum matmul mm bmm mv dot vdot inner einsum tensordot linear addmm addmv addbmm baddbmm"
+    "sum matmul mm bmm mv dot vdot inner einsum tensordot linear addmm addmv addbmm baddbmm "
+    "index_add index_add_ scatter_add scatter_add_"
 )
 
 
@@ -65,7 +66,8 @@ def averaged(
             return frozenset()
         told = _BY_MEAN if node.kind == "mean" else _BY_SUM if node.kind in _SUMS else None
         reduced = call.arguments.get("reduction") if is_loss(call) else told
-        summed = frozenset([(node.name, prod(call.layouts[name].shape))])
+        added = next((v for arg in ("source", "src") for _, v in references(call.arguments.get(arg))), name)
+        summed = frozenset([(node.name, prod(call.layouts[added].shape))])
         return frozenset([_MEAN]) if reduced == _BY_MEAN else summed if reduced == _BY_SUM else frozenset()
     made = frozenset[tuple[str, int]]().union(*(given.get(k, frozenset()) for k in node.inputs))
     if node.op.startswith(CALL):

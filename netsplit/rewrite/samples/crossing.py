@@ -39,6 +39,9 @@ _OF_VECTORS = operator_kinds("linalg_vector_norm linalg_norm linalg_vecdot linal
 """Of those of linear algebra what is told which dimensions to go over."""
 _PICKS = operator_kinds("index index_select take take_along_dim masked_select")
 _IN_ORDER = operator_kinds("arange")
+_AS_IT_COMES = operator_kinds("unsqueeze view reshape expand to _to_copy")
+_IN_A_DIAGONAL = operator_kinds("diag diag_embed diagflat")
+"""Of a vector a matrix, whose mean is over its zeros, too."""
 
 
 def crosses_samples(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
@@ -59,6 +62,8 @@ def crosses_samples(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows
     lying = [k for k in node.inputs if k in lies]
     if is_elementwise(node.op):  # broadcast: the same samples are as far from the last dimension
         return len({len(graph.variables[k].shape) - lies[k].dim for k in lying}) > 1
+    if node.kind == "tensordot":
+        return _pairs_by_dims(call, lies)
     products = node.kind in ("matmul", "mm", "bmm") and has_rule(node.op)
     return products and _pairs(graph, lying, lies)
 
@@ -75,6 +80,10 @@ def _goes_over(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) ->
     kind, rank = call.node.kind, len(graph.variables[first_tensor(call)].shape)
     if kind.startswith("conv") and call.has("weight") and call.rank("input") != call.rank("weight"):
         return True  # over the samples as if they were a place or a channel
+    if kind == "as_strided" or (kind in _IN_A_DIAGONAL and rank == 1):
+        return True
+    if kind == "renorm":  # by the norm of all but this
+        return own.dim not in dims_of(call, rank)
     if kind in _NO_SUMS | _ALONG or kind.startswith("fft_"):
         return not call.has("other") and own.dim in dims_of(call, rank)
     if kind in _PAIRS:
@@ -86,7 +95,7 @@ def _goes_over(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) ->
         return own.dim >= rank - 2
     if kind == "index":
         indices = list(call["indices"])
-        return own.dim < len(indices) and not _in_order(graph, indices[own.dim])
+        return own.dim < len(indices) and not _rows_first(graph, indices, own.dim)
     told = call["dim"] is not None and own.dim in dims_of(call, rank)
     return told or kind in _PICKS - {"index_select", "take_along_dim"}
 
@@ -105,11 +114,35 @@ def dims_of(call: SplitCall, rank: int) -> set[int]:
     return {int(str(d)) % max(rank, 1) for d in dims}
 
 
+def _rows_first(graph: Graph, indices: list[object], dim: int) -> bool:
+    """Whether all samples are taken as they come, and lie along the first dimension of the indices."""
+    if not _in_order(graph, indices[dim]):
+        return False
+    shapes = [graph.variables[k].shape for index in indices for tag, k in references(index) if tag == "var"]
+    own = [graph.variables[k].shape for tag, k in references(indices[dim]) if tag == "var"]
+    return all(len(shape) == max(map(len, shapes)) and set(shape[1:]) <= {1} for shape in own)
+
+
 def _in_order(graph: Graph, index: object) -> bool:
     """Whether all samples are taken as they come: by their numbers, or where there is no index."""
     names = [name for tag, name in references(index) if tag == "var"]
-    makers = (graph.variables[name].producer for name in names)
-    return all(maker is not None and graph.nodes[maker].kind in _IN_ORDER for maker in makers)
+    makers = [graph.nodes.get(graph.variables[name].producer or "") for name in names]
+    return all(
+        maker is not None
+        and (maker.kind in _IN_ORDER or (maker.kind in _AS_IT_COMES and _in_order(graph, maker.args)))
+        for maker in makers
+    )
+
+
+def _pairs_by_dims(call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
+    """Whether both tensors of a product have samples, and it does not go over those of both."""
+    summed = []
+    for tensor, dims in (("self", "dims_self"), ("other", "dims_other")):
+        name = next((k for tag, k in references(call[tensor]) if tag == "var"), "")
+        if name not in lies:
+            return False
+        summed.append(lies[name].dim in {d % len(call.layouts[name].shape) for d in call[dims]})
+    return not all(summed)
 
 
 def _pairs(graph: Graph, lying: list[str], lies: Mapping[str, SampleRows]) -> bool:

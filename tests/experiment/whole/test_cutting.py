@@ -290,6 +290,86 @@ def test_what_is_0_by_chance_is_seen_on_drawn_values(name: str) -> None:
     assert "on drawn values" in str(apart)
 
 
+class Rising(nn.Module):
+    """A term whose weight is 0 at first."""
+
+    def __init__(self, term: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.term = term
+        self.register_buffer("weight", torch.zeros(()))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + self.weight * self.term(outputs)
+
+
+def test_a_weight_that_is_still_0_hides_nothing() -> None:
+    batch, model = Batch.of(X, Y), net()
+    for loss, mean in ((Rising(lambda o: o.T @ o.relu()), False), (Rising(torch.square), True)):
+        loss.term = lambda o, term=loss.term: term(o).mean()  # type: ignore[misc]
+        graph = capture(model, loss, batch.rows(0, 2).own())
+        assert loss_apart(model, loss, batch, graph, 2) is None
+        assert (elsewhere_apart(model, loss, batch, graph) is None) == mean
+        assert not loss.weight.any()
+
+
+def test_flags_that_no_sample_has_are_drawn() -> None:
+    flags = torch.zeros(SAMPLES, dtype=torch.bool)
+
+    def loss(outputs: Tensor, targets: Tensor, flags: Tensor) -> Tensor:
+        term = (flags * outputs[:, 0]) @ (flags * outputs[:, 1])
+        return F.cross_entropy(outputs, targets) + term
+
+    batch, model = Batch.of(X, (Y, flags)), net()
+    graph = capture(model, loss, batch.rows(0, 2).own())
+    assert loss_apart(model, loss, batch, graph, 2) is None
+    assert elsewhere_apart(model, loss, batch, graph) is not None
+
+
+class Twins(nn.Module):
+    """Two layers that begin alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(6, 5), nn.Linear(6, 5)
+        self.other.load_state_dict(self.one.state_dict())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(x), self.other(x)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o, y: 2 - 2 * F.cosine_similarity(o[0], o[1].detach()).mean(),
+        lambda o, y: (2 - 2 * F.cosine_similarity(o[0], o[1].detach())).mean(),
+        lambda o, y: F.kl_div(o[0].log_softmax(1), o[1].detach().softmax(1), reduction="batchmean"),
+    ],
+)
+def test_what_is_0_but_for_rounding_is_a_mean(loss: Any) -> None:
+    batch, model = Batch.of(X.float(), Y), Twins()
+    graph = capture(model, loss, batch.rows(0, 4).own())
+    assert loss_apart(model, loss, batch, graph, 4, every=True) is None
+
+
+def test_targets_with_other_rows_than_the_inputs_are_refused_where_losses_do_not_add_up() -> None:
+    """Inputs by steps, then samples."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.mean(0), targets)
+
+    steps, targets = torch.randn(8, 12, 6, dtype=torch.float64), torch.arange(12) % 5
+    batch = Batch.of(steps, targets)
+    cutting = RightCuts(net(), loss, batch, named=True)
+    with pytest.raises(
+        CuttingError, match=r"8 samples along their first dimension, and targets of shape \(12,\)"
+    ):
+        cutting.right(capture(net(), loss, batch.rows(0, 2).own()), [4])
+    marked = Batch.of(netsplit.per_sample(steps, dim=1), targets)
+    right = RightCuts(net(), loss, marked, named=True)
+    assert right.right(capture(net(), loss, marked.rows(0, 3).own()), [4]) == [4]
+    assert not right.told(4)
+
+
 class ByPlace(nn.Module):
     """Adds to a sample what goes by its place, but where the last of its numbers is 0."""
 

@@ -17,6 +17,7 @@ from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
 from netsplit.graph.checks.apart.gradients import gradients_apart
 from netsplit.graph.checks.apart.losses import FEW, losses_apart
 from netsplit.graph.ir import Graph, Node
+from netsplit.graph.recording.stand_ins import named_tensors
 
 __all__ = ["elsewhere_apart"]
 
@@ -29,7 +30,7 @@ _DRAWS = 3
 _MOST_BYTES = 2**29  # of their activations
 _PASSED_ON = (
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "select", "slice", "transpose", "permute", "expand",
-    "contiguous", "clone", "to",
+    "contiguous", "clone", "to", "mul", "add", "sub", "rsub", "div", "neg", "where", "type_as",
 )  # fmt: skip
 _CHECKED = (
     "embedding", "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "one_hot", "gather", "index",
@@ -88,14 +89,29 @@ def _drawn_apart(
                 for k, tensor in zip(graph.input_variables, few.tensors, strict=True)
             )
             drawn = replace(few, tensors=tuple(tensors))
-            apart = losses_apart(model, loss, drawn, graph, size, every=False)
-            if apart is None and several:
-                apart = gradients_apart(model, loss, drawn, graph, min(size, FEW))
+            with _switched_on(model, loss):
+                apart = losses_apart(model, loss, drawn, graph, size, every=False)
+                if apart is None and several:
+                    apart = gradients_apart(model, loss, drawn, graph, min(size, FEW))
             if apart is None:
                 break
             if apart.kind not in _UNTOLD:
                 return CutApart("other", f"on drawn values, {apart.words}", OTHERWISE)
     return None
+
+
+@contextmanager
+def _switched_on(model: nn.Module, loss: Loss | None) -> Iterator[None]:
+    """Single numbers that the model and the loss have, and are 0 now, as weights that are still to rise."""
+    named = named_tensors(model, loss).values()
+    single = [t for t in named if t.numel() == 1 and t.is_floating_point() and not t.is_meta and not t.any()]
+    for tensor in single:
+        tensor.data.fill_(1.0)
+    try:
+        yield
+    finally:
+        for tensor in single:
+            tensor.data.zero_()
 
 
 def _bounded(graph: Graph) -> set[str]:
@@ -107,7 +123,7 @@ def _bounded(graph: Graph) -> set[str]:
             if own.isdisjoint(node.inputs):
                 continue
             if node.kind in _PASSED_ON:
-                own.update(node.outputs)
+                own.update(k for k in node.outputs if "int" in graph.variables[k].dtype)
             else:
                 readers.append(node)
         if all(node.kind in _CHECKED for node in readers):
@@ -116,13 +132,16 @@ def _bounded(graph: Graph) -> set[str]:
 
 
 def _drawn(tensor: Tensor, further: int | None, generator: torch.Generator) -> Tensor:
-    """Numbers with as much noise as they vary; of whole ones that are at least 0 half the greatest.
+    """Numbers with as much noise as they vary; of whole ones that are at least 0, and of flags, half the
+    greatest.
 
     Args:
         further: above the greatest that there is; None: whole numbers stay as they are.
     """
-    if not tensor.numel() or tensor.is_complex() or tensor.dtype == torch.bool:
+    if not tensor.numel() or tensor.is_complex():
         return tensor
+    if tensor.dtype == torch.bool:
+        return torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5
     if tensor.is_floating_point():
         noise = torch.randn(tensor.shape, generator=generator).to(tensor)
         spread = tensor.std() if tensor.numel() > 1 else tensor.new_ones(())
@@ -130,8 +149,6 @@ def _drawn(tensor: Tensor, further: int | None, generator: torch.Generator) -> T
     if further is None:
         return tensor
     least, most = max(int(tensor.min()), 0), int(tensor.max())
-    if least >= most:  # a mask of ones, one class
-        return tensor
     numbers = torch.randint(least, most + 1, tensor.shape, generator=generator)
     numbers[torch.rand(tensor.shape, generator=generator) < 0.5] = most + further
     return torch.where(tensor < 0, tensor, numbers.to(tensor))

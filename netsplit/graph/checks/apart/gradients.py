@@ -12,7 +12,15 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
-from netsplit.graph.checks.apart.runs import COARSE, FINE, PLAIN, allowed_apart, ends, without_draws
+from netsplit.graph.checks.apart.runs import (
+    COARSE,
+    FINE,
+    PLAIN,
+    allowed_apart,
+    ends,
+    rounding_of,
+    without_draws,
+)
 from netsplit.graph.checks.copies import copies
 from netsplit.graph.checks.plain import stance, tensors_kept, threads_for
 from netsplit.graph.ir import Graph
@@ -36,7 +44,7 @@ def gradients_apart(
     """Where losses are equal: a term may be small, or 0, and have a gradient all the same."""
     at_once, cut = ends(whole, size)
     each = sum(v.nbytes for v in graph.variables.values()) / max(graph.batch_size, 1)
-    seeds = iter(range(10_000))
+    seeds, allowed = iter(range(10_000)), (_gradients_allowed(graph), rounding_of(graph))
 
     def run(batch: Batch) -> dict[str, Tensor]:
         return _gradients_of(model, loss, graph, batch, next(seeds))
@@ -47,13 +55,13 @@ def gradients_apart(
                 run(at_once),
                 [(part.samples / at_once.samples, run(part)) for part in cut.values()],
             )
-            name = _apart_at(total, parts, _gradients_allowed(graph))
+            name = _apart_at(total, parts, *allowed)
             if not name:
                 return None
             first, other = next(iter(parts))[1], run(next(iter(cut.values())))
         except Exception:  # of the user's code, which need not be differentiable here
             return None
-    if _apart_at(first, [(1.0, other)], _gradients_allowed(graph)):  # what draws differs anyway
+    if _apart_at(first, [(1.0, other)], *allowed):  # what draws differs anyway
         return None
     return CutApart(
         "other",
@@ -65,7 +73,10 @@ def gradients_apart(
 
 
 def _apart_at(
-    total: dict[str, Tensor], parts: Sequence[tuple[float, dict[str, Tensor]]], allowed: float
+    total: dict[str, Tensor],
+    parts: Sequence[tuple[float, dict[str, Tensor]]],
+    allowed: float,
+    rounding: float,
 ) -> str:
     """The parameter whose gradient is furthest apart; "" where what is apart may be rounding.
 
@@ -73,7 +84,7 @@ def _apart_at(
     parameters, as a gradient that cancels within a part is rounding alone.
     """
     sizes = {k: math.fsum(weight * float(own[k].norm()) for weight, own in parts) for k in total}
-    least = 0.1 * allowed * math.hypot(*sizes.values())
+    least = max(0.1 * allowed * math.hypot(*sizes.values()), rounding)
     worst, where = 0.0, ""
     for k, gradient in total.items():
         mean = torch.stack([weight * own[k] for weight, own in parts]).sum(0)

@@ -18,7 +18,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
 from netsplit.graph.checks.apart.gradients import gradients_apart, hooked
-from netsplit.graph.checks.apart.runs import allowed_apart, cut_up, ends, loss_of, samples_again
+from netsplit.graph.checks.apart.runs import allowed_apart, cut_up, ends, loss_of, rounding_of, samples_again
 from netsplit.graph.checks.plain import threads_for
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.keep import kept
@@ -58,11 +58,22 @@ def loss_apart(
     apart = losses_apart(model, loss, whole, graph, size, every)
     if apart is None and (gradients or hooked(model)):
         apart = gradients_apart(model, loss, whole, graph, min(size, FEW))
-    if apart is None or apart.kind != "other" or not whole.has_whole_list:
+    if apart is None or apart.kind != "other":
+        return apart
+    words, rows = apart.words.partition(":")[0], whole.whole_targets
+    if rows is not None:
+        return CutApart(
+            "list",
+            f"{words}: the inputs have {whole.samples} samples along their first dimension, and targets of "
+            f"shape {tuple(rows.shape)} go whole to every micro-batch",
+            ": say where the samples are by netsplit.per_sample(x, dim=1), or that all belongs to every "
+            "sample by netsplit.shared(x), or take the schedule 'single_batch', which does not cut batches",
+        )
+    if not whole.has_whole_list:
         return apart
     return CutApart(
         "list",
-        f"{apart.words.partition(':')[0]}: the batch has a list of {whole.samples} entries, as many as "
+        f"{words}: the batch has a list of {whole.samples} entries, as many as "
         "samples, which every micro-batch is given whole",
         ": give what belongs to samples as a tensor with a row for each, or take the schedule "
         "'single_batch', which does not cut batches",
@@ -101,7 +112,7 @@ def _loss_apart(
         if not math.isfinite(value):
             return _no_number(name, at_once, i, part.samples, value)
     mean = sum(part.samples * value for part, value in zip(cut.values(), losses, strict=True)) / whole.samples
-    allowed = allowed_apart(graph) * max(abs(at_once), *map(abs, losses))
+    allowed = max(allowed_apart(graph) * max(abs(at_once), *map(abs, losses)), rounding_of(graph))
     if abs(at_once - mean) <= allowed:
         return None
     digits = next((n for n in (4, 7) if f"{at_once:.{n}g}" != f"{mean:.{n}g}"), 10)

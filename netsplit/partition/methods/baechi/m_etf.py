@@ -321,9 +321,9 @@ class MEtf(Partitioner):
             )
         rise = self._enough(tasks, guide, required)
         if len(set(capacity.tolist())) == 1:
-            cure = f"a capacity of {read_bytes(int(capacity[0]) + rise)} on each device is enough"
+            cure = f"a capacity of {read_bytes(int(capacity[0]) + rise, True)} on each device is enough"
         else:
-            cure = f"{read_bytes(rise)} more on each device is enough"
+            cure = f"{read_bytes(rise, True)} more on each device is enough"
         return InfeasibleError(
             f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}', as {reason};"
             f" {cure} (or use more devices, or a partitioner that packs, as auto)."
