@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -306,10 +306,10 @@ def test_a_model_without_averages_or_scheduler_says_so(session: Session) -> None
 
 @pytest.mark.parametrize("begins", [0, 2])
 def test_devices_with_unlike_learning_rates_do_not_step(pools: Pools, begins: int) -> None:
-    """Each process has its own number; before training, or from a step on, as a clock may make it."""
+    """Each process has threads of its own; before training, or from a step on, as a clock may make it."""
 
     def unlike(optimizer: optim.Optimizer) -> lr.LRScheduler:
-        return lr.LambdaLR(optimizer, lambda n: 1.0 if n < begins else 1 + os.getpid() % 9973)
+        return lr.LambdaLR(optimizer, lambda n: 1.0 if n < begins else 1 + threading.get_native_id() % 9973)
 
     def train() -> None:
         with netsplit.parallelize(
