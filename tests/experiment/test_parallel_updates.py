@@ -304,6 +304,12 @@ def test_a_model_without_averages_or_scheduler_says_so(session: Session) -> None
         model.step_scheduler()
 
 
+def test_a_split_model_takes_no_file_for_a_measured_timeline(session: Session) -> None:
+    model = session.deploy(*planned(CHAIN, SGD, MTopo()))
+    with pytest.raises(ConfigError, match=r"'x\.png' is none: .* with plot\('graph'\)\.save\(path\)"):
+        model.plot("graph", "x.png")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("begins", [0, 2])
 def test_devices_with_unlike_learning_rates_do_not_step(pools: Pools, begins: int) -> None:
     """Each process has threads of its own; before training, or from a step on, as a clock may make it."""
