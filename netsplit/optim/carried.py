@@ -54,7 +54,8 @@ def uncarried_in_scheduler(scheduler: LRScheduler, step: Callable[[], object]) -
     step()
     for each, then in zip(every, before, strict=True):
         for key, (value, own) in _functions_and_attributes(each).items():
-            if value is None or (value != then[key][0] and own == then[key][1]):
+            was = then.get(key)  # None where a step made it
+            if value is None or was is None or (value != was[0] and own == was[1]):
                 return key.partition(" ")[0]
     return None
 

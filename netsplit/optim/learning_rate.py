@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import pickle
 import random
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +33,7 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 ALL = "all"
 _TRIED, _FURTHER = 3, 12  # steps before training; one that ends in between may be meant for so few
+_OTHER_PROCESS = threading.Lock()
 
 
 class LearningRate:
@@ -187,15 +190,16 @@ class LearningRate:
             raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
 
     def _check_alike(self, optimizer: ForModel) -> None:
-        """Whether devices have the same rates, each with a copy of this and random numbers of its own."""
+        """Whether devices have the same rates, each with a copy of this, random numbers of its own and
+        another process."""
         (first, drew), (second, _) = (_settings_over_steps(self.copied(), optimizer, seed) for seed in (1, 2))
         differs = next((k for a, b in zip(first, second, strict=False) for k in a if a[k] != b[k]), None)
         if differs is not None:
             raise ConfigError(
                 f"scheduler gives another {differs.rpartition('.')[2]} each time it is stepped from its "
-                "beginning, as one that draws random numbers, reads a clock or counts in a module does, so "
-                "that each device has its own: let it go by the number of steps (a torch.Generator of its "
-                "own draws alike)."
+                "beginning, as one that draws random numbers, reads a clock, goes by the process or counts "
+                "in a module does, so that each device has its own: let it go by the number of steps (a "
+                "torch.Generator of its own draws alike)."
             )
         if drew:
             raise ConfigError(
@@ -225,13 +229,13 @@ class LearningRate:
 def _settings_over_steps(
     rate: LearningRate, optimizer: ForModel, seed: int
 ) -> tuple[list[dict[str, str]], str]:
-    """What groups have before every step, by number and name, where random numbers begin with this seed; and
-    whose numbers were drawn, "" for none."""
+    """What groups have before every step, by number and name, where random numbers begin with this seed, and
+    the process has it for a number; and whose random numbers were drawn, "" for none."""
     over_steps: list[dict[str, str]] = []
     torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
     own = make_optimizer(optimizer, {}).optimizer
     began = _generators()
-    with suppress(ConfigError):
+    with _as_process(seed), suppress(Exception):  # which only such a process has: `_check` saw the others
         made = rate.of(own)
         while len(over_steps) < _FURTHER:
             over_steps.append(
@@ -257,6 +261,22 @@ def _generators_kept() -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+@contextmanager
+def _as_process(number: int) -> Iterator[None]:
+    """This thread sees another process; the others, which may watch workers, see their own."""
+    with _OTHER_PROCESS:
+        thread, kept = threading.get_ident(), (os.getpid, os.getppid)
+
+        def seen(real: Callable[[], int]) -> Callable[[], int]:
+            return lambda: number if threading.get_ident() == thread else real()
+
+        os.getpid, os.getppid = map(seen, kept)
+        try:
+            yield
+        finally:
+            os.getpid, os.getppid = kept
 
 
 def _generators() -> dict[str, bytes]:

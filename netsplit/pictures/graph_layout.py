@@ -7,7 +7,8 @@
     5. x        each box moves to the mean of its neighbours in its column, as far as its layer has room
 
 An edge from one column to the next is not drawn across the picture: it ends in a `Jump`, a lettered
-connector at the column's foot, and goes on from the connector of the same letter at the next one's head.
+connector at the column's foot, and goes on from the connector of the same letter at the next one's head,
+where those that lead to one box stand side by side.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SWEEPS = 12
 _BEND_WIDTH = 0.12  # of a box
 _GAP = 0.35  # between columns
 _HEAD = 0.5  # layers above a column, and below it, for connectors
+_CONNECTOR_WIDTH = 0.14  # of a box
 
 
 Point = tuple[float, float]
@@ -200,18 +202,32 @@ def _paths(
     """Edges as pieces within one column each, and the connectors between columns."""
     paths: dict[tuple[int, int], tuple[Piece, ...]] = {}
     jumps: dict[tuple[int, int], Jump] = {}  # by the boxes or bends at the break
+    broken = {(a, b) for chain in chains.values() for a, b in pairwise(chain) if column_of[a] != column_of[b]}
+    heads = _heads(broken, points, column_of)
     for edge, chain in chains.items():
         pieces: list[list[Point]] = [[points[chain[0]]]]
         for a, b in pairwise(chain):
-            if column_of[a] != column_of[b]:
+            if (a, b) in broken:
                 targets = jumps[a, b].targets if (a, b) in jumps else ()
-                foot, head = (points[a][0], feet[column_of[a]]), (points[b][0], _HEAD / 2)
-                jump = jumps[a, b] = Jump(edge[0], (*targets, edge[1]), foot, head)
+                foot = (points[a][0], feet[column_of[a]])
+                jump = jumps[a, b] = Jump(edge[0], (*targets, edge[1]), foot, heads[a, b])
                 pieces[-1].append(jump.foot)
                 pieces.append([jump.head])
             pieces[-1].append(points[b])
         paths[edge] = tuple(tuple(piece) for piece in pieces)
     return paths, tuple(jumps.values())
+
+
+def _heads(
+    broken: Iterable[tuple[int, int]], points: Sequence[Point], column_of: Sequence[int]
+) -> dict[tuple[int, int], Point]:
+    """Where edges between these boxes or bends go on: above the lower ones, and none upon another."""
+    pairs = sorted(broken, key=lambda pair: (points[pair[1]][0], points[pair[0]][0], pair))
+    x: dict[int, float] = {}
+    for column in {column_of[b] for _, b in pairs}:
+        row = [i for i, (_, b) in enumerate(pairs) if column_of[b] == column]
+        _spread(row, [points[pairs[i][1]][0] for i in row], [_CONNECTOR_WIDTH] * len(pairs), x)
+    return {pair: (x[i], _HEAD / 2) for i, pair in enumerate(pairs)}
 
 
 def _breaks(layers: list[list[int]], columns: int) -> list[int]:

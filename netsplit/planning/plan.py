@@ -264,10 +264,16 @@ class Plan:
             measured: drawn below the predicted timeline; its peaks beside the predicted bytes.
 
         Raises:
-            ConfigError: another kind, or of an objective that is not simulated anything but the graph.
+            ConfigError: another kind; `measured` is no timeline; or of an objective that is not simulated
+                anything but the graph.
         """
         if kind not in _PLOTS:
             raise ConfigError(f"there is no plot {kind!r}: choose one of {', '.join(_PLOTS)}.")
+        if not isinstance(measured, Timeline | None):
+            raise ConfigError(
+                f"plot takes a measured timeline beside the kind, and {measured!r} is none: "
+                f"write the picture into a file with plot({kind!r}).save(path)."
+            )
         problem, placement = self.problem, self.placement
         title = f"{kind} of {placement.method}"
         if kind == "graph":

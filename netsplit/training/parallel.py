@@ -386,13 +386,13 @@ class ParallelModel:
         decisions = self.adaptation.decisions if self.adaptation is not None else []
         return replace(summary, lines=(*summary.lines, *map(str, decisions)))
 
-    def plot(self, kind: str) -> ShownFigure:
+    def plot(self, kind: str, measured: Timeline | None = None) -> ShownFigure:
         """A picture for a notebook: "graph", "timeline" or "memory", as `Plan.plot` has them.
 
-        The last iteration that `measure_batch` measured is shown beside the prediction; of one that was like
-        the first batch.
+        Without `measured`, the last iteration that `measure_batch` measured is shown beside the prediction;
+        of one that was like the first batch.
         """
-        return self.plan.plot(kind, self._measured)
+        return self.plan.plot(kind, self._measured if measured is None else measured)
 
     def close(self) -> None:
         """Stop the workers that were started for this model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -304,12 +304,18 @@ def test_a_model_without_averages_or_scheduler_says_so(session: Session) -> None
         model.step_scheduler()
 
 
+def test_a_split_model_takes_no_file_for_a_measured_timeline(session: Session) -> None:
+    model = session.deploy(*planned(CHAIN, SGD, MTopo()))
+    with pytest.raises(ConfigError, match=r"'x\.png' is none: .* with plot\('graph'\)\.save\(path\)"):
+        model.plot("graph", "x.png")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("begins", [0, 2])
 def test_devices_with_unlike_learning_rates_do_not_step(pools: Pools, begins: int) -> None:
-    """Each process has its own number; before training, or from a step on, as a clock may make it."""
+    """Each process has threads of its own; before training, or from a step on, as a clock may make it."""
 
     def unlike(optimizer: optim.Optimizer) -> lr.LRScheduler:
-        return lr.LambdaLR(optimizer, lambda n: 1.0 if n < begins else 1 + os.getpid() % 9973)
+        return lr.LambdaLR(optimizer, lambda n: 1.0 if n < begins else 1 + threading.get_native_id() % 9973)
 
     def train() -> None:
         with netsplit.parallelize(

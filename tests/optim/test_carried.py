@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     CyclicLR,
     LambdaLR,
+    LRScheduler,
     MultiplicativeLR,
     OneCycleLR,
     ReduceLROnPlateau,
@@ -171,6 +172,18 @@ class Bare(LambdaLR):
         return {key: value for key, value in super().state_dict().items() if key != "counted"}
 
 
+class Late(LRScheduler):
+    """Keeps what its first step makes, and leaves it out of its state."""
+
+    def get_lr(self) -> list[float | Tensor]:
+        if self.last_epoch > 0:
+            self.seen = getattr(self, "seen", 0) + 1
+        return [0.1 * 0.9 ** getattr(self, "seen", 0) for _ in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in super().state_dict().items() if key != "seen"}
+
+
 def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
     return SequentialLR(optimizer, [StepLR(optimizer, 2), LambdaLR(optimizer, counting())], [1])
 
@@ -187,6 +200,7 @@ def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
             "_scale_fn_custom",
         ),
         (LearningRate(Bare), "counted"),
+        (LearningRate(Late), "seen"),
     ],
 )
 def test_schedulers_whose_state_lacks_what_changes_are_refused(rate: LearningRate, name: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,11 @@ RATES_REFUSED: dict[str, tuple[Any, str]] = {
         lambda o: lr.LambdaLR(o, lambda _: 1.0 + 0 * float(torch.rand(()))),
         r"draws random numbers \(torch\)",
     ),
+    "a process": (lambda o: lr.LambdaLR(o, lambda _: 1.0 + os.getpid() % 2), "goes by the process"),
+    "the process it came from": (
+        lambda o: lr.LambdaLR(o, lambda i: 1.0 if i < 8 else 1 / os.getppid()),
+        "goes by the process",
+    ),
     "a clock": (lambda o: lr.LambdaLR(o, lambda _: time.perf_counter()), "reads a clock"),
     "a generator function": (
         lambda o, each=(0.1 for _ in range(99)): lr.LambdaLR(o, lambda _: next(each)),
@@ -82,12 +89,14 @@ def test_a_scheduler_is_refused_with_the_true_reason(name: str) -> None:
     rate = learning_rate(given)
     assert rate is not None
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    process = os.getpid, os.getppid
     with pytest.raises(ConfigError, match=words) as e:
         rate.check(for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL))
     assert "\n" not in str(e.value)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.array_equal(np.random.get_state()[1], before[2])
+    assert (os.getpid, os.getppid) == process
 
 
 @pytest.fixture
@@ -122,6 +131,20 @@ def test_a_scheduler_may_draw_by_a_seed_of_its_own() -> None:
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert next(counted) == 0  # trying it counted in a copy
+
+
+def test_a_scheduler_may_look_at_its_process_and_other_threads_see_their_own() -> None:
+    """What fails in the process of another alone is no reason to refuse it."""
+    own = os.getpid()
+
+    def looked(_: int) -> float:
+        with ThreadPoolExecutor(1) as threads:
+            in_thread = threads.submit(lambda: os.getpid()).result()
+        if os.getpid() != own:
+            raise ProcessLookupError(os.getpid())
+        return 1.0 if in_thread == own else 1.0 / in_thread
+
+    LearningRate(lambda o: lr.LambdaLR(o, looked)).check(for_model(partial(optim.SGD, lr=0.1), MODEL))
 
 
 @pytest.mark.parametrize(

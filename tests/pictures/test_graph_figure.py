@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from torch import nn
 
@@ -87,6 +89,32 @@ def test_every_piece_of_an_edge_leads_downwards() -> None:
     for pieces in layout.paths.values():
         for piece in pieces:
             assert all(upper[1] < lower[1] for upper, lower in pairwise(piece))
+
+
+@given(st.integers(2, 12), st.integers(2, 4), st.data())
+def test_no_connector_at_a_head_stands_upon_another(count: int, columns: int, data: st.DataObject) -> None:
+    pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)).filter(lambda e: e[0] < e[1])
+    edges = data.draw(st.lists(pairs, unique=True, min_size=1))
+    layout = layered_layout(count, edges, columns)
+    heads = [jump.head for jump in layout.jumps]
+    assert all(abs(x1 - x2) > 0.139 for (x1, _), (x2, _) in combinations(heads, 2))
+    assert {jump.source for jump in layout.jumps} <= {a for a, _ in edges}
+    begin = {piece[0] for pieces in layout.paths.values() for piece in pieces[1:]}
+    assert begin == set(heads)
+
+
+def test_every_letter_at_the_head_of_a_column_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netsplit.pictures.graph_figure._columns", lambda *_: 2)
+    edges: dict[str, tuple[str, ...]] = {"a": (), "b": (), "c": ("a", "b")}
+    graph = graph_of_operators(edges, {name: ("relu", name) for name in edges})
+    device_of = {"a": "p", "b": "q", "c": "p"}
+    order = topological_priority(graph, graph.position)
+    figure = graph_figure(graph, Placement("given", device_of, order, SolverReport("heuristic", 0.0)))
+    figure.draw_without_rendering()
+    circles = [text for text in figure.axes[0].texts if text.get_bbox_patch() is not None]
+    assert sorted(text.get_text() for text in circles) == ["A", "A", "B", "B"]
+    places = [text.get_bbox_patch().get_window_extent() for text in circles]
+    assert not any(one.overlaps(other) for one, other in combinations(places, 2))
 
 
 def test_picture_of_four_hundred_operators(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,14 @@ def test_wrong_kinds_and_names_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written"):
         plan.plot("graph").save(tmp_path / "file" / "plot.png")
+
+
+@pytest.mark.parametrize("kind", ["graph", "timeline", "memory"])
+@pytest.mark.parametrize("given", ["x.png", Path("x.png")])
+def test_a_file_in_place_of_a_timeline_is_refused_with_how_to_write_one(kind: str, given: Any) -> None:
+    plan = plan_of()
+    with pytest.raises(ConfigError, match=rf"'x.png'.* is none: .* with plot\('{kind}'\)\.save\(path\)\.$"):
+        plan.plot(kind, given)
 
 
 @pytest.mark.parametrize("schedule", [GPipe(3), OneFOneB(4), GPipe(2, recompute=True)], ids=lambda s: s.name)
