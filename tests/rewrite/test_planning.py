@@ -236,6 +236,22 @@ def test_every_operator_whose_parts_changed_is_told_once(old: str, new: str) -> 
     assert ("copies of weights" in " ".join(diff.lines())) == ("replicas" in (old, new))
 
 
+@pytest.mark.parametrize("old", ["whole", "samples"])
+def test_parts_on_renamed_devices_have_the_names_of_the_first_plan(old: str) -> None:
+    """As if the second plan had been made under these names."""
+    before, after = plan_of(old, "simulated"), plan_of("replicas", "simulated")
+    swapped = {"cpu:0": "cpu:1", "cpu:1": "cpu:0"}
+    device_of = {v: swapped[device] for v, device in after.placement.device_of.items()}
+    other = verified(problem_of(), replace(after.placement, device_of=device_of)).moved_from(before)
+    here = after.moved_from(before)
+    assert not here.renamed
+    assert other.renamed == swapped
+    assert other.groups == here.groups
+    assert (other.split, other.recut) == (here.split, here.recut)
+    assert here.split or here.recut
+    assert other.arriving == here.arriving
+
+
 def sizes(split: PlacedSplit) -> list[int]:
     return [part.size for part in split.parts]
 

@@ -74,6 +74,11 @@ class PlacedSplit:
             return f"all {len(self.parts)} parts on {self.parts[0].devices[0]} ({fractions})"
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
 
+    def renamed(self, names: Mapping[str, str]) -> PlacedSplit:
+        """With devices under these names, where they have others."""
+        parts = (replace(p, devices=tuple(names.get(q, q) for q in p.devices)) for p in self.parts)
+        return replace(self, parts=tuple(parts))
+
 
 @dataclass(frozen=True)
 class PartsChange:
