@@ -20,6 +20,7 @@ from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
+    parts_change,
     parts_lines,
     parts_summary,
     placed_splits,
@@ -132,6 +133,23 @@ def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
     assert [part.nodes for part in second.parts] == [("linear_2:0:0",), ("linear_2:0:1",)]
     for part in (*first.parts, *second.parts):
         assert set(part.devices) == {placement.device_of[name] for name in part.nodes}
+
+
+@pytest.mark.parametrize("sizes_then", [(3, 1), (2, 1, 1)])
+def test_a_cut_of_what_puts_parts_together_has_parts_of_its_own(sizes_then: tuple[int, ...]) -> None:
+    problem = problem_of()
+    twice = (*LINEAR, Split("linear_2", 0, sizes_then))
+    once, placement = placed(problem, LINEAR), placed(problem, twice)
+    first, second = placed_splits(placement)
+    assert first == placed_splits(once)[0]
+    assert [part.size for part in second.parts] == [*sizes_then]
+    own = [name for part in second.parts for name in part.nodes]
+    assert len(own) == len({*own} - set(first.parts[0].nodes + first.parts[1].nodes)) == len(sizes_then)
+    graph = applied(problem.graph, twice)
+    assert [graph.variables[graph.nodes[name].outputs[0]].shape[0] for name in own] == [*sizes_then]
+    change = parts_change(once, placement, graph)
+    assert (len(change.split), len(change.recut)) == (0, 2)
+    assert parts_change(placement, placement, graph).recut == ()
 
 
 def test_operators_that_are_in_parts_alike_are_told_together() -> None:
