@@ -95,7 +95,10 @@ class _Fields:
 
 @dataclass(frozen=True)
 class Split(_Fields):
-    """`split_operator`: of a node, along an axis, each of its blocks into parts of these sizes."""
+    """`split_operator`: of a node, along an axis, each of its blocks into parts of these sizes.
+
+    A dimension is numbered from 0: one of a negative number is refused where it is done.
+    """
 
     node: str
     axis: int | str

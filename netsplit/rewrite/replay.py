@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from netsplit.errors import RewriteError
@@ -158,11 +157,13 @@ def _split(draft: Draft, split: Split) -> None:
             split_in(draft, split.node, split.axis, sizes, split.blocks, before)
             return
     axis, way = chosen_way(call, split.axis, graph)
+    if axis != split.axis:  # one cut has one name: records are compared, and told
+        raise call.error(split.axis, f"a Split numbers dimensions from 0: give {axis}")
     block = block_size(call, axis, way.size, split.blocks)
     sizes = split.sizes_of(block, graph.batch_size)
     if sizes != split.sizes:
         reason = sizes_do_not_add_up(call, axis, split.sizes, block)
-        draft.decisions.scaled.append((replace(split, axis=axis), str(reason)))
+        draft.decisions.scaled.append((split, str(reason)))
     if 0 in sizes:
         raise fewer_than_parts(call, axis, len(sizes), graph.batch_size)
     sizes = split_sizes(call, axis, way.size, sizes, split.blocks)

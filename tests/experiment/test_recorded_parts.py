@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,14 @@ def test_the_plan_that_was_trained_by_last_is_written_where_it_is_another(tmp_pa
     assert json.loads((written / "placement.json").read_text()) != placement
     write_last_plan(whole, whole, tmp_path)
     assert not written.exists()
+
+
+class OnOne(Cut):
+    """All parts are on the first device."""
+
+    def choose(self, problem: Problem) -> Choice:
+        choice = super().choose(problem)
+        return replace(choice, device_of=dict.fromkeys(choice.device_of, "a"))
 
 
 def columns(graph: Graph, parts: int) -> Sequence[Rewrite]:
@@ -158,3 +166,13 @@ def test_a_summary_says_what_weights_travel_where_a_device_computes_with_those_o
         assert "linear (1), relu (2), linear_1 (3) and 1 more along the samples: 50 % on a, 50 % on b" in str(
             plan.summary()
         )
+
+
+def test_a_summary_says_nothing_of_copies_that_are_all_on_one_device() -> None:
+    """Clipping sums the gradients' norm all the same."""
+    method = OnOne(replicate)
+    asked = experiment(method)
+    asked = replace(asked, settings=replace(asked.settings, clip_norm=1.0))
+    plan = planner_of(asked, two()).plan(method)
+    assert any(event.kind == "reduce" for event in plan.simulated[1].events)
+    assert not [line for line in plan.summary().lines if "in an iteration" in line]

@@ -126,6 +126,15 @@ def test_what_no_operator_is_split_by(arguments: Any, words: str) -> None:
         split_operator(GRAPH, *arguments)
 
 
+@pytest.mark.parametrize("make", [applied, lambda graph, rewrites: also(graph, *rewrites)])
+def test_a_split_numbers_dimensions_from_0(make: Callable[..., Any]) -> None:
+    """Or one cut would have two names, of which one is told as another than the other."""
+    words = r"^'linear' .* cannot be split along -1: a Split numbers dimensions from 0: give 1\.$"
+    with pytest.raises(RewriteError, match=words):
+        make(GRAPH, (Split("linear", -1, (6, 6)),))
+    assert dumps(split_operator(GRAPH, "linear", -1, 2)) == dumps(split_operator(GRAPH, "linear", 1, 2))
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [

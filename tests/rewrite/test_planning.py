@@ -20,6 +20,7 @@ from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
+    parts_change,
     parts_lines,
     parts_summary,
     placed_splits,
@@ -134,6 +135,23 @@ def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
         assert set(part.devices) == {placement.device_of[name] for name in part.nodes}
 
 
+@pytest.mark.parametrize("sizes_then", [(3, 1), (2, 1, 1)])
+def test_a_cut_of_what_puts_parts_together_has_parts_of_its_own(sizes_then: tuple[int, ...]) -> None:
+    problem = problem_of()
+    twice = (*LINEAR, Split("linear_2", 0, sizes_then))
+    once, placement = placed(problem, LINEAR), placed(problem, twice)
+    first, second = placed_splits(placement)
+    assert first == placed_splits(once)[0]
+    assert [part.size for part in second.parts] == [*sizes_then]
+    own = [name for part in second.parts for name in part.nodes]
+    assert len(own) == len({*own} - set(first.parts[0].nodes + first.parts[1].nodes)) == len(sizes_then)
+    graph = applied(problem.graph, twice)
+    assert [graph.variables[graph.nodes[name].outputs[0]].shape[0] for name in own] == [*sizes_then]
+    change = parts_change(once, placement, graph)
+    assert (len(change.split), len(change.recut)) == (0, 2)
+    assert parts_change(placement, placement, graph).recut == ()
+
+
 def test_operators_that_are_in_parts_alike_are_told_together() -> None:
     """Every one is in one group, and what is told of the group holds of it."""
     splits = placed_splits(placed(problem_of(), HEADS))
@@ -236,6 +254,22 @@ def test_every_operator_whose_parts_changed_is_told_once(old: str, new: str) -> 
     assert ("copies of weights" in " ".join(diff.lines())) == ("replicas" in (old, new))
 
 
+@pytest.mark.parametrize("old", ["whole", "samples"])
+def test_parts_on_renamed_devices_have_the_names_of_the_first_plan(old: str) -> None:
+    """As if the second plan had been made under these names."""
+    before, after = plan_of(old, "simulated"), plan_of("replicas", "simulated")
+    swapped = {"cpu:0": "cpu:1", "cpu:1": "cpu:0"}
+    device_of = {v: swapped[device] for v, device in after.placement.device_of.items()}
+    other = verified(problem_of(), replace(after.placement, device_of=device_of)).moved_from(before)
+    here = after.moved_from(before)
+    assert not here.renamed
+    assert other.renamed == swapped
+    assert other.groups == here.groups
+    assert (other.split, other.recut) == (here.split, here.recut)
+    assert here.split or here.recut
+    assert other.arriving == here.arriving
+
+
 def sizes(split: PlacedSplit) -> list[int]:
     return [part.size for part in split.parts]
 
@@ -324,16 +358,16 @@ COLUMNS = st.one_of(
 
 
 @settings(max_examples=tried(40), deadline=None)
-@given(along=BATCHES, across=COLUMNS, negative=st.booleans())
+@given(along=BATCHES, across=COLUMNS)
 def test_sizes_of_another_batch_are_taken_along_the_samples_alone(
-    along: tuple[int, ...], across: tuple[int, ...], negative: bool
+    along: tuple[int, ...], across: tuple[int, ...]
 ) -> None:
     """Of an operator, and of a part of it: whatever the method itself was content with."""
     graph = STEPS["mlp"].graph()
     problem = Workload("mlp", graph, costs_of(graph, 1e-3, 2e-3), cpus(2)).problem(
         objective="simulated", schedule=GPipe(2)
     )
-    rewrites = (Split("linear", 0, along), Split("linear:1", -1 if negative else 1, across))
+    rewrites = (Split("linear", 0, along), Split("linear:1", 1, across))
     method = Answered(rewrites)
     if sum(across) != WIDE:
         with pytest.raises(

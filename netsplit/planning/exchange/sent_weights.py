@@ -25,7 +25,7 @@ def weight_lines(program: Program, predicted: Timeline) -> Iterator[str]:
         if event.kind == "send" and name in weights:
             sent = there if name == event.name else back
             sent[f"from {event.device} to {event.peer}"] += event.nbytes
-        elif event.kind == "reduce":
+        elif event.kind == "reduce" and event.nbytes:  # that of a norm moves none
             devices = event.name.rpartition(" over ")[2]
             if event.device == devices.partition(", ")[0]:  # each of them has the event
                 summed[f"over {devices}"] += event.nbytes

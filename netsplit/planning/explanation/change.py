@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,21 +30,28 @@ class PlacementChange:
 
 
 def placement_change(
-    problem: Problem, before: Placement, after: Placement, arriving: Mapping[str, int] | None = None
+    problem: Problem,
+    before: Placement,
+    after: Placement,
+    arriving: Mapping[str, int] | None = None,
+    moving: Set[str] = frozenset(),
 ) -> PlacementChange:
     """What changes; devices are those of these names, also where others are alike.
 
     Args:
         problem: of the graph with the rewrites of `after`.
         arriving: device -> bytes of parameters that it did not hold before (`newly_held_bytes`).
+        moving: nodes that only move tensors for parts (`NodeParts.moving`), which are counted apart.
     """
     parts = parts_change(before, after, problem.graph)
     split, joined = parts.split + parts.recut, parts.joined
     here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
     instance = Instance.of(problem)
-    routes = _routes(instance, here, after)
+    routes = _routes(instance, here, after, moving)
+    beside = sum(here.device_of[v] != after.device_of[v] for v in moving)
     lines = [
         *_route_lines(instance, routes, "node" if here.rewrites or after.rewrites else "operator"),
+        *([f"{counted(beside, 'more node')} elsewhere, of what only moves tensors"] if beside else []),
         *arriving_lines(arriving or {}),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"whole again: {_named(joined)}"] if joined else []),
@@ -58,11 +65,15 @@ def placement_change(
     )
 
 
-def _routes(instance: Instance, before: Placement, after: Placement) -> dict[tuple[int, int], list[int]]:
-    """(device before, device after) -> the nodes that went so, those with most operators first."""
+def _routes(
+    instance: Instance, before: Placement, after: Placement, moving: Set[str]
+) -> dict[tuple[int, int], list[int]]:
+    """(device before, device after) -> operators and parts that went so, those with most first."""
     old, new = instance.encode(before.device_of), instance.encode(after.device_of)
     routes: dict[tuple[int, int], list[int]] = {}
     for v in np.flatnonzero(old != new):
+        if instance.names[v] in moving:
+            continue
         routes.setdefault((int(old[v]), int(new[v])), []).append(int(v))
     return dict(sorted(routes.items(), key=lambda route: -len(route[1])))
 

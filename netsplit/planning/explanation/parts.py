@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ __all__ = [
     "split_groups",
 ]
 
-_PART = re.compile(r"(?P<operator>.+):(?P<index>\d+)(?: \d+)?")
+_PART = re.compile(r"(?P<operator>.+):(?P<index>\d+)(?: (?P<again>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class PlacedSplit:
             return f"all {len(self.parts)} parts on {self.parts[0].devices[0]} ({fractions})"
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
 
+    def renamed(self, names: Mapping[str, str]) -> PlacedSplit:
+        """With devices under these names, where they have others."""
+        parts = (replace(p, devices=tuple(names.get(q, q) for q in p.devices)) for p in self.parts)
+        return replace(self, parts=tuple(parts))
+
 
 @dataclass(frozen=True)
 class PartsChange:
@@ -112,37 +118,46 @@ class SplitGroup:
 
 
 def placed_splits(placement: Placement, graph: Graph | None = None) -> tuple[PlacedSplit, ...]:
-    """Of every `Split` of a placement, in the order in which they are done; with modules, of its graph."""
+    """Of every `Split` of a placement, in the order in which they are done; with modules, of its graph.
+
+    A second one of a name cuts what puts the parts of the first together: parts whose names these have
+    already are `linear:0 2`.
+    """
     splits = [each for each in placement.rewrites if isinstance(each, Split)]
     cut = {each.node for each in splits}  # a node of that name puts parts together
-    nodes: dict[tuple[str, int], list[str]] = {}
+    nodes: dict[tuple[str, int], dict[int, list[str]]] = {}
     for name in placement.device_of if cut else ():
-        for operator, index in _part_of(name) if name not in cut else ():
-            nodes.setdefault((operator, index), []).append(name)
+        for operator, index, again in _part_of(name) if name not in cut else ():
+            nodes.setdefault((operator, index), {}).setdefault(again, []).append(name)
     placed = []
+    done = Counter[tuple[str, int]]()
     for each in splits:
-        parts = tuple(_parts(each, placement, nodes))
+        own = []
+        for index in range(len(each.sizes)):
+            several = sorted(nodes.get((each.node, index), {}).items())
+            own += [names for _, names in several[done[each.node, index] :][:1]] or [[]]
+            done[each.node, index] += 1
+        parts = tuple(_parts(each, placement, own))
         first = next((name for part in parts for name in part.nodes), None)
         module = "" if graph is None or first is None else graph.nodes[first].module
         placed.append(PlacedSplit(each.node, each.axis, each.blocks, parts, module))
     return tuple(placed)
 
 
-def _part_of(name: str) -> Iterator[tuple[str, int]]:
-    """What a node would be a part of by its name, and which: of a part that was cut again, of both."""
+def _part_of(name: str) -> Iterator[tuple[str, int, int]]:
+    """What a node would be a part of by its name, which, and of which cut of that name (1: the first): of a
+    part that was cut again, of both."""
     while (match := _PART.fullmatch(name)) is not None:
         name = match["operator"]
-        yield name, int(match["index"])
+        yield name, int(match["index"]), int(match["again"] or 1)
 
 
-def _parts(
-    split: Split, placement: Placement, nodes: Mapping[tuple[str, int], Sequence[str]]
-) -> Iterator[PlacedPart]:
-    for index, size in enumerate(split.sizes):
-        own = tuple(nodes.get((split.node, index), ()))
+def _parts(split: Split, placement: Placement, nodes: Sequence[Sequence[str]]) -> Iterator[PlacedPart]:
+    """`nodes`: of each part."""
+    for size, own in zip(split.sizes, nodes, strict=True):
         homes = dict.fromkeys(placement.device_of[name] for name in own)
         devices = tuple(dict.fromkeys(q for p in homes for q in placement.replicas.get(p, (p,))))
-        yield PlacedPart(size, size / sum(split.sizes), own, devices)
+        yield PlacedPart(size, size / sum(split.sizes), tuple(own), devices)
 
 
 def split_groups(splits: Sequence[PlacedSplit]) -> tuple[SplitGroup, ...]:
@@ -173,7 +188,7 @@ def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
 
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
     """From one placement to another, which is of this graph."""
-    old, new = ({each.node: each for each in p.rewrites if isinstance(each, Split)} for p in (before, after))
+    old, new = map(_cuts, (before, after))
     had, has = map(_copies, (before, after))
     placed = placed_splits(after, graph) if old != new else ()
     return PartsChange(
@@ -185,6 +200,15 @@ def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChan
         copied=tuple(name for name, copy in has.items() if had.get(name) != copy),
         uncopied=tuple(name for name in had if name not in has),
     )
+
+
+def _cuts(placement: Placement) -> dict[str, tuple[Split, ...]]:
+    """By node: several where what puts the parts together was cut, too."""
+    cuts: dict[str, tuple[Split, ...]] = {}
+    for each in placement.rewrites:
+        if isinstance(each, Split):
+            cuts[each.node] = (*cuts.get(each.node, ()), each)
+    return cuts
 
 
 def _copies(placement: Placement) -> dict[str, int]:

@@ -28,6 +28,7 @@ from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.program.newly_held import newly_held_bytes
+from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.decisions import Decision
@@ -254,7 +255,8 @@ class Adaptation:
             before = self.plan
             seconds, nbytes = self._change(other, change)
             arriving = newly_held_bytes(before.simulated[0], program_after)
-            changed = placement_change(other.problem, before.placement, other.placement, arriving)
+            moving = node_parts(other.problem.graph).moving
+            changed = placement_change(other.problem, before.placement, other.placement, arriving, moving)
             tried = replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes, change=changed)
             self._decide(tried)
             self._trial = _PlanTrial(before, len(self.decisions) - 1)

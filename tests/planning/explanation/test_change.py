@@ -14,6 +14,7 @@ from netsplit.partition import Placement, Problem, Random
 from netsplit.partition.base import Stage
 from netsplit.planning.explanation.change import placement_change
 from netsplit.rewrite import CopyWeights, applied
+from netsplit.rewrite.node_parts import node_parts
 from tests.builders import cluster_of
 from tests.partition.builders import problems
 from tests.planning.test_plan_diff import line, placed
@@ -73,6 +74,21 @@ def test_what_is_newly_in_parts_or_whole_again_is_named(rewrites: tuple) -> None
     assert f"{cut.split} operator{'s' * (cut.split > 1)} in parts: {rewrites[0].node}" in told
     (told,) = (each for each in joined.lines if each.startswith("whole again: "))
     assert rewrites[0].node in told
+
+
+@pytest.mark.parametrize("rewrites", [HEADS, LINEAR])
+def test_what_only_moves_tensors_for_parts_is_no_operator_that_moved(rewrites: tuple) -> None:  # type: ignore[type-arg]
+    problem = problem_of().rewritten(rewrites)
+    before = in_parts(problem, rewrites)
+    moving = node_parts(problem.graph).moving
+    after = replace(before, device_of=dict.fromkeys(before.device_of, "cpu:1"))
+    went = {v for v, device in before.device_of.items() if device != "cpu:1"}
+    assert went & moving
+    change = placement_change(problem, before, after, moving=moving)
+    assert change.moved == len(went - moving)
+    assert change.lines[0].startswith(f"{change.moved} nodes from cpu:0 to cpu:1, ")
+    beside = len(went & moving)
+    assert change.lines[1] == f"{beside} more node{'s' * (beside > 1)} elsewhere, of what only moves tensors"
 
 
 def test_replicas_recomputation_and_copies_are_told() -> None:
