@@ -137,8 +137,8 @@ def _why_not(tried: Tried, winner: Tried) -> str:
     if behind <= SHOWN:
         return "as fast within 0.1 %, " + _second_to(tried, winner)
     words = max(more, key=lambda key: more[key])
-    much = f"takes {100 * behind:.1f} % longer" if behind < 1.0 else f"takes {1.0 + behind:,.1f} times as long"
-    return f"{much}: " + words.format(_ms(more[words]))
+    much = f"{100 * behind:.1f} % longer" if behind < 1.0 else f"{1.0 + behind:,.1f} times as long"
+    return f"takes {much}: " + words.format(_ms(more[words]))
 
 
 def _second_to(tried: Tried, winner: Tried) -> str:
