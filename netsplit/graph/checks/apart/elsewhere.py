@@ -37,6 +37,7 @@ _CHECKED = (
     "index_select", "index_add", "scatter", "scatter_add", "eq", "ne", "lt", "le", "gt", "ge",
 )  # fmt: skip
 """What refuses whole numbers that are out of its bounds, or has none."""
+_WRITTEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _UNTOLD = ("unknown", "no number")
 
 
@@ -60,6 +61,8 @@ def elsewhere_apart(
             for factor in _LARGER:
                 scale = sign * factor
                 batch = whole if what == "outputs" else _times_larger(whole, scale)
+                if batch is None:
+                    break
                 with _outputs_times(model, scale if what == "outputs" else 1.0):
                     apart = losses_apart(model, loss, batch, graph, size, every=False)
                 if apart is None:
@@ -77,18 +80,14 @@ def _drawn_apart(
     size = min(_DRAWN if 2 * _DRAWN * each <= _MOST_BYTES else FEW, whole.samples // 2)
     if not size:
         return None
-    few, on_cpu = whole.rows(0, 2 * size), all(tensor.device.type == "cpu" for tensor in whole.tensors)
-    bounded = _bounded(graph)
+    few, bounded = whole.rows(0, 2 * size), _bounded(graph)
+    on_cpu = all(tensor.device.type == "cpu" for tensor in whole.tensors)
+    more = (1, 0) if on_cpu else (0,)  # a class more than the batch has may be none of the model's
     for seed in range(_DRAWS):
-        for further in (
-            (1, 0) if on_cpu else (0,)
-        ):  # a class more than the batch has may be none of the model's
-            generator = torch.Generator().manual_seed(seed)
-            tensors = (
-                _drawn(tensor, further if k in bounded else None, generator)
-                for k, tensor in zip(graph.input_variables, few.tensors, strict=True)
-            )
-            drawn = replace(few, tensors=tuple(tensors))
+        for further in more:
+            drawn = _drawn_batch(few, graph, bounded, further, torch.Generator().manual_seed(seed))
+            if drawn is None:
+                return None
             with _switched_on(model, loss):
                 apart = losses_apart(model, loss, drawn, graph, size, every=False)
                 if apart is None and several:
@@ -103,8 +102,12 @@ def _drawn_apart(
 @contextmanager
 def _switched_on(model: nn.Module, loss: Loss | None) -> Iterator[None]:
     """Single numbers that the model and the loss have, and are 0 now, as weights that are still to rise."""
-    named = named_tensors(model, loss).values()
-    single = [t for t in named if t.numel() == 1 and t.is_floating_point() and not t.is_meta and not t.any()]
+    single = [
+        tensor
+        for tensor in named_tensors(model, loss).values()
+        if tensor.dtype in _WRITTEN and tensor.numel() == 1 and not (tensor.is_meta or tensor.is_inference())
+        if float(tensor.detach()) == 0.0
+    ]
     for tensor in single:
         tensor.data.fill_(1.0)
     try:
@@ -131,6 +134,18 @@ def _bounded(graph: Graph) -> set[str]:
     return bounded
 
 
+def _drawn_batch(
+    few: Batch, graph: Graph, bounded: set[str], further: int, generator: torch.Generator
+) -> Batch | None:
+    """None: of a tensor of a kind with which numbers cannot be drawn, as sparse ones."""
+    named = zip(graph.input_variables, few.tensors, strict=True)
+    try:
+        drawn = [_drawn(tensor, further if k in bounded else None, generator) for k, tensor in named]
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    return replace(few, tensors=tuple(drawn))
+
+
 def _drawn(tensor: Tensor, further: int | None, generator: torch.Generator) -> Tensor:
     """Numbers with as much noise as they vary; of whole ones that are at least 0, and of flags, half the
     greatest.
@@ -154,8 +169,12 @@ def _drawn(tensor: Tensor, further: int | None, generator: torch.Generator) -> T
     return torch.where(tensor < 0, tensor, numbers.to(tensor))
 
 
-def _times_larger(whole: Batch, factor: float) -> Batch:
-    tensors = (each * factor if each.is_floating_point() else each for each in whole.tensors)
+def _times_larger(whole: Batch, factor: float) -> Batch | None:
+    """None: of numbers that cannot be multiplied, as those of 8 bits."""
+    try:
+        tensors = [each * factor if each.is_floating_point() else each for each in whole.tensors]
+    except (RuntimeError, NotImplementedError):
+        return None
     return replace(whole, tensors=tuple(tensors))
 
 
