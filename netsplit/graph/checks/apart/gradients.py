@@ -18,7 +18,6 @@ from netsplit.graph.checks.apart.runs import (
     PLAIN,
     allowed_apart,
     ends,
-    rounding_of,
     without_draws,
 )
 from netsplit.graph.checks.copies import copies
@@ -44,7 +43,7 @@ def gradients_apart(
     """Where losses are equal: a term may be small, or 0, and have a gradient all the same."""
     at_once, cut = ends(whole, size)
     each = sum(v.nbytes for v in graph.variables.values()) / max(graph.batch_size, 1)
-    seeds, allowed = iter(range(10_000)), (_gradients_allowed(graph), rounding_of(graph))
+    seeds, allowed = iter(range(10_000)), _gradients_allowed(graph)
 
     def run(batch: Batch) -> dict[str, Tensor]:
         return _gradients_of(model, loss, graph, batch, next(seeds))
@@ -55,13 +54,13 @@ def gradients_apart(
                 run(at_once),
                 [(part.samples / at_once.samples, run(part)) for part in cut.values()],
             )
-            name = _apart_at(total, parts, *allowed)
+            name = _apart_at(total, parts, allowed)
             if not name:
                 return None
             first, other = next(iter(parts))[1], run(next(iter(cut.values())))
         except Exception:  # of the user's code, which need not be differentiable here
             return None
-    if _apart_at(first, [(1.0, other)], *allowed):  # what draws differs anyway
+    if _apart_at(first, [(1.0, other)], allowed):  # what draws differs anyway
         return None
     return CutApart(
         "other",
@@ -76,7 +75,6 @@ def _apart_at(
     total: dict[str, Tensor],
     parts: Sequence[tuple[float, dict[str, Tensor]]],
     allowed: float,
-    rounding: float,
 ) -> str:
     """The parameter whose gradient is furthest apart; "" where what is apart may be rounding.
 
@@ -84,7 +82,7 @@ def _apart_at(
     parameters, as a gradient that cancels within a part is rounding alone.
     """
     sizes = {k: math.fsum(weight * float(own[k].norm()) for weight, own in parts) for k in total}
-    least = max(0.1 * allowed * math.hypot(*sizes.values()), rounding)
+    least = 0.1 * allowed * math.hypot(*sizes.values())
     worst, where = 0.0, ""
     for k, gradient in total.items():
         mean = torch.stack([weight * own[k] for weight, own in parts]).sum(0)

@@ -18,7 +18,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
 from netsplit.graph.checks.apart.gradients import gradients_apart, hooked
-from netsplit.graph.checks.apart.runs import allowed_apart, cut_up, ends, loss_of, rounding_of, samples_again
+from netsplit.graph.checks.apart.runs import allowed_apart, cut_up, ends, loss_of, samples_again
 from netsplit.graph.checks.plain import threads_for
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.keep import kept
@@ -112,7 +112,7 @@ def _loss_apart(
         if not math.isfinite(value):
             return _no_number(name, at_once, i, part.samples, value)
     mean = sum(part.samples * value for part, value in zip(cut.values(), losses, strict=True)) / whole.samples
-    allowed = max(allowed_apart(graph) * max(abs(at_once), *map(abs, losses)), rounding_of(graph))
+    allowed = allowed_apart(graph) * max(abs(at_once), *map(abs, losses))
     if abs(at_once - mean) <= allowed:
         return None
     digits = next((n for n in (4, 7) if f"{at_once:.{n}g}" != f"{mean:.{n}g}"), 10)

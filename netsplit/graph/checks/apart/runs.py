@@ -25,7 +25,6 @@ __all__ = [
     "cut_up",
     "ends",
     "loss_of",
-    "rounding_of",
     "samples_again",
     "without_draws",
 ]
@@ -88,11 +87,6 @@ def _run(step: TrainingStep, graph: Graph, batch: Batch, seed: int) -> float:
     seed_generators(seed)
     with tensors_kept(step), stance(graph), autocast_of(graph, "cpu"):
         return float(step(*copies(batch.tensors))[0])
-
-
-def rounding_of(graph: Graph) -> float:
-    """What is left of numbers about 1 that cancel; smaller losses, and gradients, say nothing."""
-    return {FINE: 1e-14, PLAIN: 1e-6, COARSE: 1e-3}[allowed_apart(graph)]
 
 
 def allowed_apart(graph: Graph) -> float:
