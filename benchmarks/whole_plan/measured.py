@@ -12,9 +12,10 @@ one that was first in the two rounds before, those by name that are the whole pl
 once more (how far these are from 1 is noise of deployments, which the floor, one run twice, does not show),
 and the best whose program is another, beside the median of all deployments of the whole plan's.
 
-The finals: the whole plan and the first three by name whose programs are others, each deployed three times
-more, in new rounds. A plan counts with the median of its deployments in a round; so neither one deployment's
-luck nor the choice of the best among many is in the ratio. Of three, the least is said.
+The finals: the whole plan, the best by name, and the first three by name whose programs are others, each
+deployed three times more, in new rounds. A plan counts with the median of its deployments in a round; so
+neither one deployment's luck nor the choice of the best among many is in the ratio. The first in the finals
+is the best of the earlier rounds, judged by rounds that did not choose it; of the others, the least is said.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ MODELS = ("gpt_small", "resnet152_small", "unet_small", "vgg19_small", "wide_res
 NAMED = ("single", "ddp", "balanced", "m_topo", "pipedream")
 ORDERS = ("gpipe", "1f1b", "zb_h1")
 COUNTS = (2, 4, 8)
-FINALISTS = DEPLOYED = 3  # by name, and deployments of each in the finals
+FINALISTS = DEPLOYED = 3  # of other programs, and deployments of each in the finals
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,7 @@ class RunRow:
     before: Ratio | None  # of the one by name that was first in the two rounds before
     same: list[float]  # of those by name whose program is the whole plan's
     another: Ratio | None  # the best of another program / the median of all deployments of the whole plan's
-    finals: dict[
-        str, Ratio
-    ]  # of the first programs by name that are others, deployed anew as is the whole plan
+    finals: dict[str, Ratio]  # of the best, then of the first other programs, all deployed anew
     others: dict[str, float]  # by name -> ratio of those that ran all rounds
     tried: int
 
@@ -132,13 +131,13 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
 
 
 def _finalists(models: dict[str, ParallelModel], same: set[str]) -> list[str]:
-    """Of `models`, the fastest first, one of each program that is not among the `same`."""
-    going: list[str] = []
+    """Of `models`, the fastest first: the first, and one of each program that is not among the `same`."""
+    others: list[str] = []
     for name, model in models.items():
-        before = [models[each].runtime.program for each in going]
+        before = [models[each].runtime.program for each in others]
         if name not in same and not any(_alike(model.runtime.program, each) for each in before):
-            going.append(name)
-    return going[:FINALISTS]
+            others.append(name)
+    return list(dict.fromkeys([*models][:1] + others[:FINALISTS]))
 
 
 def _finals(

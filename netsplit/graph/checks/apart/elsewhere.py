@@ -21,10 +21,8 @@ from netsplit.graph.recording.stand_ins import named_tensors
 
 __all__ = ["elsewhere_apart"]
 
-_LARGER = (
-    1e3,
-    30.0,
-)  # times the outputs of the model, or its inputs; the second where the first give no number
+_LARGER = (1e3, 30.0)
+"""Times the outputs of the model, or its inputs; the second where the first give no number."""
 _DRAWN = 8  # samples of micro-batches of drawn values
 _DRAWS = 3
 _MOST_BYTES = 2**29  # of their activations
