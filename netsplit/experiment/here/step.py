@@ -6,15 +6,17 @@ model, loss, batch ──capture, check_cutting──► Graph ──CostsHere�
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import permutations
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from netsplit.cluster.catalogue import rates_by_kind
+from netsplit.cluster.cluster import Cluster, Link
 from netsplit.config import OffloadName, OnNonFinite, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration
@@ -36,11 +38,13 @@ from netsplit.interrupts import interrupts_held
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import ForModel, for_model
 from netsplit.partition import Auto
+from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.nearest import require_room
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
-from netsplit.profile.costs import Costs, Offload
-from netsplit.profile.measure.optimizer import check_idle
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, Offload
+from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.offload import offloaded
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
@@ -186,14 +190,16 @@ class StepHere:
         def of_counts(counts: Sequence[int]) -> Sizes:
             sizes = self._sizes(open_, counts, cutting)
             stages.stage(f"capture at {len(counts)} sizes of micro-batches")
-            sizes.take(seed)
+            sizes.take()
             return sizes
 
         first = of_counts(open_.counts(samples, len(self.costs.spec.devices)))
         if adapts and isinstance(method, Auto):
-            open_, remarks = changeable(open_, first.problem(first.counts[0]).graph)
+            open_, remarks = changeable(open_, first.graph(first.counts[0]))
 
         def of_sizes(sizes: Sizes) -> Planner:
+            require_room(self._bytes_alone(sizes), sizes.counts, open_)
+            sizes.cost(seed)
             more = sizes.derivable(open_.counts(samples, len(self.costs.spec.devices) + 1))
             left_out = sizes.left_out if cutting.named else ()
 
@@ -217,7 +223,22 @@ class StepHere:
 
             return cutting.decided(decide, planner, sizes.counts)
 
-        return or_with_further(open_, samples, first, of_counts, of_sizes)
+        return or_with_further(open_, samples, first, of_counts, of_sizes, self._bytes_alone)
+
+    def _bytes_alone(self, sizes: Sizes) -> Callable[[int], Problem]:
+        """Problems of planning before anything is measured, or a worker started: nothing takes any time."""
+        spec = self.costs.spec
+        kinds, alpha = {device.kind for device in spec.devices}, optimizer_alpha(self._made)
+        links = {(p.name, q.name): Link(0.0, 0.0) for p, q in permutations(spec.devices, 2)}
+        cluster = Cluster(spec.name, spec.devices, links)
+
+        def of(m: int) -> Problem:
+            graph = sizes.graph(m)
+            none = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(0.0, 0.0)))
+            costs = self._complete(Costs(dict.fromkeys(kinds, none), alpha), graph)
+            return Planner(self.model, graph, {}, costs, cluster, GPipe(m), self._made, self.loss).problem()
+
+        return of
 
     def _sizes(self, open_: AutoSchedule, counts: Sequence[int], cutting: RightCuts) -> Sizes:
         """The model at the sizes of so many micro-batches."""

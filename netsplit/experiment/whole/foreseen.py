@@ -125,7 +125,8 @@ class Foreseen:
                 left_out=list(open_.not_as_given(self.batch.samples, counts, _UNEQUAL)),
             )
             log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(counts))
-            sizes.take(seed)
+            sizes.take()
+            sizes.cost(seed)
             return sizes
 
         def of_sizes(sizes: Sizes) -> WholePlan:
@@ -143,7 +144,9 @@ class Foreseen:
             )
 
         first = of_counts(self._counts(open_))
-        whole = or_with_further(open_, self.batch.samples, first, of_counts, of_sizes)
+        whole = or_with_further(
+            open_, self.batch.samples, first, of_counts, of_sizes, lambda sizes: sizes.problem
+        )
         chosen = whole.plan.problem
         return replace(self._planner(chosen.graph, chosen.costs, whole.schedule), decided=whole)
 

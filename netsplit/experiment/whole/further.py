@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.experiment.whole.sizes import Sizes
+from netsplit.partition.base import Problem
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import why_none_fits
 
@@ -24,12 +25,14 @@ def or_with_further(
     first: Sizes,
     of_counts: Callable[[Sequence[int]], Sizes],
     decided: Callable[[Sizes], Decided],
+    problems: Callable[[Sizes], Callable[[int], Problem]],
 ) -> Decided:
     """What is decided with the first sizes; where nothing fits, with smaller micro-batches.
 
     Args:
         first: taken already.
         of_counts: numbers of micro-batches to their sizes, taken.
+        problems: of sizes, by numbers of micro-batches, as far as bytes are concerned.
 
     Raises:
         InfeasibleError: nothing fits with either; others as `decided` does with the first.
@@ -43,7 +46,7 @@ def or_with_further(
         log.info("nothing was found to fit; looking at more micro-batches: %s", ", ".join(map(str, further)))
         try:
             sizes = of_counts(further)
-            if why_none_fits(sizes.problem, sizes.counts, open_) is not None:
+            if why_none_fits(problems(sizes), sizes.counts, open_) is not None:
                 raise refused
             return decided(sizes)
         except InfeasibleError:

@@ -71,8 +71,8 @@ class Sizes:
     seed: int = 0
     left_out: list[str] = field(default_factory=list)  # what is said of numbers that are not looked at
 
-    def take(self, seed: int) -> None:
-        """The graph at every size, and costs of two; sizes at which the model is another are left out.
+    def take(self) -> None:
+        """The graph at every size; sizes at which the model is another are left out.
 
         Three sizes are captured; if the third is not what the two others say (`graph_at`), all are.
 
@@ -81,7 +81,7 @@ class Sizes:
         """
         for each in self.left_out:
             log.info("%s", each)
-        sizes = {m: -(-self.whole.samples // m) for m in self.counts}
+        sizes = {m: self._samples(m) for m in self.counts}
         usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
         order = dict.fromkeys([usual, min(self.counts), *sorted(self.counts, reverse=True)])
         refused: NetSplitError | None = None
@@ -112,6 +112,9 @@ class Sizes:
             self.graphs[sizes[m]] = graph
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
         self.graphs = {n: g for n, g in self.graphs.items() if n in {sizes[m] for m in self.counts}}
+
+    def cost(self, seed: int) -> None:
+        """Costs of two of the sizes that were taken, and the problem of each."""
         if not self.predicted:
             first, least = next(iter(self.graphs)), min(self.graphs)
             other = least if least < first else max(self.graphs)
@@ -120,7 +123,7 @@ class Sizes:
                 costs = self.measure(self.graphs[samples], example, samples != first)
                 self.measured[samples] = together(costs, self.measured.get(first, costs))
             if len(self.counts) > 1:
-                self.took = self.in_turn([self._step(m, sizes[m]) for m in self.counts])
+                self.took = self.in_turn([self._step(m) for m in self.counts])
         self.seed = seed
         for m in self.counts:
             self.problem(m)
@@ -132,7 +135,7 @@ class Sizes:
     def problem(self, m: int) -> Problem:
         """With one of `counts`, or of `derivable`; another object once more is known of parts."""
         if m not in self.planners:
-            samples = -(-self.whole.samples // m)
+            samples = self._samples(m)
             graph = self.graphs.get(samples) or self._derived(samples)
             assert graph is not None, "what was taken, or lies on its line"
             self.graphs[samples] = graph
@@ -173,6 +176,13 @@ class Sizes:
                 return each[0], each[1], each[-1]
         return None
 
+    def graph(self, m: int) -> Graph:
+        """At the size of so many micro-batches, which was taken."""
+        return self.graphs[self._samples(m)]
+
+    def _samples(self, m: int) -> int:
+        return -(-self.whole.samples // m)
+
     def costs(self, samples: int) -> Costs:
         """Of the graph at that many samples, complete."""
         graph = self.graphs[samples]
@@ -189,7 +199,8 @@ class Sizes:
             return self.measured[high]
         return between(self.measured[low], self.measured[high], low, high, samples)
 
-    def _step(self, m: int, samples: int) -> SizedStep:
+    def _step(self, m: int) -> SizedStep:
+        samples = self._samples(m)
         batch = self.whole.rows(0, samples).own().tensors
         return SizedStep(self.graphs[samples], batch, min(m, self.in_flight))
 

@@ -16,9 +16,25 @@ from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.planning.whole.judge import Judge, problem_under
 from netsplit.program.schedules import OneFOneB, Schedule
 
-__all__ = ["nothing_fits", "try_nearest"]
+__all__ = ["nothing_fits", "require_room", "try_nearest"]
 
 ProblemOf = Callable[[int], Problem]
+
+
+def require_room(problem_of: ProblemOf, counts: Sequence[int], open_: AutoSchedule) -> None:
+    """Refuse, before anything is measured, what bytes alone prove to fit nowhere.
+
+    Raises:
+        InfeasibleError: with the reason.
+    """
+    reason = why_none_fits(problem_of, counts, open_)
+    if reason is not None:
+        cluster = problem_of(counts[0]).cluster
+        raise InfeasibleError(
+            f"no plan fits on cluster '{cluster.name}', as {reason}: nothing was measured for it; "
+            "netsplit.plan and runners.plan say with how much on each device the nearest plan fits "
+            "(or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs)."
+        )
 
 
 def try_nearest(problem_of: ProblemOf, counts: Sequence[int], open_: AutoSchedule, judge: Judge) -> None:

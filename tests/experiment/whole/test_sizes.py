@@ -378,3 +378,15 @@ def test_where_nothing_fits_with_few_micro_batches_more_are_looked_at() -> None:
     decided = step.decided(AutoSchedule(time_limit_s=1)).decided
     assert decided is not None
     assert decided.schedule.microbatches > 16
+
+
+@pytest.mark.parametrize("microbatches", [None, 2])
+def test_what_bytes_prove_to_fit_nowhere_is_refused_before_a_worker_starts(
+    tmp_path: Path, microbatches: int | None
+) -> None:
+    batch = (torch.randn(8, 6), torch.randint(3, (8,)))
+    with Session(netsplit.cpu_cluster(2, capacity=200), tmp_path) as session:
+        order = AutoSchedule(microbatches=microbatches, time_limit_s=1)
+        with pytest.raises(InfeasibleError, match=r"no plan fits.* needs .*: nothing was measured for it"):
+            session.decided(Net(), nn.CrossEntropyLoss(), batch, order, Auto(), MOMENTUM)
+        assert session._pool is None
