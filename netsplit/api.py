@@ -22,6 +22,7 @@ from netsplit.config import (
 )
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.here.step import TrainingOptions
+from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.experiment.stages import shown_stages
 from netsplit.experiment.whole.devices import Devices, cluster_here
@@ -156,12 +157,11 @@ def parallelize(
         "ema_decay": ema_decay, "max_programs": max_programs, "check": check, "on_nonfinite": on_nonfinite,
         "weights": weights, "offload": offload,
     }  # fmt: skip
-    if not isinstance(adapt, bool | Adapt):
-        raise ConfigError(f"adapt is {adapt!r}: give True, False, or netsplit.Adapt(...).")
-    _check_training(model, loss, batch, optimizer, options, adapt is not False)
+    looking = _looking(adapt)
+    adapts = looking is not None
+    _check_training(model, loss, batch, optimizer, options, adapts)
     _check_choice("profile", profile, get_args(ProfileMode))
-    check_offload(offload, spec.devices, compile_backend)
-    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
+    _check_devices(spec, offload, compile_backend, autocast)
     check_switches(progress=progress)
     check_numbers(seed=seed)
     place = _folder(folder)
@@ -170,22 +170,8 @@ def parallelize(
             spec, place, temporary=folder is None, profile=profile, stages=stages, show=stages.part
         )
         try:
-            if isinstance(order, AutoSchedule):
-                planner = session.decided(
-                    model,
-                    loss,
-                    batch,
-                    order,
-                    method,
-                    optimizer,
-                    seed=seed,
-                    adapts=adapt is not False,
-                    **options,
-                )
-            else:
-                planner = session.planner(model, loss, batch, order, optimizer, **options)
+            planner = _planner(session, model, loss, batch, order, method, optimizer, seed, adapts, options)
             plan = planner.plan(method, seed, stages)
-            looking = Adapt() if adapt is True else adapt or None
             return session.deploy(planner, plan, True, seed, compile_backend, looking)
         except BaseException:
             session.close()
@@ -289,6 +275,33 @@ def _order(schedule: Schedule | AutoSchedule | str) -> Schedule | AutoSchedule:
     return order
 
 
+def _looking(adapt: Any) -> Adapt | None:
+    """When a training looks for other plans; None: never."""
+    if not isinstance(adapt, bool | Adapt):
+        raise ConfigError(f"adapt is {adapt!r}: give True, False, or netsplit.Adapt(...).")
+    return Adapt() if adapt is True else adapt or None
+
+
+def _planner(
+    session: Session,
+    model: nn.Module,
+    loss: Loss | None,
+    batch: tuple[Any, Any],
+    order: Schedule | AutoSchedule,
+    method: Partitioner,
+    optimizer: OptimizerFactory,
+    seed: int,
+    adapts: bool,
+    options: TrainingOptions,
+) -> Planner:
+    """Of a schedule, or of the whole plan, where that is open."""
+    if isinstance(order, AutoSchedule):
+        return session.decided(
+            model, loss, batch, order, method, optimizer, seed=seed, adapts=adapts, **options
+        )
+    return session.planner(model, loss, batch, order, optimizer, **options)
+
+
 def _check_kinds(model: Any, loss: Any, batch: Any, weights: Any) -> None:
     """Objects are of the kinds that they are asked to be."""
     for name, given in (("model", model), ("loss", loss)):
@@ -339,6 +352,14 @@ def _check_training(
         rate.check(made)
     if adapts:
         check_switchable(made, rate)
+
+
+def _check_devices(
+    spec: ClusterSpec, offload: OffloadName, compile_backend: str | None, autocast: str | None
+) -> None:
+    """What they are asked to do beside computing operators, each can."""
+    check_offload(offload, spec.devices, compile_backend)
+    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
 
 
 def _folder(given: str | Path | None) -> Path:
