@@ -211,18 +211,11 @@ def decide_whole(
         load_kernels()
     log.info("deciding, for %g s at most", limit_s)
     started = time.perf_counter()
-    deadline = started + limit_s
     gains = gains and method is None
     searched = started + limit_s * (SEARCHED - GAINS * gains)
-    judge = Judge(problem_of, open_.recompute, improved, SimulationPace(searched))
-    search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, searched), others)
-    search.run()
-    deadline += search.time.metered_s
-    if judge.winner is None and method is None:
-        try_nearest(problem_of, counts, open_, judge)
-    if judge.winner is None:
-        took_s = time.perf_counter() - started
-        raise nothing_fits(problem_of, counts, open_, judge, method, told(max(counts)), took_s)
+    search = _searched(problem_of, counts, open_, method, improved, others, started, searched)
+    judge, deadline = search.judge, started + limit_s + search.time.metered_s
+    _require_fitting(search, told, started)
     changes = changed_clusters(search, search.time.started + limit_s * SEARCHED) if gains else []
     winner, plan = _best_verified(search, PROVING * limit_s)
     every = sorted({*counts, winner.schedule.microbatches})
@@ -242,6 +235,39 @@ def decide_whole(
         search.time.metered_s,
         search.explored,
     )
+
+
+def _searched(
+    problem_of: Callable[[int], Problem],
+    counts: Sequence[int],
+    open_: AutoSchedule,
+    method: Partitioner | None,
+    improved: Callable[[float, str], object] | None,
+    others: Sequence[int],
+    started: float,
+    until: float,
+) -> WholeSearch:
+    """A search that is over; what came of it, its judge has."""
+    judge = Judge(problem_of, open_.recompute, improved, SimulationPace(until))
+    search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, until), others)
+    search.run()
+    return search
+
+
+def _require_fitting(search: WholeSearch, told: Callable[[int], tuple[str, ...]], started: float) -> None:
+    """The nearest packing is tried before it is said that nothing fits.
+
+    Raises:
+        InfeasibleError, NetSplitError: see `decide_whole`.
+    """
+    judge, counts = search.judge, search.counts
+    if judge.winner is None and search.method is None:
+        try_nearest(search.problem_of, counts, search.open, judge)
+    if judge.winner is None:
+        took_s = time.perf_counter() - started
+        raise nothing_fits(
+            search.problem_of, counts, search.open, judge, search.method, told(max(counts)), took_s
+        )
 
 
 def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
