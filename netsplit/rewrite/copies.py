@@ -17,7 +17,8 @@ from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import CALL, Graph, Node, Region
 from netsplit.graph.storage import gives_sparse_gradients
-from netsplit.rewrite.draft import MOVES, Draft, in_no_mode, named_move
+from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.moving.moves import MOVES, in_no_mode, named_move
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.records import checked_field
 

@@ -2,18 +2,12 @@
 
     Draft.of(graph) ── emit, pieces, join, remove ──► finish() ──► a plain Graph, analysed
 
-Pieces of a tensor are views, beside what makes it: the whole does not travel. What was put together of the
-very pieces that are asked for is not cut again: they are handed on.
-
-    a0 ─┐                 ┌─► b0              a0 ─► b0
-        cat ─► k ─► split ┤          becomes
-    a1 ─┘                 └─► b1              a1 ─► b1
+Pieces of a tensor are views, beside what makes it: the whole does not travel.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,32 +17,26 @@ from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.batches.strides import is_spread, memory_order, repeated_dims
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable
 from netsplit.graph.operators import resolve, written_references
-from netsplit.rewrite.decisions import Decisions, Handed
-from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
+from netsplit.rewrite.decisions import Decisions
+from netsplit.rewrite.layouts import NodeRun, StandInRuns, keep_layouts, layouts_of
+from netsplit.rewrite.moving.moves import (
+    CAT,
+    MOVES,
+    READ,
+    SPLIT,
+    in_no_mode,
+    move_key,
+    moving_node,
+    named_move,
+)
+from netsplit.rewrite.moving.runs import TensorRuns
 from netsplit.rewrite.node_order import NodeOrder
 from netsplit.rewrite.records import checked_field
 
-__all__ = [
-    "CAT",
-    "MOVES",
-    "READ",
-    "SPLIT",
-    "VIEWS",
-    "Draft",
-    "dim_of",
-    "in_no_mode",
-    "named_move",
-    "require_graph",
-    "require_operators",
-]
-
-CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.alias.default"
-MOVES = frozenset([CAT, SPLIT, READ])
+__all__ = ["VIEWS", "Draft", "require_graph", "require_operators"]
 
 VIEWS = "rewrite.views"
 """Under this a graph with parameters in parts has, derived, the one whose operators read views of wholes."""
-
-Run = tuple[str, int, int]  # of a tensor along one dimension: variable, start, length
 
 
 def require_graph(graph: object, what: str = "what is to be rewritten") -> None:
@@ -94,8 +82,9 @@ class Draft:
         self.maker = {k: node.name for node in graph for k in node.outputs if k}
         self.new: set[str] = set()
         self._changed: set[str] = set()  # variables whose layout, or memory, is another than before
-        self._made = {_key(node): node.name for node in graph if node.op in MOVES}
+        self._made = {move_key(node): node.name for node in graph if node.op in MOVES}
         self._written = self._all_written()
+        self._consists = TensorRuns(self.nodes, self.maker, self.layouts, self._written)
 
     def _all_written(self) -> frozenset[str]:
         """Roots of the memory that some node writes."""
@@ -155,7 +144,7 @@ class Draft:
             self.layouts[k] = layout
             self.maker[k] = node.name
         if node.op in MOVES:
-            self._made.setdefault(_key(node), node.name)
+            self._made.setdefault(move_key(node), node.name)
         return run
 
     def fresh(self, name: str) -> str:
@@ -169,7 +158,7 @@ class Draft:
     def forget(self, name: str) -> None:
         """Hand out no more what a node makes, which is about to be replaced."""
         node = self.nodes[name]
-        key = _key(node) if node.op in MOVES else ""
+        key = move_key(node) if node.op in MOVES else ""
         if self._made.get(key) == name:
             del self._made[key]
 
@@ -200,7 +189,7 @@ class Draft:
                 f"'{initializer}', which '{like.name}' ({like.kind}) uses, is written in every step, so that "
                 "it cannot be read on other devices: leave that operator whole, on one device."
             )
-        node = _move(f"{initializer}:read", READ, ({"init": initializer},), like)
+        node = moving_node(f"{initializer}:read", READ, ({"init": initializer},), like)
         return self.once(node, after="")[0]
 
     def is_weight(self, k: str) -> bool:
@@ -217,7 +206,7 @@ class Draft:
 
     def read_view(self, k: str, like: Node) -> str:
         """As `read`, of a variable that is a piece of a parameter."""
-        return self.once(_move(f"{k}:read", READ, ({"var": k},), like), self.maker[k])[0]
+        return self.once(moving_node(f"{k}:read", READ, ({"var": k},), like), self.maker[k])[0]
 
     def add_initializer(self, initializer: Initializer) -> None:
         """One more, for operators that are given later."""
@@ -230,8 +219,8 @@ class Draft:
     ) -> list[str]:
         """The variables that a dimension falls into: each of its `blocks` equal blocks is cut by `sizes`."""
         handed = self.decisions.move(
-            self._handed_on(reference, dim, sizes, blocks),
-            lambda each: self._fits(each, reference[1], dim, sizes, blocks),
+            self._consists.handed_on(reference, dim, sizes, blocks),
+            lambda each: self._consists.fit(each, reference[1], dim, sizes, blocks),
             like,
             self.graph.batch_size,
         )
@@ -248,7 +237,7 @@ class Draft:
             )
         args = ({tag: k}, list(sizes) * blocks, dim)
         after = self.maker.get(k, "") if tag == "var" else ""
-        parts = self.once(_move(f"{k}:split{dim}", SPLIT, args, like, len(sizes) * blocks), after)
+        parts = self.once(moving_node(f"{k}:split{dim}", SPLIT, args, like, len(sizes) * blocks), after)
         if blocks == 1:
             return parts
         split = self.maker[parts[0]]
@@ -272,30 +261,16 @@ class Draft:
     def _together(self, parts: Sequence[str], dim: int, name: str, like: Node) -> str:
         makers = [self.maker[k] for k in parts if k in self.maker]
         after = max(makers, key=self.order.place, default="")
-        node = _move(f"{name}:cat", CAT, ([{"var": k} for k in parts], dim), like)
+        node = moving_node(f"{name}:cat", CAT, ([{"var": k} for k in parts], dim), like)
         return self.once(node, after)[0]
-
-    def _fits(self, handed: Handed, k: str, dim: int, sizes: Sequence[int], blocks: int) -> bool:
-        """Whether these are the pieces, of which some may be empty."""
-        lengths = [[(name, 0, self.layouts[name].shape[dim]) for name in names] for names in handed]
-        if blocks == 1:
-            return [sum(size for _, _, size in own) for own in lengths] == list(sizes)
-        runs, block = self._resolved(k, dim), sum(sizes)
-        wanted = [self._runs_of(runs, sum(sizes[:i]), size, block, blocks) for i, size in enumerate(sizes)]
-        return [[run for run in own if run[2]] for own in lengths] == wanted
-
-    def _runs_of(self, runs: Sequence[Run], start: int, size: int, block: int, blocks: int) -> list[Run]:
-        """Of a piece that has so much of each block."""
-        own = [run for b in range(blocks) for run in _within(runs, b * block + start, size)]
-        return _merged_runs(own)
 
     def once(self, node: Node, after: str) -> list[str]:
         """The outputs of such a node, which may be there already."""
         writing = any(self.is_written(each) for each in read_by(node))
-        key = _key(node)
+        key = move_key(node)
         same = self.decisions.move(
             None if writing else self._made.get(key),
-            lambda each: each in self.nodes and _key(self.nodes[each]) == key,
+            lambda each: each in self.nodes and move_key(self.nodes[each]) == key,
             node,
             self.graph.batch_size,
         )
@@ -309,44 +284,6 @@ class Draft:
         node = named_move(node, name)
         self.emit(node, after=after)
         return list(node.outputs)
-
-    def _handed_on(self, reference: Reference, dim: int, sizes: Sequence[int], blocks: int) -> Handed | None:
-        """Those that are there; None: the tensor has to be cut."""
-        tag, k = reference
-        if tag == "init" or self._resolved(k, dim) == [(k, 0, self.layouts[k].shape[dim])]:
-            return None
-        runs = self._resolved(k, dim)
-        block, made = sum(sizes), []
-        for i, size in enumerate(sizes):
-            start = sum(sizes[:i])
-            own = self._runs_of(runs, start, size, block, blocks)
-            if any((start, size) != (0, self.layouts[name].shape[dim]) for name, start, size in own):
-                return None
-            made.append(tuple(name for name, _, _ in own))
-        return tuple(made)
-
-    def _resolved(self, k: str, dim: int) -> list[Run]:
-        """What a variable consists of along a dimension: looks through what puts together or cuts there."""
-        whole = self.layouts[k]
-        node = self.nodes.get(self.maker.get(k, ""))
-        alone = [(k, 0, whole.shape[dim])]
-        if node is None or node.no_grad or node.autocast or node.checkpoint or whole.root in self._written:
-            return alone
-        if node.op == CAT and dim_of(node, len(whole.shape)) == dim:
-            parts = [each["var"] for each in node.args[0] if "var" in each]
-            plain = len(parts) == len(node.args[0]) and all(self._is_like(p, whole) for p in parts)
-            return [run for p in parts for run in self._resolved(p, dim)] if plain else alone
-        if node.op == SPLIT and "var" in node.args[0] and dim_of(node, len(whole.shape), 2) == dim:
-            source, sizes = node.args[0]["var"], node.args[1]
-            i = node.outputs.index(k)
-            return _within(self._resolved(source, dim), sum(sizes[:i]), sizes[i])
-        return alone
-
-    def _is_like(self, part: str, whole: MemoryLayout) -> bool:
-        own = self.layouts[part]
-        return (
-            own.dtype == whole.dtype and len(own.shape) == len(whole.shape) and own.root not in self._written
-        )
 
     def finish(self, rewrites: tuple[Any, ...] = ()) -> Graph:
         """The graph, with all that a recording of it would show.
@@ -440,52 +377,3 @@ class Draft:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-def _move(name: str, op: str, args: tuple[Any, ...], like: Node, count: int = 0) -> Node:
-    """A node that moves tensors for another one; of `count` outputs, or of one."""
-    node = Node(name, op, (), ("",) * max(count, 1), args=args, module=like.module, source=like.source)
-    return named_move(node, name)
-
-
-def named_move(node: Node, name: str) -> Node:
-    """A node that moves tensors under this name, as are its outputs."""
-    several = node.op == SPLIT
-    outputs = tuple(f"{name}.{i}" for i in range(len(node.outputs))) if several else (name,)
-    return replace(node, name=name, outputs=outputs)
-
-
-def _key(node: Node) -> str:
-    return json.dumps([node.op, node.args, node.kwargs]) if in_no_mode(node) else f"{node.name} alone"
-
-
-def in_no_mode(node: Node) -> bool:
-    """Whether it runs in no mode of the model's own."""
-    return not (node.no_grad or node.autocast or node.default_dtype or node.checkpoint)
-
-
-def dim_of(node: Node, rank: int, place: int = 1) -> int:
-    """Along which a node puts together or cuts: its argument at `place`."""
-    dim = node.args[place] if len(node.args) > place else node.kwargs.get("dim", 0)
-    return int(dim) % rank
-
-
-def _within(runs: Iterable[Run], start: int, length: int) -> list[Run]:
-    """The part of a sequence of runs that begins at `start`."""
-    cut, position, end = [], 0, start + length
-    for name, begin, size in runs:
-        low, high = max(start, position), min(end, position + size)
-        if low < high:
-            cut.append((name, begin + low - position, high - low))
-        position += size
-    return cut
-
-
-def _merged_runs(runs: Iterable[Run]) -> list[Run]:
-    merged: list[Run] = []
-    for name, start, size in runs:
-        if merged and merged[-1][0] == name and sum(merged[-1][1:]) == start:
-            merged[-1] = (name, merged[-1][1], merged[-1][2] + size)
-        else:
-            merged.append((name, start, size))
-    return merged

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from netsplit.graph.ir import Graph, Node, once_of
-from netsplit.rewrite.draft import MOVES
+from netsplit.rewrite.moving.moves import MOVES
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Split
 from netsplit.rewrite.replay import CAPTURED
 from netsplit.rewrite.samples.data_parallel import samples_axes

@@ -21,8 +21,9 @@ from typing import TypeAlias
 
 from netsplit.graph.arguments import Reference, renamed
 from netsplit.graph.ir import Graph, Initializer, Node, Region
-from netsplit.rewrite.draft import CAT, READ, SPLIT, VIEWS, Draft, dim_of, in_no_mode
+from netsplit.rewrite.draft import VIEWS, Draft
 from netsplit.rewrite.layouts import keep_layouts, layouts_of
+from netsplit.rewrite.moving.moves import CAT, READ, SPLIT, dim_of, in_no_mode
 
 __all__ = ["gathered", "parameters_in_parts"]
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 from netsplit.errors import RewriteError
 from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import CALL, Graph
-from netsplit.rewrite.draft import READ, Draft
+from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.moving.moves import READ
 from netsplit.rewrite.parts import parameters_in_parts
 
 __all__ = ["read_in", "read_weights"]

@@ -20,7 +20,8 @@ from netsplit.graph.arguments import read_by, references
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
-from netsplit.rewrite.draft import CAT, Draft
+from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.moving.moves import CAT
 from netsplit.rewrite.parts import parameters_in_parts
 from netsplit.rewrite.records import checked_field
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of

@@ -25,7 +25,7 @@ from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied, rewritten_costs
 from netsplit.rewrite import seconds as estimates
-from netsplit.rewrite.draft import MOVES
+from netsplit.rewrite.moving.moves import MOVES
 from tests.builders import costs_of
 from tests.nets import SGD
 from tests.workers import Pools, lent_session, set_costs

@@ -26,7 +26,8 @@ from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate, rewrite_from, split_axes
 from netsplit.rewrite.copies import reads_weights
-from netsplit.rewrite.draft import MOVES, Draft
+from netsplit.rewrite.draft import Draft
+from netsplit.rewrite.moving.moves import MOVES
 from netsplit.runtime.checkpoint.files import Saved
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.distributed import DistributedRuntime

@@ -22,7 +22,7 @@ from netsplit.rewrite import (
     replicate,
     splits_of,
 )
-from netsplit.rewrite.draft import MOVES
+from netsplit.rewrite.moving.moves import MOVES
 from netsplit.rewrite.node_parts import node_parts, parts_label
 from tests.examples import tried
 from tests.rewrite.test_training import HEADS, NAMES, drawn

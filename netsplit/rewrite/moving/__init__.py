@@ -1,0 +1,1 @@
+"""Nodes that only move tensors, and what a tensor consists of that they put together."""
