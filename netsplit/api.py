@@ -37,7 +37,7 @@ from netsplit.partition import METHODS, Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
-from netsplit.profile.measure.optimizer import check_optimizer, check_switchable
+from netsplit.profile.optimizer_checks import check_optimizer, check_switchable
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend

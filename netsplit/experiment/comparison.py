@@ -49,7 +49,7 @@ from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.measure.optimizer import check_optimizer, check_switchable
+from netsplit.profile.optimizer_checks import check_optimizer, check_switchable
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime

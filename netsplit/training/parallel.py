@@ -23,7 +23,7 @@ from netsplit.pictures.shown import ShownFigure
 from netsplit.planning.plan import Plan
 from netsplit.planning.summary import PlanSummary
 from netsplit.planning.whole.whole_plan import WholePlan
-from netsplit.profile.measure.optimizer import check_switchable
+from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.runtime.checkpoint.cut import Cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of

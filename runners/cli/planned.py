@@ -29,7 +29,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import frontier_table
 from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
-from netsplit.profile.measure.optimizer import check_optimizer
+from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
 
 from .._entry import console_of

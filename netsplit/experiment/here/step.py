@@ -44,9 +44,10 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.nearest import require_room
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, Offload
-from netsplit.profile.measure.optimizer import check_idle, optimizer_alpha
+from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.offload import offloaded
+from netsplit.profile.optimizer_checks import check_idle
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.offload.moments import check_buckets

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from netsplit.errors import ConfigError
 from netsplit.optim.buckets import buckets_of
 from netsplit.optim.optimizers import ForModel
-from netsplit.profile.measure.optimizer import steps_alike
+from netsplit.profile.optimizer_checks import steps_alike
 from netsplit.runtime.offload.host_memory import HostMemory
 
 __all__ = ["HostMoments", "check_buckets"]

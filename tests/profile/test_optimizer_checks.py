@@ -13,7 +13,8 @@ from torch import nn, optim
 from netsplit.errors import ConfigError
 from netsplit.graph import capture
 from netsplit.optim.optimizers import ParameterGroups, for_model, make_optimizer
-from netsplit.profile.measure.optimizer import check_idle, check_optimizer, optimizer_alpha
+from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.optimizer_checks import check_idle, check_optimizer
 from tests.optim.test_optimizers import Net
 
 MODEL = Net()
