@@ -38,7 +38,8 @@ from netsplit.program.instructions import (
     Program,
     Segment,
 )
-from netsplit.simulate.lifetimes.device_memory import DeviceMemory, OfSize
+from netsplit.simulate.lifetimes.device_memory import DeviceMemory
+from netsplit.simulate.lifetimes.segment_memory import OfSize
 from netsplit.simulate.lifetimes.segment_shapes import SegmentShapes
 from netsplit.simulate.lifetimes.storages import MemoryProfile
 

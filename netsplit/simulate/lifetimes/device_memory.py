@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from netsplit.graph.ir import Graph
 from netsplit.graph.storage import storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import Offload, StepScratch
 from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
 from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
 from netsplit.simulate.lifetimes.backward_walk import Walk
-from netsplit.simulate.lifetimes.segment_memory import Key, SegmentMemory
-from netsplit.simulate.lifetimes.storages import MemoryProfile, Storages
+from netsplit.simulate.lifetimes.segment_memory import Key, OfSize, OfSizes, SegmentMemory
+from netsplit.simulate.lifetimes.storages import AliveBytes, MemoryProfile, Storages
+from netsplit.simulate.lifetimes.variable_gradients import VariableGradients
 from netsplit.simulate.lifetimes.versions import Versions
 
-__all__ = ["DeviceMemory", "OfSize"]
+__all__ = ["DeviceMemory"]
 
 _AGAIN = -1  # number of a value that was recomputed (see `Key`)
 _RESULT = -2  # of a copy of a graph output, until the iteration ends
-
-
-@dataclass(frozen=True)
-class OfSize:
-    """What micro-batches of one size take."""
-
-    graph: Graph
-    own: Mapping[str, int]  # bytes of storages
-    shapes: Mapping[int, SegmentMemory]
-
-
-@dataclass(frozen=True)
-class _Peak:
-    index: int = -1
-    gradients: int = 0
-    activations: int = 0
-    transfers: int = 0
-    versions: int = 0
-    moments: int = 0  # that are back for a step
-
-    @property
-    def total(self) -> int:
-        return self.gradients + self.activations + self.transfers + self.versions + self.moments
 
 
 class DeviceMemory:
@@ -61,7 +37,7 @@ class DeviceMemory:
         self.program = program
         self.graph = program.graph
         self.device = device
-        self.usual, self.last = usual, last
+        self.sizes = OfSizes(usual, last, program.microbatches)
         self.instructions = program.instructions[device]
         self.shapes = usual.shapes
         held = [program.graph.initializers[k] for k in program.held[device]]
@@ -78,10 +54,8 @@ class DeviceMemory:
         self.fed = frozenset(program.feeds[device])
         self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
         self.scratch_bytes = scratch.nbytes(init.nbytes for init in held if init.requires_grad)
-        self.feed_bytes = sum(
-            self._at(i).graph.variables[k].nbytes
-            for i in range(program.microbatches)
-            for k in program.fed(device, i)
+        feed_bytes = sum(
+            self.sizes.bytes_of(k, i) for i in range(program.microbatches) for k in program.fed(device, i)
         )
         self.received = {ins.variable for ins in self.instructions if isinstance(ins, Recv)}
         self.again = {
@@ -94,14 +68,8 @@ class DeviceMemory:
         self.versions = Versions.of(self.instructions, self.shapes, self.graph, self.trainable_bytes)
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
         self.storages = Storages()
-        self.parts: dict[tuple[str, int], list[Key]] = {}  # gradients waiting to be summed
-        self.backwards = self._count_backwards()
-        self.pools_taken = program.pools_taken(device)
-        self.to_come: dict[tuple[str, int], int] = {}  # backwards, of what lasts or is pooled (`Program`)
-        self.lasting: dict[
-            str, tuple[Key, bool]
-        ] = {}  # sums over micro-batches; True: in a storage of their own
-        self.arriving: dict[tuple[str, int], Key] = {}  # gradients from other devices
+        self.alive = AliveBytes(self.storages, self.versions, feed_bytes)
+        self.gradients = VariableGradients(program, device, self.shapes, self.sizes, self.alive)
         self.sending: dict[int, Key] = {}  # by tag
         self.acknowledged = acknowledged(program, device, arrivals)
         self.watched = {
@@ -112,18 +80,13 @@ class DeviceMemory:
         self.put_off: dict[tuple[int, int], tuple[frozenset[str], tuple[Key, ...]]] = {}
         # segment and micro-batch of a weight part still to come -> seeds of its backward, what it holds
         self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
-        self.gradient_bytes = 0  # of parameters
         self.sums: list[Key] = []
-        self.number = 0
-        self.at = -1
-        self.peak = _Peak()
-        self.most, self.now = 0, 0  # bytes beside the fixed ones: within this instruction, and last
 
     def run(self) -> MemoryProfile:
-        course = []
-        self._see()
+        course, alive = [], self.alive
+        alive.see()
         for index, ins in enumerate(self.instructions):
-            self.at, self.most = index, 0
+            alive.at, alive.most = index, 0
             if isinstance(ins, Forward):
                 self._forward(ins)
             elif isinstance(ins, Backward):
@@ -136,53 +99,35 @@ class DeviceMemory:
                 self._reduce(ins)
             else:
                 self._step(ins)
-            self._see()
-            course.append((self.most, self.now))
+            alive.see()
+            course.append((alive.most, alive.now))
             self._arrived(index)
-        at = self.peak.index
+        peak, at = alive.peak, alive.peak.index
         always = self.fixed_bytes
         return MemoryProfile(
             device=self.device,
             index=at,
             instruction=str(self.instructions[at]) if at >= 0 else "",
-            gradient_bytes=self.peak.gradients,
-            activation_bytes=self.peak.activations,
-            transfer_bytes=self.peak.transfers,
-            version_bytes=self.peak.versions,
+            gradient_bytes=peak.gradients,
+            activation_bytes=peak.activations,
+            transfer_bytes=peak.transfers,
+            version_bytes=peak.versions,
             parameter_bytes=self.parameter_bytes,
-            moment_bytes=self.moment_bytes + self.peak.moments,
+            moment_bytes=self.moment_bytes + peak.moments,
             host_bytes=self.host_peak,
             course=tuple((always + most, always + now) for most, now in course),
         )
 
-    def _at(self, i: int) -> OfSize:
-        """What a micro-batch takes."""
-        return self.last if i == self.program.microbatches - 1 else self.usual
-
-    def _bytes_of(self, k: str, i: int) -> int:
-        return self._at(i).graph.variables[k].nbytes
-
-    def _see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
-        """Note the bytes alive, with so many more inside the computation."""
-        gradients += self.gradient_bytes
-        activations += self.feed_bytes + self.storages.activation_bytes
-        transfers = self.storages.transfer_bytes
-        versions += self.versions.nbytes
-        self.now = gradients + activations + transfers + versions + moments
-        self.most = max(self.most, self.now)
-        if self.now > self.peak.total:
-            self.peak = _Peak(self.at, gradients, activations, transfers, versions, moments)
-
     def _forward(self, ins: Forward) -> None:
         i = ins.microbatch
-        shape = self._at(i).shapes[ins.segment]
+        shape = self.sizes.at(i).shapes[ins.segment]
         again = (ins.segment, i) in self.again
         for k in shape.segment.inputs:
             self._hold(k, i)
             self._use(k, i)
         if again:
             self.storages.hold(shape.snapshot_key(i), shape.snapshot_bytes)
-        self._see(shape.forward_peak_unsaved if again else shape.forward_peak)
+        self.alive.see(shape.forward_peak_unsaved if again else shape.forward_peak)
         for k in shape.segment.inputs if again else shape.context:
             self._hold(k, i)
         if not again:
@@ -201,7 +146,7 @@ class DeviceMemory:
 
     def _result(self, k: str, i: int) -> None:
         if self.program.training:
-            self.storages.hold((k, i, _RESULT), self._bytes_of(k, i))
+            self.storages.hold((k, i, _RESULT), self.sizes.bytes_of(k, i))
         else:
             self._hold(k, i)
 
@@ -214,17 +159,17 @@ class DeviceMemory:
         self.host_bytes += shape.kept_bytes
 
     def _recompute(self, shape: SegmentMemory, i: int) -> None:
-        self._see(shape.forward_peak)
+        self.alive.see(shape.forward_peak)
         self._keep(shape, i)
         for root in shape.made_again:
-            self.storages.hold((root, i, _AGAIN), self._at(i).own[root])
+            self.storages.hold((root, i, _AGAIN), self.sizes.at(i).own[root])
         for k in shape.segment.inputs:
             if k not in shape.context:
                 self._release(k, i)
 
     def _backward(self, ins: Backward) -> None:
         i = ins.microbatch
-        shape = self._at(i).shapes[ins.segment]
+        shape = self.sizes.at(i).shapes[ins.segment]
         if ins.part == "weight":
             self._weights(ins, shape)
             return
@@ -232,21 +177,18 @@ class DeviceMemory:
         if again:
             self.versions.recompute(ins)
             self._recompute(shape, i)
-        self._collect(shape, i)
-        seeds = {k: key for k in shape.requires_backward if (key := self._seed(k, i)) is not None}
+        seeds = self.gradients.seeds(shape, i)
         fresh = self._fresh(ins, shape)
         walk = shape.backward(frozenset(seeds), fresh, ins.part == "input")
-        self._see(*walk.peak)
+        self.alive.see(*walk.peak)
         self._trained(ins, walk.parameters)
         for k in walk.leaves:
-            self.parts.setdefault((k, i), []).append(self._new(k, i))
+            self.gradients.made(k, i)
         if ins.part == "input":
             self._put_off(shape, i, frozenset(seeds), walk, again)
         if not shape.offloaded:
             self.storages.release(shape.kept_key(i))
-        for k in shape.segment.inputs if self.backwards else ():
-            if k in self.backwards:
-                self._collect_lasting(k, i)
+        self.gradients.backward_over(shape, i)
         for key in seeds.values():
             self.storages.release(key)
         self.host_bytes -= shape.kept_bytes if shape.offloaded else 0
@@ -265,7 +207,7 @@ class DeviceMemory:
         i = ins.microbatch
         seeds, held = self.put_off.pop((ins.segment, i))
         walk = shape.weights(seeds, self._fresh(ins, shape))
-        self._see(*walk.peak)
+        self.alive.see(*walk.peak)
         self._trained(ins, walk.parameters)
         for key in held:
             self.storages.release(key)
@@ -282,7 +224,7 @@ class DeviceMemory:
                 keys.append((root, i, _AGAIN))
             else:
                 keys.append((root, self.program.sent_with(root, self.device, i), 0))
-            self.storages.hold(keys[-1], self._at(keys[-1][1]).own[root])
+            self.storages.hold(keys[-1], self.sizes.at(keys[-1][1]).own[root])
         self.put_off[shape.segment.index, i] = seeds, tuple(keys)
 
     def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
@@ -293,84 +235,30 @@ class DeviceMemory:
 
     def _trained(self, ins: Backward, parameters: frozenset[str]) -> None:
         sums = self.with_gradient.setdefault(ins.update, set())
-        self.gradient_bytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
+        self.alive.gradient_bytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
         sums |= parameters
-
-    def _collect(self, shape: SegmentMemory, i: int) -> None:
-        for k in shape.segment.outputs:
-            for copy in self.graph.variables[k].consumers:
-                key = self.arriving.pop((copy, i), None)
-                if key is not None:
-                    self.storages.move(key, to_transfer=False)
-                    self.parts.setdefault((k, i), []).append(key)
-
-    def _seed(self, k: str, i: int) -> Key | None:
-        if k in self.graph.output_variables:
-            return self._new(k, i)
-        if (k, i) in self.pools_taken and (own := self.lasting.pop(k, (None,))[0]):
-            self.parts.setdefault((k, i), []).append(own)
-        return self._total(k, i)
-
-    def _total(self, k: str, i: int) -> Key | None:
-        """The sum of a variable's gradients: the only one, or a new one made while all are there."""
-        parts = self.parts.pop((k, i), [])
-        if len(parts) < 2:
-            return parts[0] if parts else None
-        total = self._new(k, i)
-        self._see(self._bytes_of(k, i) if len(parts) > 2 else 0)
-        for part in parts:
-            self.storages.release(part)
-        return total
-
-    def _collect_lasting(self, k: str, i: int) -> None:
-        """After one of the backwards of a micro-batch that read it: add its gradients to the sum once all are
-        over."""
-        left = self.to_come[k, i] = self.to_come.get((k, i), self.backwards[k]) - 1
-        total = None if left else self._total(k, i)
-        if total is None:
-            return
-        before, own = self.lasting.get(k, (total, False))
-        if before is total or own:
-            self.lasting[k] = before, own
-            if before is not total:
-                self._see()
-                self.storages.release(total)
-            return
-        self.lasting[k] = self._new(k, i), True
-        self._see()
-        self.storages.release(before)
-        self.storages.release(total)
 
     def _send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
-            lasting = ins.variable in self.program.lasting
-            for copy, j, _ in self.program.handed_on(ins, self.device):
-                came = self.arriving.pop((copy, j))
-                self.storages.move(came, to_transfer=False)
-                self.parts.setdefault((ins.variable, i), []).append(came)
-            if lasting and (own := self.lasting.pop(ins.variable, (None,))[0]):
-                self.parts.setdefault((ins.variable, i), []).append(own)
-            key = self._total(ins.variable, i) or self._new(ins.variable, i)
-            self.storages.move(key, to_transfer=True)
-            self.sending[ins.tag] = key
+            self.sending[ins.tag] = self.gradients.sent(ins)
             return
         root = storage_of(self.graph, ins.read)
         if root not in self.fed:
             i = self.program.sent_with(ins.read, self.device, i)
-        if self._at(i).graph.variables[ins.read].spread:
+        if self.sizes.at(i).graph.variables[ins.read].spread:
             key = (f"copy {ins.tag}", i, 0)
-            self.storages.hold(key, self._bytes_of(ins.read, i), transfer=True)
-            self._see()
+            self.storages.hold(key, self.sizes.bytes_of(ins.read, i), transfer=True)
+            self.alive.see()
             self.sending[ins.tag] = key
         elif root not in self.fed:
-            self.storages.hold((root, i, 0), self._at(i).own[root], transfer=True)
+            self.storages.hold((root, i, 0), self.sizes.at(i).own[root], transfer=True)
             self.sending[ins.tag] = (root, i, 0)
         self._use(ins.read, i)
 
     def _receive(self, ins: Recv) -> None:
         if ins.gradient:
-            self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch, transfer=True)
+            self.gradients.received(ins)
             return
         times = len(self.batches) if ins.variable in self.program.lasting else 1
         handed = self.sent_once[ins.variable, ins.microbatch]
@@ -387,9 +275,9 @@ class DeviceMemory:
 
     def _step(self, ins: Step) -> None:
         self._finish_sum()
-        self._see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
+        self.alive.see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
         stepped = self.with_gradient.pop(ins.number, set())
-        self.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
+        self.alive.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
         self.versions.step()
 
     def _finish_sum(self) -> None:
@@ -416,7 +304,7 @@ class DeviceMemory:
     def _hold_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
             i = self.program.sent_with(root, self.device, i)
-            self.storages.hold((root, i, 0), self._at(i).own[root], transfer)
+            self.storages.hold((root, i, 0), self.sizes.at(i).own[root], transfer)
 
     def _release_root(self, root: str, i: int, transfer: bool = False) -> None:
         if root not in self.fed:
@@ -431,13 +319,6 @@ class DeviceMemory:
         self.left[k, i] -= 1
         if not self.left[k, i]:
             self._release(k, i, transfer=k in self.received)
-
-    def _new(self, k: str, i: int, transfer: bool = False) -> Key:
-        """A gradient of a variable."""
-        self.number += 1
-        key = (k, i, self.number)
-        self.storages.hold(key, self._bytes_of(k, i), transfer)
-        return key
 
     def _count_readers(self) -> Counter[str]:
         """How often a variable is read here in one micro-batch: by segments, and by sends of its value that
@@ -456,10 +337,3 @@ class DeviceMemory:
                 and (ins.variable in self.program.lasting) == lasting
             ):
                 yield ins
-
-    def _count_backwards(self) -> Counter[str]:
-        """In how many backwards of a micro-batch gradients of what lasts or is pooled are made here."""
-        trained = {ins.segment for ins in self.instructions if isinstance(ins, Backward)}
-        inputs = (k for s in trained for k in self.shapes[s].segment.inputs)
-        summed = self.program.lasting | self.program.pooled
-        return Counter(k for k in inputs if k in summed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from netsplit.graph.ir import Graph
@@ -13,7 +14,7 @@ from netsplit.simulate.lifetimes.backward_walk import BackwardWalk, PutOff, Walk
 from netsplit.simulate.lifetimes.forward_walk import forward_peak
 from netsplit.simulate.lifetimes.segment_storages import SegmentStorages
 
-__all__ = ["Key", "SegmentMemory"]
+__all__ = ["Key", "OfSize", "OfSizes", "SegmentMemory"]
 
 Key = tuple[str, int, int]  # variable, micro-batch, number (0 for its value, others for gradients)
 
@@ -108,3 +109,29 @@ class SegmentMemory(SegmentStorages):
             held={run.nodes[-1].name: run.arguments for run in self.checkpoint_runs},
             leaving=self.offloaded,
         )
+
+
+@dataclass(frozen=True)
+class OfSize:
+    """What micro-batches of one size take."""
+
+    graph: Graph
+    own: Mapping[str, int]  # bytes of storages
+    shapes: Mapping[int, SegmentMemory]
+
+
+@dataclass(frozen=True)
+class OfSizes:
+    """What micro-batches take, of which the last may be smaller."""
+
+    usual: OfSize
+    last: OfSize
+    microbatches: int
+
+    def at(self, i: int) -> OfSize:
+        """What a micro-batch takes."""
+        return self.last if i == self.microbatches - 1 else self.usual
+
+    def bytes_of(self, k: str, i: int) -> int:
+        """Of a variable in it."""
+        return self.at(i).graph.variables[k].nbytes

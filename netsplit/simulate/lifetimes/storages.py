@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from netsplit.simulate.lifetimes.segment_memory import Key
+from netsplit.simulate.lifetimes.versions import Versions
 from netsplit.tables import nbytes
 
-__all__ = ["MemoryProfile", "Storages"]
+__all__ = ["AliveBytes", "MemoryProfile", "Storages"]
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,39 @@ class Storages:
         elif transfers:
             self.transfer_bytes += nbytes
         return bool(users or transfers)
+
+
+@dataclass(frozen=True)
+class _Peak:
+    index: int = -1
+    gradients: int = 0
+    activations: int = 0
+    transfers: int = 0
+    versions: int = 0
+    moments: int = 0  # that are back for a step
+
+    @property
+    def total(self) -> int:
+        return self.gradients + self.activations + self.transfers + self.versions + self.moments
+
+
+class AliveBytes:
+    """The bytes alive beside those that always are, and the most of them."""
+
+    def __init__(self, storages: Storages, versions: Versions, feed_bytes: int) -> None:
+        self.storages, self.versions, self.feed_bytes = storages, versions, feed_bytes
+        self.gradient_bytes = 0  # of parameters
+        self.at = -1  # the instruction
+        self.peak = _Peak()
+        self.most, self.now = 0, 0  # within this instruction, and last
+
+    def see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
+        """Note the bytes alive, with so many more inside the computation."""
+        gradients += self.gradient_bytes
+        activations += self.feed_bytes + self.storages.activation_bytes
+        transfers = self.storages.transfer_bytes
+        versions += self.versions.nbytes
+        self.now = gradients + activations + transfers + versions + moments
+        self.most = max(self.most, self.now)
+        if self.now > self.peak.total:
+            self.peak = _Peak(self.at, gradients, activations, transfers, versions, moments)
