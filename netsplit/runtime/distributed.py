@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from netsplit.data.reading.reader import BatchPlace
-from netsplit.errors import BatchError, NetSplitError
+from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.interrupts import interrupts_held
@@ -24,12 +24,11 @@ from netsplit.program.stepping import stepping_all
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import State
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.compiled import COMPILING_S
+from netsplit.runtime.controller.attempts import Attempts, merged_timeline
 from netsplit.runtime.controller.held_state import HeldState
 from netsplit.runtime.controller.loaded import LoadedPrograms, graphs_of, light
 from netsplit.runtime.controller.losses import LossWords
 from netsplit.runtime.faults.counted_targets import none_counts
-from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (
@@ -43,7 +42,6 @@ from netsplit.runtime.feeds import (
 from netsplit.runtime.reading.giving import fed_devices, require_alike, require_read
 from netsplit.runtime.reading.told import UnlikeBatch, UnreadBatch
 from netsplit.runtime.reading.worker_reading import read_ahead
-from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Absent, Key
@@ -95,8 +93,8 @@ class DistributedRuntime:
         self.rates: list[float] = []  # of the optimiser's groups in the last step
         self.metrics: Any = None
         self.loss = math.nan  # of the last batch
-        self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
         self.loaded = LoadedPrograms(program, pool, values, backend)
+        self._attempts = Attempts(pool, self.loaded)
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         self.scale: LossScale | None = None  # of float16, after the last step
@@ -120,6 +118,12 @@ class DistributedRuntime:
         """
         self._require_held()
         return self._pool
+
+    @property
+    def attempts(self) -> Attempts:
+        """On these workers; raises as `pool`."""
+        self._require_held()
+        return self._attempts
 
     def _require_held(self) -> None:
         if self._pool.deployed is not self:
@@ -158,7 +162,7 @@ class DistributedRuntime:
         start = time.perf_counter()
         results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
         seconds = time.perf_counter() - start
-        return self.loss, _merged(results, seconds) if results else Timeline((), seconds)
+        return self.loss, merged_timeline(results, seconds) if results else Timeline((), seconds)
 
     def predict(self, program: Program, inputs: Any) -> list[list[Tensor]]:
         """Outputs of an inference program for one batch: of every micro-batch, in the graph's order.
@@ -169,9 +173,10 @@ class DistributedRuntime:
         self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
         outputs: dict[tuple[str, int], Tensor] = {}
-        for result in self._computed(worker_calls.predict, program, feeds, number, self.draws.predicting()):
+        attempts, key = self.attempts, self.draws.predicting()
+        for result in attempts.computed(worker_calls.predict, program, feeds, number, key):
             outputs |= result
-        self.begun = None
+        attempts.begun = None
         self.draws.predictions += 1
         names = program.graph.output_variables
         return [[outputs[k, i] for k in names] for i in range(program.microbatches)]
@@ -181,9 +186,10 @@ class DistributedRuntime:
 
         It waits for the workers to have computed it. Where devices step within the batch it is carried out.
         """
-        if self.begun is not None and self.begun.steps_last:
-            self._abandon()
-        elif self.begun is not None:
+        begun = self._attempts.begun
+        if begun is not None and begun.steps_last:
+            self.attempts.abandon()
+        elif begun is not None:
             self._commit()
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
@@ -320,16 +326,11 @@ class DistributedRuntime:
 
     def _commit(self) -> list[DeviceIteration]:
         with interrupts_held(firmly=True):
-            results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
-            self.begun = None
+            results = self.attempts.commit()
             self.draws.batches += 1
             self.rates = results[self._training_rank].rates
             self.scale = next((each.scale for each in results if each.scale is not None), self.scale)
         return results
-
-    def _abandon(self) -> None:
-        self.pool.call(worker_calls.abandon)
-        self.begun = None
 
     def _trained(
         self,
@@ -345,7 +346,7 @@ class DistributedRuntime:
         """
         absent = self.absent.get(number, frozenset())
         for attempt in count(1):
-            parts: list[DeviceComputed] = self._computed(
+            parts: list[DeviceComputed] = self.attempts.computed(
                 worker_calls.train, program, feeds, number, *how, absent
             )
             nothing = frozenset(key for part in parts for key in part.nothing)
@@ -353,7 +354,7 @@ class DistributedRuntime:
                 self._words.zeros()
             if nothing == absent or not program.steps_last:
                 return {name: value for part in parts for name, value in part.outputs.items()}
-            self._abandon()
+            self.attempts.abandon()
             require_steady(program, attempt)
             absent = self.absent[number] = nothing
             feeds = _here(program, batch)
@@ -376,13 +377,8 @@ class DistributedRuntime:
         said = f"the loss of iteration {self.draws.batches + 1} is {value}"
         if not program.steps_last:
             return self._words.stepped_on(said)
-        self._abandon()
-        own = self._parts_of(program, feeds)
-        self.begun = program
-        inspections = self.pool.call_each(
-            worker_calls.inspect, [(mine, number, fractions, key) for mine in own]
-        )
-        self._abandon()
+        self.attempts.abandon()
+        inspections = self.attempts.inspected(program, feeds, number, fractions, key)
         return self._words.taken_back(f"{said}: {origin_of(program, inspections, feeds)}")
 
     def _program_for(self, batch: Batch | UnreadBatch) -> Program:
@@ -399,50 +395,7 @@ class DistributedRuntime:
         self.pool.call(worker_calls.drop_gradients)
         self.waiting = False
 
-    def _parts_of(
-        self, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace
-    ) -> list[list[dict[str, Tensor]]] | list[BatchPlace]:
-        """What each device reads of every micro-batch; of a place, that."""
-        if isinstance(feeds, BatchPlace):
-            return [feeds for _ in program.devices]
-        return [
-            [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            for name in program.devices
-        ]
-
-    def _computed(
-        self, function: Any, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace, *args: Any
-    ) -> list[Any]:
-        """What each device has of a batch, which none has stepped on.
-
-        Raises:
-            BatchError: one could not compute its part; all have taken back what they did.
-            UnlikeBatch, ReadError: one could not read its part; likewise.
-        """
-        own = self._parts_of(program, feeds)
-        self.begun = program
-        limit_s = COMPILING_S if self.loaded.uncompiled else 0.0
-        parts = self.pool.call_each(function, [(mine, *args) for mine in own], limit_s)
-        self.loaded.uncompiled = False
-        failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
-        if not failures:
-            return parts
-        self._abandon()
-        require_read(self.pool, parts)
-        self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
-        first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
-        raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
-
 
 def _here(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
     """What it is fed of a batch, read here."""
     return split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
-
-
-def _merged(results: list[DeviceIteration], seconds: float) -> Timeline:
-    """One timeline with the earliest device's begin as zero."""
-    zero = min(result.began_s for result in results)
-    events = timeline_events((event for result in results for event in result.events), zero)
-    peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
-    hosts = {result.device: result.host_bytes for result in results if result.host_bytes is not None}
-    return Timeline(events, seconds, peaks, hosts)

@@ -294,7 +294,7 @@ def test_a_batch_that_is_interrupted_before_any_device_has_stepped_is_as_if_it_h
     data = batches(3)
     with lent_to_sessions(pools), split() as parallel:
         parallel.train_batch(*data[0])
-        before, computed = parallel.state_dict(), parallel.runtime._computed
+        before, computed = parallel.state_dict(), parallel.runtime.attempts.computed
 
         def outputs(*args: Any) -> list[Any]:
             parts = computed(*args)
@@ -302,7 +302,7 @@ def test_a_batch_that_is_interrupted_before_any_device_has_stepped_is_as_if_it_h
             return parts
 
         with monkeypatch.context() as patch:
-            patch.setattr(parallel.runtime, "_computed", outputs)
+            patch.setattr(parallel.runtime.attempts, "computed", outputs)
             with pytest.raises(KeyboardInterrupt):
                 parallel.train_batch(*data[1])
         assert parallel.trained_batches == 1

@@ -1,0 +1,104 @@
+"""Batches that all devices compute, and then step on, or take back, together; see `runtime.attempt`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from netsplit.data.reading.reader import BatchPlace
+from netsplit.errors import BatchError
+from netsplit.graph.random_draws import DrawKey
+from netsplit.program.instructions import Program
+from netsplit.runtime import worker_calls
+from netsplit.runtime.compiled import COMPILING_S
+from netsplit.runtime.controller.loaded import LoadedPrograms
+from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
+from netsplit.runtime.faults.nonfinite import Inspection
+from netsplit.runtime.reading.giving import require_read
+from netsplit.runtime.recorder import timeline_events
+from netsplit.runtime.worker_calls import DeviceIteration
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Attempts", "merged_timeline"]
+
+
+class Attempts:
+    """One after another, of the programs that the workers have."""
+
+    def __init__(self, pool: WorkerPool, loaded: LoadedPrograms) -> None:
+        self.pool, self.loaded = pool, loaded
+        self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
+
+    def computed(
+        self, function: Any, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace, *args: Any
+    ) -> list[Any]:
+        """What each device has of a batch, which none has stepped on.
+
+        Raises:
+            BatchError: one could not compute its part; all have taken back what they did.
+            UnlikeBatch, ReadError: one could not read its part; likewise.
+        """
+        own = _parts_of(program, feeds)
+        self.begun = program
+        limit_s = COMPILING_S if self.loaded.uncompiled else 0.0
+        parts = self.pool.call_each(function, [(mine, *args) for mine in own], limit_s)
+        self.loaded.uncompiled = False
+        failures = [(part, rank) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
+        if not failures:
+            return parts
+        self.abandon()
+        require_read(self.pool, parts)
+        self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
+        first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
+        raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
+
+    def inspected(
+        self,
+        program: Program,
+        feeds: list[dict[str, Tensor]],
+        number: int,
+        fractions: list[float],
+        key: DrawKey,
+    ) -> list[Inspection]:
+        """What each device sees where a loss that is not finite comes from; all is taken back."""
+        own = _parts_of(program, feeds)
+        self.begun = program
+        inspections: list[Inspection] = self.pool.call_each(
+            worker_calls.inspect, [(mine, number, fractions, key) for mine in own]
+        )
+        self.abandon()
+        return inspections
+
+    def commit(self) -> list[DeviceIteration]:
+        """Have all devices step on what they computed."""
+        results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
+        self.begun = None
+        return results
+
+    def abandon(self) -> None:
+        """Take back what all devices did."""
+        self.pool.call(worker_calls.abandon)
+        self.begun = None
+
+
+def _parts_of(
+    program: Program, feeds: list[dict[str, Tensor]] | BatchPlace
+) -> list[list[dict[str, Tensor]]] | list[BatchPlace]:
+    """What each device reads of every micro-batch; of a place, that."""
+    if isinstance(feeds, BatchPlace):
+        return [feeds for _ in program.devices]
+    return [
+        [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+        for name in program.devices
+    ]
+
+
+def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:
+    """One timeline with the earliest device's begin as zero."""
+    zero = min(result.began_s for result in results)
+    events = timeline_events((event for result in results for event in result.events), zero)
+    peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
+    hosts = {result.device: result.host_bytes for result in results if result.host_bytes is not None}
+    return Timeline(events, seconds, peaks, hosts)
