@@ -37,10 +37,10 @@ from netsplit.program.instructions import (
     copies_of,
     origin,
 )
-from netsplit.program.recomputation import SegmentParts, in_parts, whole
+from netsplit.program.pipeline import makers_of, pipeline_of, timed_pipeline, trained_segments
+from netsplit.program.recomputation import SegmentParts, in_parts, whole, without_idle_recomputation
 from netsplit.program.refused import check_handed_on, checked_copies, checked_replicas, checked_turns
-from netsplit.program.schedules import Compute, Phase, Pipeline, Schedule
-from netsplit.program.segment_times import task_times
+from netsplit.program.schedules import Compute, Phase, Schedule
 from netsplit.program.segments import cut_segments, pooled_in
 from netsplit.program.transfers import insert_transfers
 
@@ -137,9 +137,9 @@ def compile_orders(
     same = unchanging(graph) if once else frozenset()
     lasting = _copies_of(placed, same)
     check_handed_on(exchanges, same, groups)
-    pipeline = _pipeline(placed, segments, training)
+    pipeline = pipeline_of(placed, segments, training)
     if costs is not None:
-        pipeline = _timed(pipeline, placed, segments, cluster, costs, schedule, lasting)
+        pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting)
     for order in schedule.orders(pipeline):
         parts = whole(segments)
         if training and recomputed:
@@ -149,24 +149,6 @@ def compile_orders(
             pooled_in(placed, parts.segments, same) if training else frozenset(), tuple(exchanges),
         )  # fmt: skip
         yield walk.program(order)
-
-
-def _without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instruction, ...]:
-    """A segment's activations are kept where its backward is what the device computes next."""
-    following: Forward | Backward | None = None
-    kept: list[Instruction] = []
-    for ins in reversed(instructions):
-        if (
-            isinstance(ins, Forward)
-            and ins.recompute
-            and isinstance(following, Backward)
-            and (following.segment, following.microbatch) == (ins.segment, ins.microbatch)
-        ):
-            ins = replace(ins, recompute=False)
-        if isinstance(ins, Forward | Backward):
-            following = ins
-        kept.append(ins)
-    return tuple(reversed(kept))
 
 
 @dataclass(eq=False)
@@ -193,8 +175,8 @@ class _Compiler:
         self.order: list[str] = []
         self.tag = 0
         self.segments = self.parts.segments
-        self.maker = _makers(self.segments)
-        self.trained = _trained(self.graph, self.segments) if self.training else frozenset()
+        self.maker = makers_of(self.segments)
+        self.trained = trained_segments(self.graph, self.segments) if self.training else frozenset()
         self.left: dict[tuple[str, int | str], int] = {}
         """("k@q", micro-batch; of one that lasts, device) -> gradients of it still to come there."""
         self.sent: set[tuple[str, str]] = set()  # of those that last, with the device that has it
@@ -226,7 +208,7 @@ class _Compiler:
             device_of=dict(self.device_of),
             devices=self.names,
             segments=self.segments,
-            instructions={name: _without_idle_recomputation(each) for name, each in self.lists.items()},
+            instructions={name: without_idle_recomputation(each) for name, each in self.lists.items()},
             order=tuple(self.order),
             microbatches=self.schedule.microbatches,
             training=self.training,
@@ -398,45 +380,3 @@ def _copies_of(graph: Graph, variables: Collection[str]) -> frozenset[str]:
     return frozenset(
         node.name for node in graph if node.op == TRANSFER and origin(graph, node.name) in variables
     )
-
-
-def _makers(segments: Sequence[Segment]) -> dict[str, int]:
-    return {k: s.index for s in segments for k in s.outputs}
-
-
-def _trained(graph: Graph, segments: Sequence[Segment]) -> frozenset[int]:
-    return frozenset(s.index for s in segments if any(k in graph.requires_backward for k in s.outputs))
-
-
-def _pipeline(graph: Graph, segments: Sequence[Segment], training: bool) -> Pipeline:
-    maker = _makers(segments)
-    feeders = (
-        sorted({maker[k] for k in (origin(graph, k) for k in s.inputs) if k in maker}) for s in segments
-    )
-    return Pipeline(
-        feeders=tuple(map(tuple, feeders)),
-        devices=tuple(s.replicas or (s.device,) for s in segments),
-        trained=_trained(graph, segments) if training else frozenset(),
-        turns=tuple(s.turns or (s.device,) for s in segments),
-    )
-
-
-def _timed(
-    pipeline: Pipeline,
-    graph: Graph,
-    segments: Sequence[Segment],
-    cluster: Cluster,
-    costs: Costs,
-    schedule: Schedule,
-    lasting: Collection[str],
-) -> Pipeline:
-    """With the seconds of its tasks, as of a micro-batch with which nothing goes that goes once."""
-    maker = _makers(segments)
-    carried: dict[tuple[int, int], list[str]] = {}
-    for segment in segments:
-        for k in segment.inputs:
-            source = origin(graph, k)
-            if source != k and k not in lasting:
-                carried.setdefault((maker[source], segment.index), []).append(source)
-    again = schedule.recompute is True
-    return replace(pipeline, times=task_times(pipeline, graph, segments, carried, cluster, costs, again))

@@ -22,11 +22,18 @@ from numpy.typing import NDArray
 from netsplit.graph.ir import Graph
 from netsplit.graph.quotient import joined, units_in_order
 from netsplit.graph.storage import storage_bytes, storage_of
-from netsplit.program.instructions import Segment
+from netsplit.program.instructions import Backward, Forward, Instruction, Segment
 from netsplit.program.schedules import Compute, Pipeline
 from netsplit.program.segments import segment_of
 
-__all__ = ["SegmentBytes", "SegmentParts", "in_parts", "pieces_in_order", "whole"]
+__all__ = [
+    "SegmentBytes",
+    "SegmentParts",
+    "in_parts",
+    "pieces_in_order",
+    "whole",
+    "without_idle_recomputation",
+]
 
 _EVERY, _LIMITS = 64, 24  # of the largest inside: all where they are few, else so many
 _PLACES = 48  # of a run, at most, between which its cuts are chosen
@@ -102,6 +109,24 @@ def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tupl
         if unit[0] in where:
             pieces[where[unit[0]]].append(unit)
     return pieces
+
+
+def without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instruction, ...]:
+    """A segment's activations are kept where its backward is what the device computes next."""
+    following: Forward | Backward | None = None
+    kept: list[Instruction] = []
+    for ins in reversed(instructions):
+        if (
+            isinstance(ins, Forward)
+            and ins.recompute
+            and isinstance(following, Backward)
+            and (following.segment, following.microbatch) == (ins.segment, ins.microbatch)
+        ):
+            ins = replace(ins, recompute=False)
+        if isinstance(ins, Forward | Backward):
+            following = ins
+        kept.append(ins)
+    return tuple(reversed(kept))
 
 
 class SegmentBytes:
