@@ -43,6 +43,16 @@ IN_ONE_ORDER = ("chain", "tied", "attention", "u_shape")
 
 IN_TWO_PARTS = (ZBH1(4), ZBV(4), VMin(4), DualPipeV(4))
 
+ON_ONE_DEVICE = (GPipe(4), OneFOneB(4, delay_weights=True))
+
+SUMMED_WITH_A_PART = (
+    "chunk conv2d conv2d_1 add_4 relu",
+    "chunk conv2d conv2d_1 add_4",
+    "chunk conv2d add_4 relu",
+    "chunk conv2d_1 add_4 relu",
+    "chunk add_4",
+)
+
 
 def drawn_nodes(data: st.DataObject, graph: Graph) -> frozenset[str]:
     """Any nodes, or a run of them."""
@@ -125,16 +135,29 @@ def bytes_of(name: str, order: Schedule, program: Program) -> tuple[dict[str, in
     return metered, predicted_peak_bytes(program, MOMENTUM, transients)
 
 
-@pytest.mark.parametrize("order", [GPipe(4), OneFOneB(4, delay_weights=True)], ids=lambda order: order.name)
+def assert_metered_on_one_device(name: str, order: Schedule, recomputed: frozenset[str]) -> None:
+    graph = captured_for(CASES[name], order)
+    program = compiled(graph, cut(graph, []), 1, order, recomputed=recomputed)
+    metered, predicted = bytes_of(name, order, program)
+    assert predicted["cpu:0"] == pytest.approx(metered["cpu:0"], rel=0.01)
+
+
+@pytest.mark.parametrize("order", ON_ONE_DEVICE, ids=lambda order: order.name)
 @pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
 @settings(PATIENT, max_examples=3)
 @given(data=st.data())
 def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.DataObject) -> None:
     """On one device."""
     graph = captured_for(CASES[name], order)
-    program = compiled(graph, cut(graph, []), 1, order, recomputed=drawn_nodes(data, graph))
-    metered, predicted = bytes_of(name, order, program)
-    assert predicted["cpu:0"] == pytest.approx(metered["cpu:0"], rel=0.01)
+    assert_metered_on_one_device(name, order, drawn_nodes(data, graph))
+
+
+@pytest.mark.parametrize("order", ON_ONE_DEVICE, ids=lambda order: order.name)
+@pytest.mark.parametrize("nodes", SUMMED_WITH_A_PART)
+def test_a_sum_with_a_part_of_another_gradient_is_not_copied(nodes: str, order: Schedule) -> None:
+    """The last cell, which ends at its sum and at the concatenation: what that hands to the cell before is a
+    view of its own gradient, and the sum with what the cell hands it is not."""
+    assert_metered_on_one_device("cells", order, frozenset(nodes.split()))
 
 
 @pytest.mark.parametrize("order", IN_TWO_PARTS, ids=lambda order: order.name)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -14,6 +16,7 @@ from netsplit.graph.recording.step import capture
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import OneFOneB
+from netsplit.simulate.lifetimes.gradient_strides import lies_in, strides_of_sum
 from netsplit.simulate.memory import predicted_peak_bytes
 from tests.builders import cpus
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
@@ -126,3 +129,17 @@ def test_a_copy_that_only_the_step_on_one_device_makes_is_not_counted() -> None:
     """There the mean's gradient is in plain order, turned for `linear`; here it comes as it is to lie."""
     turned = Around(nn.Linear(PLACES, PLACES), lambda f, x: f(x.transpose(1, 2)).transpose(1, 2))
     assert off(turned, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=0.03)
+
+
+@given(st.permutations(range(4)), st.permutations(range(4)), st.tuples(*[st.integers(1, 3)] * 4), st.data())
+def test_a_sum_fills_its_memory_in_the_order_of_its_first_term(
+    first: list[int], other: list[int], shape: tuple[int, ...], data: st.DataObject
+) -> None:
+    whole = data.draw(st.tuples(*[st.integers(n, n + 2) for n in shape]))
+
+    def lying(sizes: tuple[int, ...], order: list[int]) -> Tensor:
+        return torch.zeros([sizes[d] for d in order]).permute([order.index(d) for d in range(4)])
+
+    part = lying(whole, first)[tuple(slice(n) for n in shape)]
+    total = part + lying(shape, other)
+    assert lies_in(shape, strides_of_sum(shape, part.stride()), total.stride())

@@ -13,6 +13,7 @@ from netsplit.simulate.lifetimes.gradient_strides import (
     lies_in,
     packed_strides,
     strides_of_new,
+    strides_of_sum,
     strides_through,
     viewed,
 )
@@ -290,7 +291,7 @@ class BackwardWalk:
         return self._new(read.nbytes), True
 
     def _lies(self, k: str, strides: Strides | None) -> None:
-        """A sum lies as its first term does."""
+        """A sum lies in the order of its first term."""
         if k not in self.held and strides is not None:
             self.strides[k] = strides
 
@@ -300,7 +301,10 @@ class BackwardWalk:
             return
         before, all_of_it = self.held[k]
         if before.holders > 1 or not all_of_it:
-            self.held[k] = (self._new(self.shape.graph.variables[k].nbytes), True)
+            variable = self.shape.graph.variables[k]
+            self.held[k] = (self._new(variable.nbytes), True)
+            if k in self.strides:
+                self.strides[k] = strides_of_sum(variable.shape, self.strides[k])
             self._see()
             self._drop(before)
         self._drop(gradient)

@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 from netsplit.graph.ir import Node, Variable
 
-__all__ = ["Strides", "lies_in", "packed_strides", "strides_of_new", "strides_through", "viewed"]
+__all__ = [
+    "Strides", "lies_in", "packed_strides", "strides_of_new", "strides_of_sum", "strides_through", "viewed",
+]  # fmt: skip
 
 Strides: TypeAlias = tuple[int, ...]
 
@@ -128,6 +130,16 @@ def strides_of_new(node: Node, come: Strides | None, made: Sequence[int], read: 
     ):
         return come
     return None
+
+
+def strides_of_sum(shape: Sequence[int], first: Strides) -> Strides:
+    """Of a sum in new memory, which fills it: its dimensions in the order of its first term, which may be a
+    part of more."""
+    strides, step = [0] * len(shape), 1
+    for d in sorted(range(len(shape)), key=lambda d: first[d]):
+        strides[d] = step
+        step *= max(shape[d], 1)
+    return tuple(strides)
 
 
 def _fills(shape: Sequence[int], strides: Strides) -> bool:
