@@ -292,10 +292,10 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
             raise NetSplitError(
                 f"{where}: device '{devices[-1].name}' has the host {host!r}: give a name, or null for none."
             )
-        if not isinstance(devices[-1].capacity_bytes, int) or devices[-1].capacity_bytes < 0:
+        if not isinstance(devices[-1].capacity_bytes, int) or devices[-1].capacity_bytes < 1:
             raise NetSplitError(
                 f"{where}: device '{devices[-1].name}' has a capacity of "
-                f"{devices[-1].capacity_bytes!r}: give bytes."
+                f"{devices[-1].capacity_bytes!r}: give bytes, 1 or more, or leave the device out."
             )
     links = {
         (entry["source"], entry["target"]): Link(

@@ -149,6 +149,7 @@ def seconds(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d["cluster"]["links"].pop(), ["no link from"]),
         (lambda d: d["cluster"]["links"][1].update(latency_s=-1), ["links[1]", "latency_s is -1"]),
         (lambda d: d["cluster"]["devices"][0].update(capacity_bytes="x"), ["capacity of 'x'"]),
+        (lambda d: d["cluster"]["devices"][0].update(capacity_bytes=0), ["capacity of 0", "1 or more"]),
         (lambda d: d["cluster"]["devices"][0].update(speed=1), ["speed"]),
         (lambda d: d["workload"].update(colour=1), ["colour"]),
         (lambda d: d["workload"].update(unit_s=0), ["unit_s"]),
