@@ -209,6 +209,8 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
         not isinstance(alpha, int)
         or alpha < 1
         or not (copies is None or (isinstance(copies, int) and copies >= 0))
+        or isinstance(alpha, bool)
+        or isinstance(copies, bool)
     ):
         raise NetSplitError(
             f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
