@@ -83,7 +83,8 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
     _check_graph(graph, JsonPlaces(text, where))
     if data.get("costs") is None:
         raise NetSplitError(
-            f"{where}: the file has a graph but no costs: save it with Workload(...).save(path), or add "
+            f"{where}: the file has a graph but no costs: save both with "
+            "netsplit.formats.own.save_workload, or add "
             '"costs": {"seconds": {"<device kind>": {"<node>": [forward_s, backward_s]}}, "alpha": 2}.'
         )
     try:
