@@ -16,7 +16,7 @@ seconds; `unit` and `unit_s` say in which unit to show them.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,6 +27,7 @@ from netsplit.files import write_text
 from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
+from netsplit.graph.quotient import joined
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
@@ -81,6 +82,7 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
     """
     graph = files.loads(text, where)
     _check_graph(graph, JsonPlaces(text, where))
+    graph, shared = _sharing_joined(graph)
     if data.get("costs") is None:
         raise NetSplitError(
             f"{where}: the file has a graph but no costs: save both with "
@@ -90,6 +92,7 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
     try:
         cluster = _cluster_in(data["cluster"], where) if data.get("cluster") is not None else None
         about = _about_in(dict(data.get("workload") or {}), graph, where)
+        about["remarks"] += shared
         return Workload(
             graph=graph,
             costs=_costs_in(data["costs"], graph, where),
@@ -102,6 +105,21 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
             raise
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise NetSplitError(f"{where}: costs, cluster or workload cannot be read: {what}.") from error
+
+
+def _sharing_joined(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with the users of each initializer colocated, as in captured ones, and what was joined."""
+    users: dict[str, list[str]] = {}
+    for node in graph:
+        for name in dict.fromkeys(node.initializers):
+            users.setdefault(name, []).append(node.name)
+    set_of = {name: i for i, together in enumerate(graph.colocated) for name in together}
+    apart = {k: names for k, names in users.items() if len({set_of.get(n, n) for n in names}) > 1}
+    if not apart:
+        return graph, ()
+    groups = joined(graph, [*graph.colocated, *apart.values()])
+    remark = f"nodes that share an initializer are placed on one device: {', '.join(apart)}"
+    return replace(graph, colocated=tuple(each for each in groups if len(each) > 1)), (remark,)
 
 
 def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.files import save
+from netsplit.graph.ir import Initializer
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
@@ -112,6 +114,17 @@ def test_a_graph_without_costs_says_what_is_missing(tmp_path: Path) -> None:
     save(chain([4, 4]), tmp_path / "graph.json")
     with pytest.raises(NetSplitError, match=r"graph.json: .* no costs: .*own.save_workload.*forward_s"):
         read_workload(tmp_path / "graph.json")
+
+
+def test_users_of_one_initializer_share_a_device_as_in_captured_graphs(saved: Callable[..., Path]) -> None:
+    def share(data: dict[str, Any]) -> None:
+        data["initializers"].append(asdict(Initializer("w", "float32", (4,), True, True)))
+        data["nodes"][0]["initializers"] = data["nodes"][2]["initializers"] = ["w"]
+
+    work = read_workload(saved(share))
+    first, _, last, *_ = work.graph.nodes
+    assert work.graph.colocated == ((first, last),)
+    assert work.remarks == ("nodes that share an initializer are placed on one device: w",)
 
 
 def test_a_file_without_a_cluster_or_a_description_takes_its_own_name(saved: Callable[..., Path]) -> None:
