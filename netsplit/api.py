@@ -19,6 +19,7 @@ from netsplit.config import (
     ProfileMode,
     check_numbers,
     check_switches,
+    suggest,
 )
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.here.step import TrainingOptions
@@ -330,7 +331,7 @@ def _chosen(
     if isinstance(given, kind):
         return given
     if not isinstance(given, str) or given not in known:
-        raise ConfigError(f"{what} {given!r} is not known: choose one of {', '.join(sorted(known))}.")
+        raise ConfigError(f"{what} {given!r} is not known: {suggest(str(given), known)}")
     return known[given]()
 
 

@@ -33,6 +33,7 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -57,6 +58,8 @@ UNUSABLE = {
 }  # fmt: skip
 EXIT_BUG, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 FULL_ERROR = "HYDRA_FULL_ERROR"
+_SEVERAL = ("partitioner",)
+"""Groups of which a list of options is chosen."""
 _FOLDERS = ("outputs", "outputs/*", "outputs/*/runs")
 
 PLUGINS = {  # options that Hydra knows only where a package is installed -> the extra that has it
@@ -213,7 +216,7 @@ def _logged(job: Job, before: Collection[Path]) -> Job:
 
     def single(cfg: DictConfig) -> Any:
         try:
-            _require_one_of_each(cfg)
+            _check_choices(cfg)
             return job(cfg)
         except Exception as error:
             _record(error, on_console=False)
@@ -222,7 +225,7 @@ def _logged(job: Job, before: Collection[Path]) -> Job:
 
     def one_of_many(cfg: DictConfig) -> Any:
         try:
-            _require_one_of_each(cfg)
+            _check_choices(cfg)
             return job(cfg)
         except Exception as error:
             _record(error, on_console=True)
@@ -315,6 +318,27 @@ def _of_cases(key: str, parent: Any) -> str:
         return ""
     how = f"cases.<name>.{key}=<value>, or +{key}=<value> for all"
     return f" Cases have it ({', '.join(having)}): give {how}."
+
+
+def _check_choices(cfg: DictConfig) -> None:
+    _refuse_lists(HydraConfig.get().overrides.task)
+    _require_one_of_each(cfg)
+
+
+def _refuse_lists(words: Iterable[str]) -> None:
+    """Hydra merges the options of a list into one, of which the last has the say.
+
+    Raises:
+        ConfigError: a list of options for a group of which one is chosen.
+    """
+    for override in OverridesParser.create().parse_overrides(list(words)):
+        group, given = override.key_or_group, override.value()
+        if isinstance(given, list) and group not in _SEVERAL and options(group):
+            names = ",".join(map(str, given))
+            raise ConfigError(
+                f"{group}=[{names}] is a list, but one option of {group} is taken at a time: several, one "
+                f"after another, are --multirun {group}={names or 'a,b'}."
+            )
 
 
 def _require_one_of_each(cfg: DictConfig) -> None:

@@ -304,9 +304,9 @@ X, Y = samples(BATCH)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"partitioner": "nestplit"}, ["partitioner 'nestplit'", "netsplit"]),
+        ({"partitioner": "nestplit"}, ["partitioner 'nestplit'", "did you mean netsplit?"]),
         ({"partitioner": 3}, ["partitioner 3", "m_topo"]),
-        ({"schedule": "gpip"}, ["schedule 'gpip'", "gpipe"]),
+        ({"schedule": "gpip"}, ["schedule 'gpip'", "did you mean gpipe?"]),
         ({"cluster": 0}, ["0 workers"]),
         ({"cluster": "cpu2"}, ["cluster is 'cpu2'", "number of workers"]),
         ({"cluster": True}, ["cluster is True"]),
@@ -332,7 +332,7 @@ X, Y = samples(BATCH)
         ({"batch": (X[:0], Y[:0])}, ["the batch has no samples"]),
         ({"batch": (X[:, :5], Y)}, ["Knots does not run on this batch", "test_api.py"]),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, ["one scalar"]),
-        ({"optimizer": "sgd"}, ["optimizer", "'sgd'", "functools.partial"]),
+        ({"optimizer": "sgd"}, ["optimizer is 'sgd': give", "functools.partial"]),
         (
             {"optimizer": torch.optim.SGD([torch.ones(1)])},
             ["an object of SGD", "functools.partial"],

@@ -16,7 +16,7 @@ seconds; `unit` and `unit_s` say in which unit to show them.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,6 +27,7 @@ from netsplit.files import write_text
 from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
+from netsplit.graph.quotient import joined
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
@@ -81,14 +82,17 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
     """
     graph = files.loads(text, where)
     _check_graph(graph, JsonPlaces(text, where))
+    graph, shared = _sharing_joined(graph)
     if data.get("costs") is None:
         raise NetSplitError(
-            f"{where}: the file has a graph but no costs: save it with Workload(...).save(path), or add "
+            f"{where}: the file has a graph but no costs: save both with "
+            "netsplit.formats.own.save_workload, or add "
             '"costs": {"seconds": {"<device kind>": {"<node>": [forward_s, backward_s]}}, "alpha": 2}.'
         )
     try:
         cluster = _cluster_in(data["cluster"], where) if data.get("cluster") is not None else None
         about = _about_in(dict(data.get("workload") or {}), graph, where)
+        about["remarks"] += shared
         return Workload(
             graph=graph,
             costs=_costs_in(data["costs"], graph, where),
@@ -101,6 +105,21 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
             raise
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise NetSplitError(f"{where}: costs, cluster or workload cannot be read: {what}.") from error
+
+
+def _sharing_joined(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with the users of each initializer colocated, as in captured ones, and what was joined."""
+    users: dict[str, list[str]] = {}
+    for node in graph:
+        for name in dict.fromkeys(node.initializers):
+            users.setdefault(name, []).append(node.name)
+    set_of = {name: i for i, together in enumerate(graph.colocated) for name in together}
+    apart = {k: names for k, names in users.items() if len({set_of.get(n, n) for n in names}) > 1}
+    if not apart:
+        return graph, ()
+    groups = joined(graph, [*graph.colocated, *apart.values()])
+    remark = f"nodes that share an initializer are placed on one device: {', '.join(apart)}"
+    return replace(graph, colocated=tuple(each for each in groups if len(each) > 1)), (remark,)
 
 
 def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:
@@ -209,6 +228,8 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
         not isinstance(alpha, int)
         or alpha < 1
         or not (copies is None or (isinstance(copies, int) and copies >= 0))
+        or isinstance(alpha, bool)
+        or isinstance(copies, bool)
     ):
         raise NetSplitError(
             f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
@@ -292,10 +313,10 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
             raise NetSplitError(
                 f"{where}: device '{devices[-1].name}' has the host {host!r}: give a name, or null for none."
             )
-        if not isinstance(devices[-1].capacity_bytes, int) or devices[-1].capacity_bytes < 0:
+        if not isinstance(devices[-1].capacity_bytes, int) or devices[-1].capacity_bytes < 1:
             raise NetSplitError(
                 f"{where}: device '{devices[-1].name}' has a capacity of "
-                f"{devices[-1].capacity_bytes!r}: give bytes."
+                f"{devices[-1].capacity_bytes!r}: give bytes, 1 or more, or leave the device out."
             )
     links = {
         (entry["source"], entry["target"]): Link(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import NetSplitError, brief
 from netsplit.files import parsed_json, write_text
 from netsplit.graph.ir import Graph, Initializer, Node, Region, Variable
 
@@ -15,6 +16,7 @@ __all__ = ["dumps", "load", "loads", "save"]
 
 _FORMAT = "netsplit-graph"
 _VERSION = 1
+T = TypeVar("T", Node, Variable, Initializer)
 
 
 def dumps(graph: Graph) -> str:
@@ -58,14 +60,15 @@ def loads(text: str, where: str = "graph") -> Graph:
         nodes = [_Keep.node(item) for item in data["nodes"]]
         variables = [_made(Variable, item) for item in data["variables"]]
         initializers = [_initializer(item) for item in data["initializers"]]
+        named = _by_name(nodes, "nodes", where)
         return Graph(
-            nodes={node.name: node for node in nodes},
-            variables={variable.name: variable for variable in variables},
+            nodes=named,
+            variables=_by_name(variables, "variables", where),
             input_variables=tuple(data["input_variables"]),
             output_variables=tuple(data["output_variables"]),
-            initializers={init.name: init for init in initializers},
-            units=tuple(map(tuple, data["units"])),
-            colocated=tuple(map(tuple, data["colocated"])),
+            initializers=_by_name(initializers, "initializers", where),
+            units=_sets(data, "units", named, where),
+            colocated=_sets(data, "colocated", named, where),
             batch_size=data["batch_size"],
             autocast=data.get("autocast"),
         )
@@ -84,6 +87,25 @@ def load(path: str | Path) -> Graph:
     if not file.is_file():
         raise NetSplitError(f"graph file '{file}' is not there.")
     return loads(file.read_text(encoding="utf-8"), str(file))
+
+
+def _by_name(items: list[T], key: str, where: str) -> dict[str, T]:
+    names = [each.name for each in items]
+    named = dict(zip(names, items, strict=True))
+    if len(named) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise NetSplitError(f"{where}: {key} has '{twice}' twice: give each a name of its own.")
+    return named
+
+
+def _sets(data: dict[str, Any], key: str, nodes: dict[str, Node], where: str) -> tuple[tuple[str, ...], ...]:
+    sets = data[key]
+    if not isinstance(sets, list) or not all(isinstance(each, list) for each in sets):
+        raise NetSplitError(f"{where}: {key} is {brief(sets)}: give a list of lists of nodes' names.")
+    for name in chain.from_iterable(sets):
+        if not isinstance(name, str) or name not in nodes:
+            raise NetSplitError(f"{where}: {key} names {name!r}, which is no node of the graph.")
+    return tuple(map(tuple, sets))
 
 
 def _without(item: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, brief
 from netsplit.graph.ir import Graph
 from netsplit.optim.carried import has_step_hooks, uncarried_attribute, uncarried_state
 from netsplit.optim.elsewhere import check_hooks
@@ -41,6 +41,11 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         raise ConfigError(
             f"optimizer is an object of {kind}, which has its parameters already, and each device makes its "
             f"own: give the class with its settings, as in functools.partial(torch.optim.{kind}, lr=1e-3)."
+        )
+    if not callable(bound.factory):
+        raise ConfigError(
+            f"optimizer is {brief(bound.factory)}: give a function of parameters, such as "
+            "functools.partial(torch.optim.Adam, lr=1e-3)."
         )
     if not bound.parameters:
         bound = dummy_model(bound.factory, 2)

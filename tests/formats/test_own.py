@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.files import save
+from netsplit.graph.ir import Initializer
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
@@ -110,8 +112,19 @@ def test_a_file_of_nothing_but_seconds_and_alpha_is_read(saved: Callable[..., Pa
 
 def test_a_graph_without_costs_says_what_is_missing(tmp_path: Path) -> None:
     save(chain([4, 4]), tmp_path / "graph.json")
-    with pytest.raises(NetSplitError, match=r"graph.json: the file has a graph but no costs: .*forward_s"):
+    with pytest.raises(NetSplitError, match=r"graph.json: .* no costs: .*own.save_workload.*forward_s"):
         read_workload(tmp_path / "graph.json")
+
+
+def test_users_of_one_initializer_share_a_device_as_in_captured_graphs(saved: Callable[..., Path]) -> None:
+    def share(data: dict[str, Any]) -> None:
+        data["initializers"].append(asdict(Initializer("w", "float32", (4,), True, True)))
+        data["nodes"][0]["initializers"] = data["nodes"][2]["initializers"] = ["w"]
+
+    work = read_workload(saved(share))
+    first, _, last, *_ = work.graph.nodes
+    assert work.graph.colocated == ((first, last),)
+    assert work.remarks == ("nodes that share an initializer are placed on one device: w",)
 
 
 def test_a_file_without_a_cluster_or_a_description_takes_its_own_name(saved: Callable[..., Path]) -> None:
@@ -129,6 +142,12 @@ def seconds(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d.pop("nodes"), ["'nodes'"]),
         (lambda d: d.update(version=7), ["version 1"]),
         (lambda d: d.update(nodes=[]), ["no nodes"]),
+        (lambda d: d["nodes"].append(d["nodes"][0]), ["nodes has '", "' twice"]),
+        (lambda d: d["variables"].append(d["variables"][0]), ["variables has '", "' twice"]),
+        (lambda d: d.update(colocated=[["lost"]]), ["colocated names 'lost', which is no node"]),
+        (lambda d: d.update(units=[[["lost"]]]), ["units names ['lost'], which is no node"]),
+        (lambda d: d.update(colocated="all"), ["colocated is 'all'", "list of lists"]),
+        (lambda d: d.update(colocated=["all"]), ["colocated is ['all']", "list of lists"]),
         (lambda d: d["nodes"].reverse(), ["nodes[", "line ", "topological order"]),
         (lambda d: d["nodes"][1].update(inputs=["lost"]), ["nodes[1]", "'lost'"]),
         (lambda d: d["nodes"][1].update(initializers=["lost"]), ["nodes[1]", "initializer 'lost'"]),
@@ -146,9 +165,12 @@ def seconds(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d["costs"].update(transients={"cpu": {min(seconds(d)): [1, -1]}}), ["-1"]),
         (lambda d: d["costs"].pop("alpha"), ["'alpha' is missing"]),
         (lambda d: d["costs"].update(alpha="x"), ["alpha is 'x'"]),
+        (lambda d: d["costs"].update(alpha=True), ["alpha is True"]),
+        (lambda d: d["costs"].update(variable_copies=True), ["variable_copies True"]),
         (lambda d: d["cluster"]["links"].pop(), ["no link from"]),
         (lambda d: d["cluster"]["links"][1].update(latency_s=-1), ["links[1]", "latency_s is -1"]),
         (lambda d: d["cluster"]["devices"][0].update(capacity_bytes="x"), ["capacity of 'x'"]),
+        (lambda d: d["cluster"]["devices"][0].update(capacity_bytes=0), ["capacity of 0", "1 or more"]),
         (lambda d: d["cluster"]["devices"][0].update(speed=1), ["speed"]),
         (lambda d: d["workload"].update(colour=1), ["colour"]),
         (lambda d: d["workload"].update(unit_s=0), ["unit_s"]),

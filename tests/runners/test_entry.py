@@ -80,6 +80,9 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
     [
         (["model=none"], ["model=none is not an option", "amoebanet_d_small"]),
         (["partitioner=[single,none]"], ["partitioner=none is not an option", "m_topo"]),
+        (["cluster=[cpu2,cpu4]"], ["cluster=[cpu2,cpu4] is a list", "are --multirun cluster=cpu2,cpu4."]),
+        (["model=[lenet]"], ["model=[lenet] is a list", "are --multirun model=lenet."]),
+        (["dataset=[]"], ["dataset=[] is a list", "are --multirun dataset=a,b."]),
         (["experiment=quik"], ["experiment=quik is not an option", "did you mean quick?"]),
         (["modle=digits"], ["modle is not a config key", "did you mean model?"]),
         (["model.num_layer=3"], ["model.num_layer is not a config key", "did you mean num_layers?"]),

@@ -54,8 +54,10 @@ class Reinforce(Partitioner):
 
     def __post_init__(self) -> None:
         self.require_time_limit()
-        self.require("evaluations", self.evaluations >= 1, "1 or more")
-        self.require("groups", self.groups >= 1, "1 or more")
+        for parameter in ("evaluations", "groups"):
+            value = getattr(self, parameter)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self.require(parameter, whole and value >= 1, "1 or more, a whole number")
 
     def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)

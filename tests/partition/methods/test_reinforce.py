@@ -165,3 +165,10 @@ def test_the_clock_ends_it() -> None:
 def test_parameters_that_cannot_be_are_refused(key: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"reinforce\.{key} is 0"):
         Reinforce(**{key: value})
+
+
+@pytest.mark.parametrize("key", ["evaluations", "groups"])
+@pytest.mark.parametrize("value", [1.5, True, "many"])
+def test_counts_are_whole_numbers(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"reinforce\.{key} is {value!r}: give 1 or more, a whole number"):
+        Reinforce(**{key: value})
