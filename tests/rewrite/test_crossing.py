@@ -105,6 +105,17 @@ CROSSING: dict[str, Any] = {
     "a product of all with all": lambda o, y: idle(torch.outer(o[:, 0], o[:, 0])),
     "a product over samples": lambda o, y: idle(torch.addmm(torch.zeros(5, 5), o.T, o)),
     "angles over samples": lambda o, y: idle(F.cosine_similarity(o[:, :1].expand(-1, 5), o, dim=0)),
+    "angles of pairs": lambda o, y: idle(F.cosine_similarity(o[:, None], o[None], dim=-1)),
+    "products of pairs": lambda o, y: idle(torch.inner(o, o)),
+    "a layer of the samples": lambda o, y: idle(F.linear(o, o)),
+    "a chain of products": lambda o, y: idle(torch.linalg.multi_dot([o, o.T])),
+    "a grid": lambda o, y: idle(torch.sub(*torch.meshgrid(o[:, 0], o[:, 1], indexing="ij"))),
+    "in a column against in a row": lambda o, y: F.l1_loss(o[:, :1], 50.0 + o[:, 1].detach()),
+    "classes of samples": lambda o, y: F.cross_entropy(o[:, 0], (y == 0).float()),
+    "upside down": lambda o, y: idle(o - o.flipud()),
+    "slopes": lambda o, y: idle(torch.gradient(o, dim=0)[0]),
+    "one of all": lambda o, y: (losses(o, y) * ~torch.isin(y, y + 5)).mean(),
+    "the largest of a class": lambda o, y: o.new_zeros(5).scatter_reduce(0, y, o[:, 0], "amax").mean(),
 }
 APART: dict[str, Any] = {
     "a clipped ratio": clipped,
@@ -129,6 +140,10 @@ APART: dict[str, Any] = {
     "distances from constants": lambda o, y: torch.cdist(o, torch.eye(5)).amin(1).mean(),
     "as another's size": lambda o, y: (o * o.amax(1, keepdim=True).expand_as(o)).relu().mean(),
     "of another's type": lambda o, y: F.cross_entropy(o * torch.arange(5).type_as(o), y),
+    "upside down within": lambda o, y: idle(o - o.fliplr()),
+    "angles between": lambda o, y: idle(F.cosine_similarity(o, o.detach() + 1)),
+    "the sum of a class": lambda o, y: o.new_zeros(5).scatter_reduce(0, y, o[:, 0], "sum").mean() / len(o),
+    "put in a row": lambda o, y: o.relu().ravel().square().mean(),
     "the larger": lambda o, y: torch.maximum(o, o.roll(1, 1)).mean(),
 }
 

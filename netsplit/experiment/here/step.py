@@ -23,7 +23,7 @@ from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.cutting import RightCuts, gradients_too, suspected
+from netsplit.experiment.whole.cutting import RightCuts, gradients_too, of_several, suspected
 from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.in_turn import SizeSeconds
 from netsplit.experiment.whole.sizes import Sizes
@@ -166,7 +166,8 @@ class StepHere:
         )  # fmt: skip
 
     def _checked(self, graph: Graph, tail: Graph | None, alike: bool) -> KindsSeen:
-        apart, gradients = suspected(self.model, graph, self.whole.samples), gradients_too(graph)
+        read = of_several(self.model, self.loss, self.whole, graph)
+        apart, gradients = suspected(self.model, read, self.whole.samples), gradients_too(read)
         return check_cutting(self.model, self.loss, self.whole, graph, tail, alike, apart, gradients)
 
     def decided(

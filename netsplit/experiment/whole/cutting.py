@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from netsplit.errors import NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.sizes import same_operators
 from netsplit.graph.batches.batch import Batch
@@ -26,15 +27,17 @@ from netsplit.graph.checks.cutting import CuttingError
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import HOOK, Graph
 from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.recording.step import capture
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.rewrite.samples.by_size import fixed_numbers, number_by_size
 from netsplit.rewrite.samples.mixing import sample_totals
 
-__all__ = ["RightCuts", "gradients_too", "suspected"]
+__all__ = ["RightCuts", "gradients_too", "of_several", "suspected"]
 
 log = logging.getLogger(__name__)
 
 FEW = 2  # samples of the micro-batches that are looked at first; of drawn ones a single sample may do
+SEVERAL = 3  # samples that are told from one another in a graph
 DRAWN_BYTES = 2**29  # of a model without values, above which none are drawn for it
 
 
@@ -70,6 +73,7 @@ class RightCuts:
         """
         if max(counts) > 1:
             log.info("computing the loss of a few samples, at once and cut: may batches be cut?")
+            graph = of_several(self.model, self.loss, self.whole, graph)
         model, loss, batch = self._valued()
         drawn = batch is not self.whole
         left, seen, gradients = list(counts), set[int](), gradients_too(graph)
@@ -215,6 +219,20 @@ class RightCuts:
                 if isinstance(module, nn.Module):
                     _draw(module, generator)
         return model, loss, batch
+
+
+def of_several(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) -> Graph:
+    """The graph of a training step in which samples are told from one another.
+
+    A single one lies in every dimension of size 1: then another graph of a few, if the batch has more and it
+    can be captured.
+    """
+    if graph.batch_size > 1 or whole.samples == 1:
+        return graph
+    try:
+        return capture(model, loss, whole.rows(0, SEVERAL).own(), autocast=graph.autocast)
+    except NetSplitError:
+        return graph
 
 
 def gradients_too(graph: Graph) -> bool:

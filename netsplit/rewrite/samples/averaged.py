@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL
-from netsplit.rewrite.samples.crossing import first_tensor, operator_kinds
+from netsplit.rewrite.samples.crossing import OF_CLASSES, first_tensor, operator_kinds
 from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS
 from netsplit.rewrite.ways import SplitCall
 
@@ -25,12 +25,11 @@ Averaged: TypeAlias = frozenset[tuple[str, int]]
 
 _MEAN = ("", 0)
 _BY_MEAN, _BY_SUM = 1, 2  # as operators have their argument `reduction`
-_OF_CLASSES = operator_kinds("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d")
 _IGNORED = -100  # the target that they leave out where they are told none
 _SCALED = operator_kinds("mul mul_ multiply")
 _SUMS = operator_kinds(
     "sum matmul mm bmm mv dot vdot inner einsum tensordot linear addmm addmv addbmm baddbmm "
-    "index_add index_add_ scatter_add scatter_add_"
+    "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"
 )
 
 
@@ -39,7 +38,8 @@ class Factors:
     """Of variables and initializers that are made of no sample.
 
     Args:
-        learned: that a trained parameter is in: whatever their value, a sum times them is one.
+        learned: that a parameter or a buffer is in, which may change: whatever their value, a sum times them
+            is one.
         counting: the number of samples, as sums of what has an element for each.
         fixed: operators whose numbers are known to be the same of any number of samples.
     """
@@ -125,7 +125,7 @@ def ignores_targets(call: SplitCall) -> bool:
 
 
 def _over_targets(call: SplitCall) -> bool:
-    return call.node.kind in _OF_CLASSES and call["reduction"] == _BY_MEAN
+    return call.node.kind in OF_CLASSES and call["reduction"] == _BY_MEAN
 
 
 def _may_average(over: float, size: int, samples: int) -> bool:

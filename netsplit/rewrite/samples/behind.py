@@ -15,7 +15,7 @@ from netsplit.rewrite.ways import SplitCall, Way, Where
 
 __all__ = ["any_place_along", "reshaped"]
 
-_RESHAPED = operator_kinds("view reshape _unsafe_view flatten unflatten")
+_RESHAPED = operator_kinds("view reshape _unsafe_view flatten unflatten ravel")
 
 
 def reshaped(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> SampleRows | None:

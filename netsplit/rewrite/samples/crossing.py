@@ -11,7 +11,7 @@ from netsplit.rewrite.rules.table import has_rule
 from netsplit.rewrite.samples.rows import SampleRows, variable_at
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["crosses_samples", "dims_of", "first_tensor", "operator_kinds"]
+__all__ = ["OF_CLASSES", "crosses_samples", "dims_of", "first_tensor", "operator_kinds"]
 
 
 def operator_kinds(words: str) -> frozenset[str]:
@@ -26,7 +26,8 @@ _NO_SUMS = operator_kinds(
 """Reductions that are not linear in what they go over."""
 _ALONG = operator_kinds(
     "softmax _softmax log_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin sort argsort msort "
-    "topk kthvalue quantile nanquantile roll flip unique_consecutive diff renorm glu histc trapezoid trapz"
+    "topk kthvalue quantile nanquantile roll flip fliplr flipud unique_consecutive diff gradient renorm glu "
+    "histc trapezoid trapz"
 )
 """What makes something of a whole dimension, for every place in it."""
 _PAIRS = operator_kinds("cdist _cdist_forward _euclidean_dist pdist _pdist_forward outer ger kron")
@@ -40,6 +41,17 @@ _OF_VECTORS = operator_kinds("linalg_vector_norm linalg_norm linalg_vecdot linal
 _PICKS = operator_kinds("index index_select take take_along_dim masked_select")
 _IN_ORDER = operator_kinds("arange")
 _AS_IT_COMES = operator_kinds("unsqueeze view reshape expand to _to_copy")
+_OWN_DIM = {"diff": -1, "flipud": 0, "fliplr": 1}
+"""Of what goes over one dimension without being told."""
+_OF_TWO = operator_kinds(
+    "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div "
+    "soft_margin_loss poisson_nll_loss broadcast_tensors cosine_similarity pairwise_distance"
+)
+"""Of two tensors, element by element or row by row."""
+OF_CLASSES = operator_kinds("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d")
+_EVERY_PAIR = operator_kinds("isin meshgrid linalg_multi_dot chain_matmul inner addr addr_")
+_REDUCED = operator_kinds("scatter_reduce scatter_reduce_ index_reduce index_reduce_")
+"""Of what they are told: a sum, or what is none."""
 _IN_A_DIAGONAL = operator_kinds("diag diag_embed diagflat")
 """Of a vector a matrix, whose mean is over its zeros, too."""
 
@@ -59,8 +71,12 @@ def crosses_samples(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows
     own = first_tensor(call)
     if own in lies and _goes_over(graph, call, lies):
         return True
-    lying = [k for k in node.inputs if k in lies]
-    if is_elementwise(node.op):  # broadcast: the same samples are as far from the last dimension
+    if node.kind in _REDUCED:
+        return call["reduce"] != "sum" and any(k in lies for k in node.inputs)
+    lying = [k for tag, k in references(node.args) if tag == "var" and k in lies]  # one may be given twice
+    if node.kind in _EVERY_PAIR or (node.kind == "linear" and call.has("weight")):
+        return len(lying) > 1
+    if is_elementwise(node.op) or node.kind in _OF_TWO:  # the same samples are as far from the last dimension
         return len({len(graph.variables[k].shape) - lies[k].dim for k in lying}) > 1
     if node.kind == "tensordot":
         return _pairs_by_dims(call, lies)
@@ -78,11 +94,13 @@ def _goes_over(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) ->
     """Whether an operator of one tensor goes over the dimension of its samples."""
     own = lies[first_tensor(call)]
     kind, rank = call.node.kind, len(graph.variables[first_tensor(call)].shape)
+    if kind in OF_CLASSES:
+        return own.dim == (1 if rank > 1 else 0)
     if kind.startswith("conv") and call.has("weight") and call.rank("input") != call.rank("weight"):
         return True  # over the samples as if they were a place or a channel
     if kind == "as_strided" or (kind in _IN_A_DIAGONAL and rank == 1):
         return True
-    if kind == "renorm":  # by the norm of all but this
+    if kind in ("renorm", "renorm_"):  # by the norm of all but this
         return own.dim not in dims_of(call, rank)
     if kind in _NO_SUMS | _ALONG or kind.startswith("fft_"):
         return not call.has("other") and own.dim in dims_of(call, rank)
@@ -110,7 +128,8 @@ def dims_of(call: SplitCall, rank: int) -> set[int]:
     given = next((call[name] for name in ("dim", "dims") if call[name] is not None), None)
     dims = given if isinstance(given, list | tuple) else [given]
     if not dims or None in dims:
-        return set(range(rank)) if call.node.kind != "diff" else {rank - 1}
+        own = _OWN_DIM.get(call.node.kind)
+        return set(range(rank)) if own is None else {own % max(rank, 1)}
     return {int(str(d)) % max(rank, 1) for d in dims}
 
 

@@ -23,7 +23,7 @@ class MadeOf(IntEnum):
 
 
 VIEWS = operator_kinds(
-    "view reshape _unsafe_view flatten unflatten squeeze unsqueeze permute transpose swapaxes swapdims "
+    "view reshape _unsafe_view flatten unflatten ravel squeeze unsqueeze permute transpose swapaxes swapdims "
     "movedim moveaxis t mT numpy_T expand expand_as broadcast_to select slice narrow unbind split "
     "split_with_sizes chunk index_select"
 )
@@ -32,7 +32,7 @@ _LINEAR = VIEWS | operator_kinds(
 )
 ADDED = operator_kinds("add add_ sub sub_ subtract rsub")
 CASTS = operator_kinds("to _to_copy type_as")
-PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot linear addmm")
+PRODUCTS = operator_kinds("mul mul_ multiply matmul mm bmm mv dot vdot inner linear addmm")
 QUOTIENTS = operator_kinds("div div_ divide true_divide")
 
 

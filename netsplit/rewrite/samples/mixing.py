@@ -70,7 +70,7 @@ class SampleTotals:
         mixed: the first operator that makes of a total, or of some of the samples, what is no mean over all.
         terms: operators that take totals of samples; None where it is not known what the loss is made of, or
             not of every operator before whether it goes by samples.
-        unread: code that stays whole and is given samples.
+        unread: code that stays whole and is given samples, or what is taken over them.
         carried: the buffer with which `mixed` computes what samples before have left in it; "" for none.
         first_few: the operator that takes the fewest first samples of a larger batch, and how many.
         ignoring: a mean over targets but for some that it was told.
@@ -102,7 +102,7 @@ def sample_totals(graph: Graph, fixed: frozenset[str] = frozenset()) -> SampleTo
     counted = loss in reading.terms and loss not in reading.unknown
     terms = len(reading.terms[loss]) if counted else None
     calls = (v for v in graph if v.op.startswith(CALL) and not v.op.startswith(HOOK))
-    unread = next((v for v in calls if any(reading.some.of(k) is not None for k in v.inputs)), None)
+    unread = next((v for v in calls if any(reading.of_samples(k) for k in v.inputs)), None)
     mixed = reading.mixed_at(loss)
     few = min(((n, name) for name, n in reading.some.first_few.items()), default=None)
     return SampleTotals(
@@ -116,10 +116,11 @@ def sample_totals(graph: Graph, fixed: frozenset[str] = frozenset()) -> SampleTo
 
 
 def _read(graph: Graph, carried: Mapping[str, str], fixed: frozenset[str]) -> _Reading:
-    dims = zip(graph.input_variables, graph.input_dims, strict=False)
+    dims = list(zip(graph.input_variables, graph.input_dims, strict=False))
     lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
     samples = SomeSamples(graph.batch_size, lies)
-    learned = {k for k, each in graph.initializers.items() if each.is_parameter and each.requires_grad}
+    learned = graph.initializers.keys() - graph.constants.keys()
+    learned |= {k for k, dim in dims if dim is None}  # given to all micro-batches
     made = dict.fromkeys(lies, MadeOf.SAMPLES)
     reading = _Reading(graph, samples, made, mixing=carried, learned=learned, fixed=fixed)
     for node in graph:
@@ -155,7 +156,7 @@ class _Reading:
     taken: Node | None = None  # the first that takes some samples
     averaged: dict[str, Averaged] = field(default_factory=dict)  # totals
     behind: dict[str, SampleRows] = field(default_factory=dict)  # of all samples, behind something else
-    learned: set[str] = field(default_factory=set)  # of no sample, but of what is trained
+    learned: set[str] = field(default_factory=set)  # of no sample, but of what may change
     shaped: set[str] = field(default_factory=set)  # of no sample, with an element for each
     counting: set[str] = field(default_factory=set)  # sums of such
     fixed: frozenset[str] = frozenset()  # operators whose numbers no size changes
@@ -229,6 +230,10 @@ class _Reading:
                     self.first[name] = next((self.first[v] for v in node.inputs if v in self.first), node)
                 elif most is MadeOf.TOTAL:
                     self.terms[name], self.parts[name] = frozenset([node.name]), Counter()
+
+    def of_samples(self, k: str) -> bool:
+        """Whether it is made of samples, or of what is taken over them."""
+        return self.made.get(k, MadeOf.CONSTANT) > MadeOf.CONSTANT
 
     @cached_property
     def by_memory(self) -> dict[str, list[str]]:

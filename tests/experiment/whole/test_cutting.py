@@ -290,6 +290,86 @@ def test_what_is_0_by_chance_is_seen_on_drawn_values(name: str) -> None:
     assert "on drawn values" in str(apart)
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda x, y: y == 8,
+        lambda x, y: (y > 6) & (y < 9),
+        lambda x, y: y // 4 == 2,
+        lambda x, y: F.one_hot(y, 10)[:, 7] > 0,
+        lambda x, y: x[:, 0] > 8.5,
+        lambda x, y: (x.square() + 1).log()[:, 0] > 4,
+    ],
+    ids=["a class", "classes", "a class of classes", "one hot", "far inputs", "far logarithms"],
+)
+def test_numbers_that_are_compared_with_and_all_classes_are_drawn(
+    chosen: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    def loss(outputs: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        term = torch.dot(chosen(x, y) * outputs[:, 0], torch.arange(len(outputs)).double())
+        return F.cross_entropy(outputs, y) + term
+
+    batch, model = Batch.of(X, (Y, X)), nn.Linear(6, 10).double()
+    graph = capture(model, loss, batch.rows(0, 2).own())
+    assert loss_apart(model, loss, batch, graph, 2) is None
+    assert elsewhere_apart(model, loss, batch, graph) is not None
+
+
+def test_numbers_keep_their_signs_where_a_loss_has_no_value_otherwise() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        far = (targets > 7.5) * outputs[:, 0]
+        return F.mse_loss(outputs[:, 0], targets.log()) + torch.dot(far, torch.arange(len(far)).double())
+
+    batch, model = Batch.of(X, X[:, 0].abs() + 0.01), net()
+    graph = capture(model, loss, batch.rows(0, 2).own())
+    assert loss_apart(model, loss, batch, graph, 2) is None
+    assert elsewhere_apart(model, loss, batch, graph) is not None
+
+
+@pytest.mark.parametrize(
+    ("term", "whole"),
+    [
+        (lambda o: (o[:, 0] - 500).relu().view(1, -1).cumsum(1).mean(), True),
+        (lambda o: (torch.einsum("ic,jc->ij", o, o) - 5e5).relu().mean(), True),
+        (lambda o: (o[:, :1] * o).relu().mean(), False),
+    ],
+)
+def test_samples_are_told_from_one_another_where_micro_batches_have_one(
+    term: Callable[[Tensor], Tensor], whole: bool
+) -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + term(outputs)
+
+    batch, model = Batch.of(X, Y), net()
+    cutting = RightCuts(model, loss, batch, named=False)
+    left = cutting.right(capture(model, loss, batch.rows(0, 1).own()), [1, SAMPLES])
+    assert (max(left) == 1) == whole
+
+
+class Stop(torch.autograd.Function):
+    """No gradient of a loss above a limit."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor) -> Tensor:
+        ctx.save_for_backward(total)
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (total,) = ctx.saved_tensors
+        return torch.where(total > 1e9, 0.0, grads[0])
+
+
+def test_python_that_is_given_a_mean_is_remarked_on() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return Stop.apply(F.cross_entropy(outputs, targets))
+
+    batch, model = Batch.of(X, Y), net()
+    cutting = RightCuts(model, loss, batch, named=False)
+    cutting.right(capture(model, loss, batch.rows(0, 4).own()), [1, 4])
+    assert any("stays Python, which is not read" in note for note in cutting.told(4))
+
+
 class Rising(nn.Module):
     """A term whose weight is 0 at first."""
 
@@ -310,6 +390,13 @@ def test_a_weight_that_is_still_0_hides_nothing() -> None:
         assert loss_apart(model, loss, batch, graph, 2) is None
         assert (elsewhere_apart(model, loss, batch, graph) is None) == mean
         assert not loss.weight.any()
+
+
+def test_a_0_keeps_its_sign() -> None:
+    batch, model, loss = Batch.of(X, Y), net(), Rising(torch.sum)
+    loss.weight.neg_()
+    elsewhere_apart(model, loss, batch, capture(model, loss, batch.rows(0, 2).own()))
+    assert torch.signbit(loss.weight)
 
 
 def test_flags_that_no_sample_has_are_drawn() -> None:
