@@ -12,7 +12,8 @@ each method of the portfolio is asked so by itself, and the best that fits is wh
 
 Where it is left to planning what is recomputed (`schedule.recompute` is auto), this is done without any; then
 once more, the first time as if there were room, and every answer that does not fit is tried with as little
-recomputation as makes it fit. The better of both is taken.
+recomputation as makes it fit. The better of both is taken. Where nothing fits, once more with everything
+recomputed: what is told is then of the peaks that are in reach.
 """
 
 from __future__ import annotations
@@ -94,12 +95,39 @@ def _best_of_both(
     halved = replace(problem, time_limit_s=None if limit_s is None else limit_s / 2)
     answers = []
     for anew in (False, True):
+        fitting = _Fitting(halved, partitioner, anew, until, nearest)
         try:
-            answers.append(_Fitting(halved, partitioner, anew, until, nearest).run())
-        except (InfeasibleError, ModelSizeError, TimeLimitError):
+            answers.append(fitting.run())
+        except (ModelSizeError, TimeLimitError):
             if anew and not answers:
                 raise
+        except InfeasibleError:
+            if anew and not answers:
+                return _of_everything(fitting)
     return min(answers, key=lambda answer: problem.objective.score_s(problem, answer))
+
+
+def _of_everything(fitting: _Fitting) -> Placement:
+    """What the method answers where all is recomputed, of which then as little is as makes it fit.
+
+    Raises:
+        InfeasibleError: that does not fit either; of the nearest that `fitting` knows by then.
+    """
+    evaluate = simulated_by(fitting.problem)
+    anew = replace(evaluate, schedule=replace(evaluate.schedule, recompute=True))  # type: ignore[call-arg]
+    every = _Fitting(replace(fitting.problem, evaluate=anew), fitting.partitioner, last=fitting.last)
+    placement = None
+    try:
+        placement = every.run()
+    except (InfeasibleError, ModelSizeError, TimeLimitError):
+        if every.least is not None:
+            placement = every.least[0]
+    if placement is not None:
+        placement, peaks = fitting._fit(_unproven(placement))
+        if fitting._missing(peaks) <= 0:
+            return placement
+        fitting._note(placement, peaks)
+    raise fitting._infeasible()
 
 
 @dataclass

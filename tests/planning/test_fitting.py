@@ -23,7 +23,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import lifetimes_model
-from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules import ZBV, GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.program.schedules.base import Recompute
 from tests.builders import costs_of, cpus
 from tests.nets import CASES
@@ -280,6 +280,21 @@ def test_a_portfolio_that_does_not_fit_either_is_refused() -> None:
     problem = problem_of("u_shape", "gpipe", int(0.2 * peak_of_one("u_shape", "gpipe")))
     with pytest.raises(InfeasibleError, match="single finds no placement that fits"):
         decide(problem, Leads())
+
+
+@pytest.mark.parametrize("part", [0.3, 0.95])
+def test_what_is_recomputed_by_choice_needs_no_more_than_where_everything_is(part: float) -> None:
+    """Of a schedule whose peaks the linear count says little of."""
+    capacity = int(part * peak_of_one("u_shape", "1f1b"))
+    needed: list[int] = []
+    for recompute in (True, "auto"):
+        schedule = ZBV(4, recompute=recompute)
+        problem = under(problem_of("u_shape", "1f1b", capacity), schedule)
+        try:
+            needed.append(peak(decide(replace(problem, in_flight=schedule.in_flight(2)), SEARCH)))
+        except InfeasibleError as refusal:
+            needed.append(enough(refusal))
+    assert needed[1] <= max(needed[0], capacity)
 
 
 @pytest.mark.parametrize("cuts", [True, False])
