@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final, get_args
 
@@ -108,6 +108,10 @@ class Partitioner(ABC):
     def cuts_operators(self, problem: Problem) -> bool:
         """Whether its answers may be in parts, and so fit where no placement of whole operators does."""
         return False
+
+    def portfolio(self, problem: Problem) -> Sequence[Partitioner]:
+        """Methods than which it promises to be no worse: whoever makes it fit asks them, too."""
+        return ()
 
     def check(self, problem: Problem) -> None:
         """Refuse what no method can place, before any work is done."""

@@ -7,9 +7,13 @@
 A method is told the bytes of its own count (`Problem.memory_model`) that its last answer had for every byte
 of the peak. So it is refused what exceeds a capacity, and given what the count alone would refuse.
 
+Of a method with a portfolio (`auto`), what is told is one for all. So where its first answer does not fit,
+each method of the portfolio is asked so by itself, and the best that fits is where the next answer begins.
+
 Where it is left to planning what is recomputed (`schedule.recompute` is auto), this is done without any; then
 once more, the first time as if there were room, and every answer that does not fit is tried with as little
-recomputation as makes it fit. The better of both is taken.
+recomputation as makes it fit. The better of both is taken. Where nothing fits, once more with everything
+recomputed: what is told is then of the peaks that are in reach.
 """
 
 from __future__ import annotations
@@ -91,12 +95,39 @@ def _best_of_both(
     halved = replace(problem, time_limit_s=None if limit_s is None else limit_s / 2)
     answers = []
     for anew in (False, True):
+        fitting = _Fitting(halved, partitioner, anew, until, nearest)
         try:
-            answers.append(_Fitting(halved, partitioner, anew, until, nearest).run())
-        except (InfeasibleError, ModelSizeError, TimeLimitError):
+            answers.append(fitting.run())
+        except (ModelSizeError, TimeLimitError):
             if anew and not answers:
                 raise
+        except InfeasibleError:
+            if anew and not answers:
+                return _of_everything(fitting)
     return min(answers, key=lambda answer: problem.objective.score_s(problem, answer))
+
+
+def _of_everything(fitting: _Fitting) -> Placement:
+    """What the method answers where all is recomputed, of which then as little is as makes it fit.
+
+    Raises:
+        InfeasibleError: that does not fit either; of the nearest that `fitting` knows by then.
+    """
+    evaluate = simulated_by(fitting.problem)
+    anew = replace(evaluate, schedule=replace(evaluate.schedule, recompute=True))  # type: ignore[call-arg]
+    every = _Fitting(replace(fitting.problem, evaluate=anew), fitting.partitioner, last=fitting.last)
+    placement = None
+    try:
+        placement = every.run()
+    except (InfeasibleError, ModelSizeError, TimeLimitError):
+        if every.least is not None:
+            placement = every.least[0]
+    if placement is not None:
+        placement, peaks = fitting._fit(_unproven(placement))
+        if fitting._missing(peaks) <= 0:
+            return placement
+        fitting._note(placement, peaks)
+    raise fitting._infeasible()
 
 
 @dataclass
@@ -132,7 +163,9 @@ class _Fitting:
                 self._learn(nearest, peaks)
         if self.anew:
             self._as_if_there_were_room()
-        for _ in range(_ROUNDS):
+        for asked in range(_ROUNDS):
+            if asked == 1 and self.best is None:
+                self._ask_portfolio()
             if time.perf_counter() > self.last:
                 break
             bound = self.binds
@@ -158,6 +191,27 @@ class _Fitting:
         if self.best is None:
             raise self._infeasible()
         return self.best
+
+    def _ask_portfolio(self) -> None:
+        """The best that its methods answer which heed capacities, each told what its own answers were."""
+        half_s = self._half_s()
+        last = self.last if half_s is None else min(self.last, time.perf_counter() + half_s)
+        problem, best = replace(self.problem, time_limit_s=half_s), None
+        for method in self.partitioner.portfolio(problem):
+            if not method.respects_capacity or time.perf_counter() > last:
+                continue
+            try:
+                placement = _Fitting(problem, method, self.anew, last).run()
+            except (InfeasibleError, ModelSizeError, TimeLimitError):
+                continue
+            seconds = problem.objective.score_s(problem, placement)
+            if seconds < self.best_s:
+                best, self.best_s = placement, seconds
+        if best is not None:
+            notes = {**best.report.notes, "found_by": best.method}
+            report = replace(best.report, notes=notes)
+            self.best = _unproven(replace(best, method=self.partitioner.name, report=report))
+            self._learn(best, self._peaks(best))
 
     def _as_if_there_were_room(self) -> None:
         """What the method answers without limits, with recomputation."""

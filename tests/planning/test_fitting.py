@@ -20,9 +20,11 @@ from netsplit.partition.base import BOUND_FOR, MemoryRule
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, proven_s
 from netsplit.planning.plan import Plan
+from netsplit.planning.simulated import simulated_by
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import lifetimes_model
-from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules import ZBV, GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules.base import Recompute
 from tests.builders import costs_of, cpus
 from tests.nets import CASES
 
@@ -49,6 +51,10 @@ def problem_of(
     graph = captured(case)
     work = Workload("net", graph, costs_of(graph, 1e-3, 1e-3, alpha=4), cpus(devices, capacity))
     return work.problem(objective=objective, schedule=SCHEDULES[schedule], memory=memory)
+
+
+def under(problem: Problem, schedule: Schedule) -> Problem:
+    return replace(problem, evaluate=replace(simulated_by(problem), schedule=schedule))
 
 
 def peak(plan: Plan) -> int:
@@ -250,6 +256,45 @@ class Unanswered(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         self.told.append(min(each.capacity_bytes for each in problem.cluster.devices))
         raise InfeasibleError("nothing fits.")
+
+
+class Leads(Claims):
+    """All on the first device; its portfolio has one method that finds something."""
+
+    def portfolio(self, problem: Problem) -> list[Partitioner]:
+        return [Single(), Unanswered(), MTopo()]
+
+
+@pytest.mark.parametrize("recompute", [False, "auto"])
+def test_where_no_answer_fits_the_portfolio_is_made_to_fit(recompute: Recompute) -> None:
+    capacity = int(0.8 * peak_of_one("u_shape", "gpipe"))
+    problem = under(problem_of("u_shape", "gpipe", capacity), GPipe(4, recompute))
+    alone, led = decide(problem, MTopo()), decide(problem, Leads())
+    assert peak(led) <= capacity
+    assert led.objective_s <= alone.objective_s
+    assert led.placement.method == "single"
+    assert recompute or led.placement.report.notes["found_by"] == "m_topo"
+
+
+def test_a_portfolio_that_does_not_fit_either_is_refused() -> None:
+    problem = problem_of("u_shape", "gpipe", int(0.2 * peak_of_one("u_shape", "gpipe")))
+    with pytest.raises(InfeasibleError, match="single finds no placement that fits"):
+        decide(problem, Leads())
+
+
+@pytest.mark.parametrize("part", [0.3, 0.95])
+def test_what_is_recomputed_by_choice_needs_no_more_than_where_everything_is(part: float) -> None:
+    """Of a schedule whose peaks the linear count says little of."""
+    capacity = int(part * peak_of_one("u_shape", "1f1b"))
+    needed: list[int] = []
+    for recompute in (True, "auto"):
+        schedule = ZBV(4, recompute=recompute)
+        problem = under(problem_of("u_shape", "1f1b", capacity), schedule)
+        try:
+            needed.append(peak(decide(replace(problem, in_flight=schedule.in_flight(2)), SEARCH)))
+        except InfeasibleError as refusal:
+            needed.append(enough(refusal))
+    assert needed[1] <= max(needed[0], capacity)
 
 
 @pytest.mark.parametrize("cuts", [True, False])

@@ -58,9 +58,9 @@ def recomputed_within(problem: Problem, placement: Placement) -> Placement:
     if peaks[name] <= capacity:
         return chosen
     raise InfeasibleError(
-        f"{placement.method} needs {read_bytes(peaks[name])} on '{name}' of {read_bytes(capacity)} even "
-        f"where all of it is recomputed: {read_bytes(peaks[name] - capacity)} are missing; give the devices "
-        "more capacity, or take smaller micro-batches."
+        f"{placement.method} needs {read_bytes(peaks[name])} on '{name}' of {read_bytes(capacity)} "
+        f"however much of it is recomputed: {read_bytes(peaks[name] - capacity)} are missing; give the "
+        "devices more capacity, or take smaller micro-batches."
     )
 
 
@@ -100,6 +100,7 @@ class _Short:
     low: int = -1  # the last that did not fit
     high: int | None = None  # the first that did
     tried: int = 0
+    nearest: tuple[int, int] = (0, -1)  # bytes too many, and of which answer that is the least; -1: of none
 
     @property
     def done(self) -> bool:
@@ -107,22 +108,27 @@ class _Short:
 
     @property
     def chosen(self) -> int:
-        return len(self.frontier) if self.high is None else self.high
+        return self.nearest[1] if self.high is None else self.high
 
     def parts(self, number: int) -> list[frozenset[str]]:
         """Nodes of the parts of an answer, the one of the most seconds first."""
+        if number < 0:
+            return []
         if number == len(self.frontier):
             return [self.everything]
         parts = sorted(self.frontier.parts(number), key=self.frontier.seconds_of, reverse=True)
         return [frozenset(name for cell in self.pieces[s][a:b] for name in cell) for s, a, b in parts]
 
     def begin(self, missing: int) -> None:
+        self.nearest = missing, -1
         self.trial = int(np.searchsorted(self.frontier.nbytes, missing))
 
     def learn(self, over: int) -> None:
         """From the bytes by which the trial exceeds the capacity: another between what fits and what does
         not, by the estimates at first, and in the middle then."""
         count, trial = len(self.frontier), self.trial
+        if over < self.nearest[0]:  # everything may need more than a part, whose cuts hand on less
+            self.nearest = over, trial
         if over > 0:
             self.low = trial
         else:

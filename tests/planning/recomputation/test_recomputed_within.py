@@ -126,7 +126,7 @@ def test_what_fits_nowhere_is_refused_with_the_bytes_that_are_missing() -> None:
     problem = problem_of(graph, SCHEDULES["gpipe"], 0)
     placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
     least = ends(problem, placement)[1]
-    with pytest.raises(InfeasibleError, match=r"even where all of it is recomputed: .* are missing"):
+    with pytest.raises(InfeasibleError, match=r"however much of it is recomputed: .* are missing"):
         recomputed_within(within(problem, least // 2), placement)
 
 

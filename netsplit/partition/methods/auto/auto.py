@@ -10,6 +10,7 @@ With `splits` the same of whole operators first, then of operators in parts (`in
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from netsplit.graph.ir import CALL, INITIALIZER, Graph
@@ -20,7 +21,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.search import Search
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.auto.in_parts import whole_or_in_parts
-from netsplit.partition.methods.auto.large import LARGE, large_answer
+from netsplit.partition.methods.auto.large import FAST_METHODS, LARGE, large_answer
 from netsplit.partition.methods.auto.prover import Prover
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct
@@ -62,7 +63,8 @@ class Auto(Partitioner):
 
     Never worse than a method of its portfolio by the score that is asked for, replicas included where they
     train what one device trains (beyond 1,000 nodes that is `pipedream` with fewer states, beyond 10,000
-    edges without `m_sct`). The search counts its moves, so that the same seed gives
+    edges without `m_sct`). Where none of its answers is within the peaks, each of these that heeds capacities
+    is made to fit by itself (`planning.fitting`). The search counts its moves, so that the same seed gives
     the same answer unless the clock ends it first (the report's notes then say ``stopped: time``) or the
     prover, which works against the clock, finds a better one.
 
@@ -85,6 +87,13 @@ class Auto(Partitioner):
     def cuts_operators(self, problem: Problem) -> bool:
         several = problem.evaluate is not None and len(problem.cluster.devices) > 1
         return self.splits and several and not isinstance(problem.objective, Period)
+
+    def portfolio(self, problem: Problem) -> Sequence[Partitioner]:
+        if isinstance(problem.objective, Period):
+            return ()
+        if len(problem.graph) > LARGE:
+            return FAST_METHODS
+        return _portfolio(problem, Instance.of(problem))
 
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)

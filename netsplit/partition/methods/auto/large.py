@@ -31,7 +31,7 @@ from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["LARGE", "large_answer", "most_instructions"]
+__all__ = ["FAST_METHODS", "LARGE", "large_answer", "most_instructions"]
 
 log = logging.getLogger(__name__)
 
