@@ -233,6 +233,26 @@ def test_a_method_that_has_no_answer_says_so_once_and_in_short(caplog: pytest.Lo
     assert whole.count(f"heft has no answer for the whole plan: {tight}") == 3
 
 
+def test_where_time_is_short_a_method_that_is_asked_for_has_every_device_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicas of the whole model have one micro-batch at least on each."""
+    asked: list[int] = []
+
+    def answer(_: object, __: Problem, schedule: Schedule, ___: Partitioner) -> None:
+        asked.append(schedule.microbatches)
+
+    monkeypatch.setattr(answers.MethodAnswers, "answer", answer)
+    short = SimpleNamespace(over=lambda until: len(asked) > 1, until=lambda part: 0.0, all_s=1.0)
+    judge = SimpleNamespace(problem_of=lambda m: problem_of("chain", m, 2))
+    method = cast(Partitioner, METHODS["ddp"]())
+    search = answers.MethodAnswers(
+        (1, 2, 4), AutoSchedule(), cast(Judge, judge), method, cast(SearchTime, short), cast(Orders, None)
+    )
+    search.ask(0.5)
+    assert asked == [2, 4]
+
+
 class Siamese(nn.Module):
     """Its towers share their weights, so a line comes back to the device that has them."""
 

@@ -80,11 +80,16 @@ class MethodAnswers:
         return fits
 
     def ask(self, part: float) -> None:
-        """Of methods that take no long, or the one that was asked for; until that part of the time."""
+        """Of methods that take no long, or the one that was asked for; until that part of the time.
+
+        Of the latter, which may be replicas, there is first what gives every device a micro-batch.
+        """
         methods = [METHODS[name]() for name in METHODS_TRIED] if self.method is None else [self.method]
+        devices = len(self.judge.problem_of(self.counts[0]).cluster.devices)
+        counts = self.counts if self.method is None else sorted(self.counts, key=lambda m: m < devices)
         for method in methods:
             took_s = 0.0
-            for m in self.counts:
+            for m in counts:
                 began = time.perf_counter()
                 if self.time.over(self.time.until(part) - took_s):
                     break
