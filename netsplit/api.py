@@ -44,6 +44,7 @@ from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.training.adapt.adaptation import Adapt
+from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.captures import MAX_PROGRAMS
 from netsplit.training.parallel import ParallelModel
 
@@ -161,6 +162,8 @@ def parallelize(
     looking = _looking(adapt)
     adapts = looking is not None
     _check_training(model, loss, batch, optimizer, options, adapts)
+    if adapts:
+        check_adaptable(compile_backend, order)
     _check_choice("profile", profile, get_args(ProfileMode))
     _check_devices(spec, offload, compile_backend, autocast)
     check_switches(progress=progress)

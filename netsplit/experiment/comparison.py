@@ -59,6 +59,7 @@ from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure
 from netsplit.tracking.metrics import overflow_summary
 from netsplit.training.adapt.adaptation import Adapt
+from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.checkpoints import (
     Checkpoints,
     describe_training,
@@ -122,6 +123,7 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
         rate.check(optimizer)
     if settings.adapt:
         check_switchable(optimizer, rate)
+        check_adaptable(settings.compile_backend, request.schedule)
     size = sum(parameter.numel() for parameter in model.parameters())
     log.info("%s; model of %s parameters", data.summary(), f"{size:,}")
     return Experiment(

@@ -35,15 +35,17 @@ def test_what_was_decided_is_recorded_and_reported(command: Command, tmp_path: P
         assert "the first measured iterations" in page
 
 
-@pytest.mark.slow
-def test_adapt_is_refused_where_segments_are_compiled(command: Command) -> None:
-    outcome = command.run(
-        "refused",
-        "partitioner=m_topo",
-        "schedule=gpipe",
-        "adapt=true",
-        "compile_backend=aot_eager",
-        runner="train",
-    )
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["schedule=gpipe", "compile_backend=aot_eager"], "adapt does not go with compile_backend"),
+        (["schedule=pipedream"], "under a schedule whose devices step within the batch"),
+    ],
+)
+def test_what_no_plan_could_change_is_refused_before_workers_start(
+    command: Command, given: list[str], said: str
+) -> None:
+    outcome = command.run("refused", "partitioner=m_topo", "adapt=true", *given, runner="train")
     assert outcome.code != 0
-    assert "adapt does not go with compile_backend" in outcome.stderr
+    assert said in outcome.stderr
+    assert "starting" not in outcome.stderr

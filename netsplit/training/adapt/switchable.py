@@ -11,12 +11,16 @@ from netsplit.graph.recording.whole import GradientHook, ModuleCall
 from netsplit.partition.base import Placement
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.program.schedules import Schedule
 from netsplit.rewrite.records import CopyWeights, Rewrite
 
-__all__ = ["changeable", "require_adaptable", "require_switchable", "why_unswitchable"]
+__all__ = ["changeable", "check_adaptable", "require_adaptable", "require_switchable", "why_unswitchable"]
 
 _OF_ONE_REPLICA = (
     "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
+)
+_STEPPING = (
+    "under a schedule whose devices step within the batch, what is trained depends on where its operators are"
 )
 
 
@@ -31,8 +35,8 @@ def require_switchable(plan: Plan, other: Plan) -> None:
         raise NetSplitError(f"the plan cannot be changed to this one: {reason}.")
 
 
-def require_adaptable(plan: Plan, backend: str | None) -> None:
-    """Refuse a training that no other plan could go on with.
+def check_adaptable(backend: str | None, schedule: Schedule | AutoSchedule) -> None:
+    """Refuse, before anything is measured, what no plan could be changed with.
 
     Raises:
         NetSplitError: it says why.
@@ -42,11 +46,26 @@ def require_adaptable(plan: Plan, backend: str | None) -> None:
             f"adapt does not go with compile_backend ({backend}), as every change of plan would compile "
             "anew: leave one of them out."
         )
+    if isinstance(schedule, Schedule) and schedule.update_every is not None:
+        raise _unadaptable(_STEPPING)
+
+
+def require_adaptable(plan: Plan, backend: str | None) -> None:
+    """Refuse a training that no other plan could go on with.
+
+    Raises:
+        NetSplitError: it says why.
+    """
+    check_adaptable(backend, plan.compiler.schedule)
     reason = why_unswitchable(plan, plan)
     if reason is None and replicated_statistics(plan.problem.graph, plan.placement.replicated):
         reason = _OF_ONE_REPLICA
     if reason is not None:
-        raise NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
+        raise _unadaptable(reason)
+
+
+def _unadaptable(reason: str) -> NetSplitError:
+    return NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
 
 
 def changeable(open_: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
@@ -87,10 +106,7 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
     if cut != (other.compiler.schedule.microbatches, other.problem.graph.batch_size):
         return "it cuts a batch into other micro-batches, with which another training would go on"
     if here.asynchronous or there.asynchronous:
-        return (
-            "under a schedule whose devices step within the batch, what is trained depends on where its "
-            "operators are"
-        )
+        return _STEPPING
     for op in graph.calls.values():
         if isinstance(op, ModuleCall | GradientHook):
             return f"the model has Python code that stays whole, whose attributes would be lost ({_name(op)})"
