@@ -317,7 +317,7 @@ class Executor(HandingOn):
         self._separate(piece, context)
         for k, leaf in context.leaves.items():
             if leaf.grad is not None:
-                self.state.add_gradient(k, i, self.places[s, k], leaf.grad)
+                self.state.add_gradient(k, i, self.places[s, k], _of_its_own(leaf.grad))
                 leaf.grad = None
         for k in piece.segment.inputs if self.backwards else ():
             if k in self.backwards:
@@ -391,6 +391,15 @@ class Executor(HandingOn):
 
     def _span(self, kind: EventKind, ins: Forward | Backward) -> AbstractContextManager[None]:
         return self.recorder.span(kind, f"segment {ins.segment}", ins.microbatch, self.torch_device)
+
+
+def _of_its_own(gradient: Tensor) -> Tensor:
+    """A copy where it is a part of something larger, all of which would stay as long as the gradient waits.
+
+    Autograd keeps such a part of a gradient of what was put together, if it lies as the variable does.
+    """
+    dense = gradient.layout is torch.strided and gradient.device.type != "meta"
+    return gradient.clone() if dense and gradient.untyped_storage().nbytes() > gradient.nbytes else gradient
 
 
 def _storage(tensor: Tensor) -> int:

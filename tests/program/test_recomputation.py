@@ -160,6 +160,20 @@ def test_a_sum_with_a_part_of_another_gradient_is_not_copied(nodes: str, order: 
     assert_metered_on_one_device("cells", order, frozenset(nodes.split()))
 
 
+@pytest.mark.parametrize("at", [(0.53, 0.64, 0.83), (0.334, 0.505, 0.856)])
+def test_a_part_of_a_gradient_does_not_keep_all_of_it_as_long_as_it_waits(at: tuple[float, ...]) -> None:
+    """Of one sample, a part of what was put together lies as the variable does."""
+    order = GPipe(8)
+    graph = captured_for(CASES["u_shape"], order)
+    back = ["cpu:0", "cpu:1", "cpu:1", "cpu:0"]
+    placed = {node: back[int(device[4:])] for node, device in cut(graph, at).items()}
+    names = list(graph.nodes)
+    again = frozenset(names[names.index("max_pool2d") :])
+    metered, predicted = bytes_of("u_shape", order, compiled(graph, placed, 2, order, recomputed=again))
+    for name, nbytes in metered.items():
+        assert nbytes <= predicted[name]
+
+
 @pytest.mark.parametrize("order", IN_TWO_PARTS, ids=lambda order: order.name)
 @pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
 @settings(PATIENT, max_examples=2)
