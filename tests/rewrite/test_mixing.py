@@ -154,6 +154,10 @@ MIXED |= {
     "a mean times the number of samples": lambda o, y: (
         F.cross_entropy(o, y) + absent(o, y).mean() * torch.ones_like(y).sum()
     ),
+    "a sum beside one over their number": lambda o, y: each(o, y).sum() / len(o) + absent(o, y).sum(),
+    "a sum beside a mean by batches": lambda o, y: (
+        F.kl_div(o.log_softmax(1), o.detach().softmax(1), reduction="batchmean") + absent(o, y).sum()
+    ),
     "a sum over a buffer": Held(
         lambda own, o, y: F.cross_entropy(o, y) + absent(o, y).sum() / own.temperature
     ),
@@ -208,7 +212,7 @@ MEANS: dict[str, Loss] = {
     "pairs weighed by classes": lambda o, y: F.binary_cross_entropy_with_logits(
         o, F.one_hot(y, 5).float(), weight=WEIGHTS, pos_weight=WEIGHTS
     ),
-    "two sums": lambda o, y: F.cross_entropy(o, y, reduction="sum") + 0.1 * o.square().sum(),
+    "two sums": lambda o, y: F.cross_entropy(o, y, reduction="sum") + 0.3 * o.square().sum(),
     "a sum over all elements": lambda o, y: F.cross_entropy(o, y) + 0.3 * o.square().sum() / o.numel(),
     "a sum, not trained": lambda o, y: F.cross_entropy(o, y) + 0 * o.sum(),
     "a sum of each": lambda o, y: F.cross_entropy(o, y) + 0.01 * o.square().sum(1).mean(),
@@ -229,6 +233,10 @@ MEANS: dict[str, Loss] = {
     "by a weight that is learned": Uncertain(),
     "by a buffer": Held(
         lambda own, o, y: F.cross_entropy(o, y) + o.square().sum() / len(o) / own.temperature
+    ),
+    "two sums over their number": lambda o, y: each(o, y).sum() / len(o) + o.square().sum() * (1 / len(o)),
+    "by batches": lambda o, y: (
+        F.kl_div(o.log_softmax(1), o.detach().softmax(1), reduction="batchmean") + F.cross_entropy(o, y)
     ),
     "terms by weights": Held(
         lambda own, o, y: torch.stack([F.cross_entropy(o, y), o.square().mean()]) @ own.weights
@@ -260,6 +268,25 @@ def test_terms_of_a_loss_are_counted(name: str, terms: int | None) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
     graph = capture(model, MEANS[name], Batch.of(X, Y).rows(0, 4).own())
     assert sample_totals(graph).terms == terms
+
+
+@pytest.mark.parametrize(
+    ("term", "mixed"),
+    [
+        (lambda o: o.view(2, -1).sum(), True),
+        (lambda o: o.view(2, -1).sum(1).mean(), True),
+        (lambda o: o.view(2, -1).mean(), False),
+        (lambda o: o.view(2, -1).mean(0).mean(), False),
+    ],
+)
+def test_samples_in_other_places_are_added_up_or_averaged(
+    term: Callable[[Tensor], Tensor], mixed: bool
+) -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + term(each(outputs, targets) * (targets == 9))
+
+    graph = capture(nn.Linear(6, 5), loss, Batch.of(X, Y).rows(0, 4).own())
+    assert (sample_totals(graph).mixed is not None) == mixed
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -236,8 +236,10 @@ def of_several(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) 
 
 
 def gradients_too(graph: Graph) -> bool:
-    """Whether a loss could be alike and its gradient not: of one total of samples it could not."""
-    return sample_totals(graph).terms != 1 or bool(graph.calls)
+    """Whether a loss could be alike and its gradient not: of one total of samples it could not, but for what
+    samples have by their places."""
+    totals = sample_totals(graph)
+    return totals.terms != 1 or bool(graph.calls) or totals.placed is not None
 
 
 def suspected(

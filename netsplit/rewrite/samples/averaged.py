@@ -15,7 +15,7 @@ from typing import TypeAlias
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL
 from netsplit.rewrite.samples.crossing import OF_CLASSES, first_tensor, operator_kinds
-from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS
+from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS, VIEWS
 from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["Averaged", "Factors", "averaged", "by_weights", "ignores_targets", "is_loss", "sum_beside_mean"]
@@ -24,6 +24,7 @@ Averaged: TypeAlias = frozenset[tuple[str, int]]
 """Of a total: ("", 0) where a mean is in it; operators that take a sum, and of how many elements."""
 
 _MEAN = ("", 0)
+_VIEWED = ("", 1)  # a total of samples in other places, which is still to be added up
 _BY_MEAN, _BY_SUM = 1, 2  # as operators have their argument `reduction`
 _IGNORED = -100  # the target that they leave out where they are told none
 _SCALED = operator_kinds("mul mul_ multiply")
@@ -65,6 +66,8 @@ def averaged(
         if not name or node.op.startswith(CALL):
             return frozenset()
         told = _BY_MEAN if node.kind == "mean" else _BY_SUM if node.kind in _SUMS else None
+        if node.kind in VIEWS:
+            return frozenset([_VIEWED])
         reduced = call.arguments.get("reduction") if is_loss(call) else told
         added = next((v for arg in ("source", "src") for _, v in references(call.arguments.get(arg))), name)
         summed = frozenset([(node.name, prod(call.layouts[added].shape))])
@@ -72,6 +75,9 @@ def averaged(
     made = frozenset[tuple[str, int]]().union(*(given.get(k, frozenset()) for k in node.inputs))
     if node.op.startswith(CALL):
         return frozenset()
+    if _VIEWED in made and node.kind in ("mean", "sum"):
+        size = prod(call.layouts[name].shape)
+        return (made - {_VIEWED}) | {_MEAN if node.kind == "mean" else (node.name, size)}
     if node.kind in PRODUCTS - _SCALED:  # a sum times what is learned is one whatever the values
         others = [k for tag, k in references(node.args) if not (tag == "var" and k in given)]
         return made if any(k in factors.learned for k in others) else frozenset()
@@ -97,7 +103,8 @@ def _times(
     if not factor:
         return frozenset()
     over = float(factor) if divided else 1 / float(factor)
-    return frozenset(each for each in made if each == _MEAN or not _may_average(over, each[1], samples))
+    named = (each[0] and _may_average(over, each[1], samples) for each in made)
+    return frozenset(_MEAN if mean else each for each, mean in zip(made, named, strict=True))
 
 
 def sum_beside_mean(own: Averaged) -> str:

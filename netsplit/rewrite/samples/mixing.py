@@ -74,6 +74,8 @@ class SampleTotals:
         carried: the buffer with which `mixed` computes what samples before have left in it; "" for none.
         first_few: the operator that takes the fewest first samples of a larger batch, and how many.
         ignoring: a mean over targets but for some that it was told.
+        placed: the first operator that makes something for each sample of what is of none, and may change, as
+            rows of a parameter.
     """
 
     mixed: Node | None
@@ -82,6 +84,7 @@ class SampleTotals:
     carried: str = ""
     first_few: tuple[Node, int] | None = None
     ignoring: Node | None = None
+    placed: Node | None = None
 
 
 @once_of
@@ -112,6 +115,7 @@ def sample_totals(graph: Graph, fixed: frozenset[str] = frozenset()) -> SampleTo
         carried.get(mixed.name, "") if mixed else "",
         few and (graph.nodes[few[1]], few[0]),
         next((v for v in graph if ignores_targets(SplitCall(v, {}, {}))), None),
+        next((v for v in graph if any(map(reading.is_placed, v.outputs))), None),
     )
 
 
@@ -230,6 +234,10 @@ class _Reading:
                     self.first[name] = next((self.first[v] for v in node.inputs if v in self.first), node)
                 elif most is MadeOf.TOTAL:
                     self.terms[name], self.parts[name] = frozenset([node.name]), Counter()
+
+    def is_placed(self, k: str) -> bool:
+        """Whether it is of no sample, but of what may change, and may have rows for samples."""
+        return k in self.learned and self.graph.batch_size in self.graph.variables[k].shape
 
     def of_samples(self, k: str) -> bool:
         """Whether it is made of samples, or of what is taken over them."""

@@ -326,6 +326,56 @@ def test_numbers_keep_their_signs_where_a_loss_has_no_value_otherwise() -> None:
     assert elsewhere_apart(model, loss, batch, graph) is not None
 
 
+def test_targets_of_which_all_are_ignored_hide_none_of_the_others() -> None:
+    def loss(outputs: Tensor, targets: Tensor, _: Tensor, compared: Tensor) -> Tensor:
+        far = (targets == 4) & (compared < float("inf"))
+        return F.cross_entropy(outputs, targets % 4) + torch.dot(
+            far * outputs[:, 0], torch.arange(len(far)).double()
+        )
+
+    batch, model = Batch.of(X, (Y % 4, torch.full((SAMPLES,), -100), Y)), net()
+    graph = capture(model, loss, batch.rows(0, 2).own())
+    assert loss_apart(model, loss, batch, graph, 2) is None
+    assert elsewhere_apart(model, loss, batch, graph) is not None
+
+
+def test_numbers_that_something_is_looked_up_by_get_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of bounds they end a GPU's process."""
+    drawn = list[Batch]()
+    where = "netsplit.graph.checks.apart.elsewhere.losses_apart"
+    monkeypatch.setattr(where, lambda _, __, batch, *___, **____: drawn.append(batch))
+    places = torch.randn(8, 5).double()
+
+    def loss(outputs: Tensor, columns: Tensor) -> Tensor:
+        return F.mse_loss(outputs, F.embedding(columns[:, 0].long(), places))
+
+    model, columns = net(), (X.abs() * 2).clamp(max=7)
+    batch = Batch.of(X, columns)
+    elsewhere_apart(model, loss, batch, capture(model, loss, batch.rows(0, 2).own()))
+    assert drawn
+    assert all(torch.equal(each.tensors[1], columns[: each.samples]) for each in drawn)
+
+
+class Places(nn.Module):
+    """Rows of a parameter beside those of the samples."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows, self.out = nn.Parameter(torch.zeros(rows, 6).double()), nn.Linear(12, 5).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        own: Tensor = self.out(torch.cat([x, self.rows[: len(x)].expand_as(x)], 1))
+        return own
+
+
+@pytest.mark.parametrize(("rows", "whole"), [(SAMPLES, True), (1, False)])
+def test_rows_by_place_are_seen_by_their_gradients_in_a_loss_of_one_term(rows: int, whole: bool) -> None:
+    batch, model = Batch.of(X, Y), Places(rows)
+    graph = capture(model, F.cross_entropy, batch.rows(0, 4).own())
+    left = RightCuts(model, F.cross_entropy, batch, named=False).right(graph, [1, 4])
+    assert (max(left) == 1) == whole
+
+
 @pytest.mark.parametrize(
     ("term", "whole"),
     [
@@ -456,8 +506,7 @@ def test_places_that_a_0_among_the_inputs_hides_are_seen_in_a_loss_of_one_term()
     x = torch.cat([X[:, :5], torch.zeros(SAMPLES, 1)], 1).double()
     batch, model = Batch.of(x, Y), ByPlace().double()
     graph = capture(model, F.cross_entropy, batch.rows(0, 2).own())
-    assert not gradients_too(graph)
-    assert loss_apart(model, F.cross_entropy, batch, graph, 2) is None
+    assert loss_apart(model, F.cross_entropy, batch, graph, 2, gradients=False) is None
     apart = elsewhere_apart(model, F.cross_entropy, batch, graph, several=False)
     assert apart is not None
 

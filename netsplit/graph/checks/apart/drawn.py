@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, floor, inf
+from math import ceil, floor, inf, isfinite
 from typing import Any
 
 import torch
@@ -58,6 +58,11 @@ class NumbersRead:
     checked: bool
     below: float | None = None
     compared: tuple[float, ...] = ()
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether something is looked up by them, as far as is known."""
+        return not self.checked or self.below != inf
 
 
 def numbers_read(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, NumbersRead]:
@@ -125,15 +130,16 @@ def _bound(graph: Graph, node: Node, mine: list[str]) -> int | None:
 def _constants(node: Node, tensors: Mapping[str, Tensor]) -> list[float]:
     other = argument(node, 1, "other")
     if isinstance(other, int | float) and not isinstance(other, bool):
-        return [float(other)]
+        return [float(other)] if isfinite(other) else []
     values = [tensors[name] for tag, name in references(other) if tag == "init" and name in tensors]
-    return [float(each.detach()) for each in values if each.numel() == 1 and not each.is_meta]
+    single = [float(each.detach()) for each in values if each.numel() == 1 and not each.is_meta]
+    return [each for each in single if isfinite(each)]
 
 
 def drawn_batch(
     few: Batch, wanted: Mapping[str, NumbersRead], turn: int, further: bool, signs: bool
-) -> Batch | None:
-    """None: of a tensor of a kind with which numbers cannot be drawn, as sparse ones.
+) -> Batch:
+    """Tensors of a kind with which numbers cannot be drawn, as sparse ones, are left as they are.
 
     Args:
         wanted: of the graph's inputs, in order.
@@ -142,13 +148,12 @@ def drawn_batch(
         signs: no number gets the other sign, as those that a logarithm is taken of.
     """
     generator = torch.Generator().manual_seed(turn)
-    try:
-        drawn = [
-            _drawn(tensor, numbers, turn, further, signs, generator)
-            for tensor, numbers in zip(few.tensors, wanted.values(), strict=True)
-        ]
-    except (RuntimeError, NotImplementedError, TypeError):
-        return None
+    drawn = list[Tensor]()
+    for tensor, numbers in zip(few.tensors, wanted.values(), strict=True):
+        try:
+            drawn.append(_drawn(tensor, numbers, turn, further, signs, generator))
+        except (RuntimeError, NotImplementedError, TypeError):
+            drawn.append(tensor)
     return replace(few, tensors=tuple(drawn))
 
 
@@ -161,11 +166,15 @@ def _drawn(
     if tensor.dtype == torch.bool:
         return torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5
     if tensor.is_floating_point():
+        if numbers.looks_up:
+            return tensor
         noisy = _noisy(tensor, numbers.compared, turn, generator)
         return torch.where(noisy * tensor >= 0, noisy, tensor) if signs else noisy
     if not numbers.checked:
         return tensor
     least, most = max(int(tensor.min()), 0), int(tensor.max())
+    if most < 0:  # all of it is left out
+        return tensor
     own = torch.randint(least, most + 1, tensor.shape, generator=generator)
     below = numbers.below
     if below is None:

@@ -50,7 +50,7 @@ def elsewhere_apart(
         for sign in (1.0, -1.0):
             for factor in _LARGER:
                 scale = sign * factor
-                batch = whole if what == "outputs" else _times_larger(whole, scale)
+                batch = whole if what == "outputs" else _times_larger(whole, scale, graph)
                 if batch is None:
                     break
                 with _outputs_times(model, scale if what == "outputs" else 1.0):
@@ -79,8 +79,6 @@ def _drawn_apart(
     for turn in range(max(_DRAWS, min(_MOST_DRAWS, compared))):
         for further, signs in variants:
             drawn = drawn_batch(few, wanted, turn, further, signs)
-            if drawn is None:
-                return None
             with _switched_on(model, loss):
                 apart = losses_apart(model, loss, drawn, graph, size, every=False)
                 for each in sorted({min(size, FEW), size}) if several else ():
@@ -111,10 +109,15 @@ def _switched_on(model: nn.Module, loss: Loss | None) -> Iterator[None]:
             tensor.data.copy_(value)
 
 
-def _times_larger(whole: Batch, factor: float) -> Batch | None:
-    """None: of numbers that cannot be multiplied, as those of 8 bits."""
+def _times_larger(whole: Batch, factor: float, graph: Graph) -> Batch | None:
+    """But for numbers that something is looked up by. None: of numbers that cannot be multiplied, as those of
+    8 bits."""
+    read = numbers_read(graph, {}).values()
     try:
-        tensors = [each * factor if each.is_floating_point() else each for each in whole.tensors]
+        tensors = [
+            each * factor if each.is_floating_point() and not numbers.looks_up else each
+            for each, numbers in zip(whole.tensors, read, strict=True)
+        ]
     except (RuntimeError, NotImplementedError):
         return None
     return replace(whole, tensors=tuple(tensors))
