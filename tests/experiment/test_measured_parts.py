@@ -252,12 +252,11 @@ def test_parts_that_take_longer_than_estimated_do_not_win(
         assert told
         assert all("% longer" in row.why_not or "times as long" in row.why_not for row in told)
         assert sum(counted(caplog)) == len(known_of(planner)) > 0
-    before = len(counted(caplog))
     with session() as third:
-        again = whole_planner(third, monkeypatch, 1e-9).decided
-        assert again is not None
-        assert not again.placement.rewrites
-    assert len(counted(caplog)) == before, "later sessions have them"
+        again = whole_planner(third, monkeypatch, 1e-9)
+        assert again.decided is not None
+        assert not again.decided.placement.rewrites
+        assert sum(counted(caplog)) == len(known_of(planner) | known_of(again)), "later sessions have them"
 
 
 def test_a_method_that_is_named_is_judged_by_what_was_measured_too(

@@ -40,9 +40,16 @@ def family(pool: WorkerPool) -> list[psutil.Process]:
     return [torchrun, *torchrun.children(recursive=True)]
 
 
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two questions
+        return False
+
+
 def survivors(processes: list[psutil.Process], within_s: float = 5.0) -> list[psutil.Process]:
     deadline = time.monotonic() + within_s
-    while alive := [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+    while alive := list(filter(lives, processes)):
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
