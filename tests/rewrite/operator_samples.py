@@ -18,7 +18,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph import Graph, Node, capture, initial_values, rebuild
 from netsplit.runtime.checkpoint.wholes import whole_tensors
 
-__all__ = ["SampledStep", "called_here", "kind_of", "sampled_steps", "sizes_to_try"]
+__all__ = ["SampledStep", "called_here", "kind_of", "sampled_steps", "sizes_to_try", "unlike_samples"]
 
 # The samples' module forbids to set flags of backends, as other tests of the process do.
 torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
@@ -121,7 +121,7 @@ def sampled_steps(operator: OpInfo, most: int) -> Iterator[SampledStep]:
         return
     torch.manual_seed(0)
     samples = list(islice(operator.sample_inputs("cpu", dtype, requires_grad=False), LOOKED_AT))
-    unlike = _unlike([((each.input, *each.args), each.kwargs) for each in samples], most)
+    unlike = unlike_samples([((each.input, *each.args), each.kwargs) for each in samples], most)
     calls = [(operator.op, given) for given in unlike]
     calls += [(alias.op, given) for alias in operator.aliases for given in unlike[:2]]
     for op, given in calls:
@@ -172,7 +172,7 @@ def _tensors(made: Any) -> list[Tensor]:
     return [each for each in tree_flatten(made)[0] if isinstance(each, Tensor) and each.numel()]
 
 
-def _unlike(samples: list[Any], most: int) -> list[Any]:
+def unlike_samples(samples: list[Any], most: int) -> list[Any]:
     """A few samples that have most of what is said in all: ranks, dtypes, values of other arguments."""
     said = [(each, _said(each)) for each in samples if 0 < _elements(each) <= MOST_ELEMENTS]
     said.sort(key=lambda each: _elements(each[0]))

@@ -113,6 +113,11 @@ class RightCuts:
             open_ = "gradients go through hooks, which are not read"
         elif totals.ignoring is not None:
             open_ = f"'{totals.ignoring.name}' is a mean over the targets that it does not ignore"
+        elif graph.batch_size == 1 < self.whole.samples:
+            open_ = "its step could be captured of one sample alone, which tells nothing of others"
+        elif totals.unproven is not None:
+            name, source = totals.unproven.name, totals.unproven.source
+            open_ = f"whether '{name}'{f' ({source})' * bool(source)} goes sample by sample is not known"
         else:
             return ""
         return f"{_UNREAD} {type(self.model).__name__}: {open_}"
@@ -201,7 +206,7 @@ class RightCuts:
         """What is to be said of a plan with so many."""
         if microbatches > 1 and not self._looked:
             return (*self.remarks, f"{_UNKNOWN} {type(self.model).__name__} was not looked at")
-        unread = (self._unread,) if microbatches > 1 and self._unread else ()
+        unread = (self._unread,) if microbatches > 1 and self._unread and not self.accepted else ()
         return (*self.remarks, *unread)
 
     def _valued(self) -> tuple[nn.Module, Loss | None, Batch]:

@@ -7,7 +7,7 @@ On samples of which the sum is 0 (those above a limit, those of a class that is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
@@ -15,16 +15,28 @@ from typing import TypeAlias
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL
 from netsplit.rewrite.samples.crossing import OF_CLASSES, first_tensor, operator_kinds
-from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS, VIEWS
+from netsplit.rewrite.samples.made_of import ADDED, PRODUCTS, QUOTIENTS, VIEWS
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["Averaged", "Factors", "averaged", "by_weights", "ignores_targets", "is_loss", "sum_beside_mean"]
+__all__ = [
+    "UNSURE",
+    "Averaged",
+    "Factors",
+    "averaged",
+    "by_weights",
+    "ignores_targets",
+    "is_loss",
+    "is_mean",
+    "sum_beside_mean",
+]
 
 Averaged: TypeAlias = frozenset[tuple[str, int]]
-"""Of a total: ("", 0) where a mean is in it; operators that take a sum, and of how many elements."""
+"""Of a total: ("", 0) where a mean is in it; operators that take a sum, and of how many elements; and
+("", 2) where something is in it of which that is not known."""
 
 _MEAN = ("", 0)
 _VIEWED = ("", 1)  # a total of samples in other places, which is still to be added up
+UNSURE = frozenset([("", 2)])
 _BY_MEAN, _BY_SUM = 1, 2  # as operators have their argument `reduction`
 _IGNORED = -100  # the target that they leave out where they are told none
 _SCALED = operator_kinds("mul mul_ multiply")
@@ -41,47 +53,86 @@ class Factors:
     Args:
         learned: that a parameter or a buffer is in, which may change: whatever their value, a sum times them
             is one.
-        counting: the number of samples, as sums of what has an element for each.
+        shaped: that have an element for each sample.
+        counting: the number of samples, as sums of such.
         fixed: operators whose numbers are known to be the same of any number of samples.
     """
 
     learned: Collection[str]
+    shaped: Set[str]
     counting: Collection[str]
     fixed: Collection[str] = ()
 
 
 def averaged(
-    call: SplitCall, given: Mapping[str, Averaged], taken: bool, samples: int, factors: Factors
+    call: SplitCall,
+    given: Mapping[str, Averaged],
+    taken: bool,
+    beside: bool,
+    samples: int,
+    factors: Factors,
 ) -> Averaged:
     """What the output of an operator has of sums and means over samples, as far as is known.
 
     Args:
-        given: of its inputs.
+        given: of its inputs that are totals.
         taken: the operator takes a total of samples itself.
+        beside: it has samples beside totals, as in what is added to each of them.
         samples: of the graph's batch.
     """
-    node, name = call.node, "" if call.node.op.startswith(CALL) else first_tensor(call)
-    if taken:
-        name = name or next(iter(node.inputs), "")  # of einsum, whose equation comes first
-        if not name or node.op.startswith(CALL):
-            return frozenset()
-        told = _BY_MEAN if node.kind == "mean" else _BY_SUM if node.kind in _SUMS else None
-        if node.kind in VIEWS:
-            return frozenset([_VIEWED])
-        reduced = call.arguments.get("reduction") if is_loss(call) else told
-        added = next((v for arg in ("source", "src") for _, v in references(call.arguments.get(arg))), name)
-        summed = frozenset([(node.name, prod(call.layouts[added].shape))])
-        return frozenset([_MEAN]) if reduced == _BY_MEAN else summed if reduced == _BY_SUM else frozenset()
-    made = frozenset[tuple[str, int]]().union(*(given.get(k, frozenset()) for k in node.inputs))
+    node = call.node
     if node.op.startswith(CALL):
-        return frozenset()
+        return UNSURE
+    if taken:
+        return _taken(call, samples)
+    made = frozenset[tuple[str, int]]().union(*(given.values()))
+    if beside:
+        made |= _added(call, samples)
     if _VIEWED in made and node.kind in ("mean", "sum"):
-        size = prod(call.layouts[name].shape)
-        return (made - {_VIEWED}) | {_MEAN if node.kind == "mean" else (node.name, size)}
-    if node.kind in PRODUCTS - _SCALED:  # a sum times what is learned is one whatever the values
+        return _added_up(call, made)
+    if node.kind in PRODUCTS - _SCALED:
         others = [k for tag, k in references(node.args) if not (tag == "var" and k in given)]
-        return made if any(k in factors.learned for k in others) else frozenset()
+        return _by_tensors(made, others, factors)
     return _times(call, given, made, samples, factors) if node.kind in _SCALED | QUOTIENTS else made
+
+
+def _taken(call: SplitCall, samples: int) -> Averaged:
+    node = call.node
+    name = first_tensor(call) or next(iter(node.inputs), "")  # of einsum, whose equation comes first
+    if not name:
+        return UNSURE
+    if node.kind in VIEWS:
+        return frozenset([_VIEWED])
+    if node.kind in ADDED:
+        return _added(call, samples)
+    told = _BY_MEAN if node.kind == "mean" else _BY_SUM if node.kind in _SUMS else None
+    reduced = call.arguments.get("reduction") if is_loss(call) else told
+    added = next((v for arg in ("source", "src") for _, v in references(call.arguments.get(arg))), name)
+    if reduced == _BY_SUM:
+        return frozenset([(node.name, prod(call.layouts[added].shape))])
+    return frozenset([_MEAN]) if reduced == _BY_MEAN else UNSURE
+
+
+def _added(call: SplitCall, samples: int) -> Averaged:
+    """Of a sum of single samples' numbers; or of some samples and others, or totals, place by place."""
+    if call.output:
+        return frozenset([_VIEWED])
+    return frozenset([(call.node.name, samples)]) if samples > 1 else UNSURE
+
+
+def _added_up(call: SplitCall, made: Averaged) -> Averaged:
+    """Of what has samples in places that are still to be added up, some of which a mean may go over first."""
+    if call.node.kind == "mean":
+        return (made - {_VIEWED}) | {_VIEWED if call.output else _MEAN}
+    return (made - {_VIEWED}) | {(call.node.name, prod(call.layouts[first_tensor(call)].shape))}
+
+
+def _by_tensors(made: Averaged, others: list[str], factors: Factors) -> Averaged:
+    """Of totals times what is no total: a sum times what is learned is one whatever the values, and a mean
+    is one times whatever has no element for each sample."""
+    if any(k in factors.learned for k in others) or not made:
+        return made
+    return made if made == {_MEAN} and factors.shaped.isdisjoint(others) else UNSURE
 
 
 def _times(
@@ -98,13 +149,20 @@ def _times(
         if k in factors.counting:
             counted = frozenset([(call.node.name, 0)])
             return (frozenset([_MEAN]) if divided else counted) if made else made
-        return made if k in factors.learned else frozenset()
+        return _by_tensors(made, [k], factors)
     factor = next((each for each in operands if isinstance(each, int | float)), None)
+    if factor is None:
+        return UNSURE
     if not factor:
         return frozenset()
     over = float(factor) if divided else 1 / float(factor)
     named = (each[0] and _may_average(over, each[1], samples) for each in made)
     return frozenset(_MEAN if mean else each for each, mean in zip(made, named, strict=True))
+
+
+def is_mean(own: Averaged) -> bool:
+    """Whether all in it is known to be means over samples."""
+    return own == {_MEAN}
 
 
 def sum_beside_mean(own: Averaged) -> str:

@@ -28,18 +28,21 @@ from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.rules.table import ways_of
 from netsplit.rewrite.samples.averaged import (
+    UNSURE,
     Averaged,
     Factors,
     averaged,
     by_weights,
     ignores_targets,
     is_loss,
+    is_mean,
     sum_beside_mean,
 )
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
+from netsplit.rewrite.samples.keeping import first_of_all, kept_apart
 from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
-from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, by_place
+from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, by_place, cut_by_place
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -53,7 +56,7 @@ from netsplit.rewrite.ways import Cat, PartialSum, SplitCall, Way
 __all__ = ["SampleTotals", "sample_totals"]
 
 
-_RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
+_RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")  # along what is no batch
 _CATS = operator_kinds("cat concat concatenate")
 _SIZED = operator_kinds("expand_as view_as reshape_as")
 _SAME = operator_kinds("clamp clamp_min clone detach alias")
@@ -74,6 +77,8 @@ class SampleTotals:
         carried: the buffer with which `mixed` computes what samples before have left in it; "" for none.
         first_few: the operator that takes the fewest first samples of a larger batch, and how many.
         ignoring: a mean over targets but for some that it was told.
+        unproven: an operator of which it is not known whether it goes sample by sample, or all of them in a
+            mean.
         placed: the first operator that makes something for each sample of what is of none, and may change, as
             rows of a parameter.
     """
@@ -85,6 +90,7 @@ class SampleTotals:
     first_few: tuple[Node, int] | None = None
     ignoring: Node | None = None
     placed: Node | None = None
+    unproven: Node | None = None
 
 
 @once_of
@@ -116,6 +122,7 @@ def sample_totals(graph: Graph, fixed: frozenset[str] = frozenset()) -> SampleTo
         few and (graph.nodes[few[1]], few[0]),
         next((v for v in graph if ignores_targets(SplitCall(v, {}, {}))), None),
         next((v for v in graph if any(map(reading.is_placed, v.outputs))), None),
+        reading.unproven_at(loss),
     )
 
 
@@ -154,7 +161,7 @@ class _Reading:
     mixing: Mapping[str, str]  # nodes of which all is mixed
     terms: dict[str, frozenset[str]] = field(default_factory=dict)  # total -> operators that take it
     first: dict[str, Node] = field(default_factory=dict)  # what is mixed -> where it became so
-    unknown: set[str] = field(default_factory=set)  # what is made by an operator that may not go by samples
+    unknown: dict[str, Node] = field(default_factory=dict)  # -> the operator that may not go by samples
     parts: dict[str, _Parts] = field(default_factory=dict)  # total -> what it has of some samples alone
     signs: dict[str, int] = field(default_factory=dict)  # the same for what is computed alike
     taken: Node | None = None  # the first that takes some samples
@@ -164,6 +171,7 @@ class _Reading:
     shaped: set[str] = field(default_factory=set)  # of no sample, with an element for each
     counting: set[str] = field(default_factory=set)  # sums of such
     fixed: frozenset[str] = frozenset()  # operators whose numbers no size changes
+    seen: set[str] = field(default_factory=set)  # of the nodes so far
 
     @cached_property
     def layouts(self) -> dict[str, MemoryLayout]:
@@ -174,6 +182,7 @@ class _Reading:
 
     def read(self, node: Node) -> None:
         sign = self._sign(node)
+        self.seen.update(node.inputs, node.outputs)
         outputs = set(filter(None, node.outputs))
         if node.name in self.mixing:
             self.made |= dict.fromkeys(outputs, MadeOf.MIXED)
@@ -186,8 +195,9 @@ class _Reading:
         if node.kind in CASTS | _SIZED and first_tensor(call) not in self.made:  # their type or shape alone
             return
         goes = self._goes(call, outputs)
-        if not goes.known or not self.unknown.isdisjoint(node.inputs):
-            self.unknown |= outputs
+        doubted = node if not goes.known else next(filter(None, map(self.unknown.get, node.inputs)), None)
+        if doubted is not None:
+            self.unknown |= dict.fromkeys(outputs, doubted)
         own = frozenset[str]().union(*(self.terms.get(k, ()) for k in node.inputs))
         if any(self.made.get(k) is MadeOf.SAMPLES for k in node.inputs):
             own |= {node.name}
@@ -197,13 +207,19 @@ class _Reading:
                 made, own = MadeOf.TOTAL, frozenset([node.name])
             self.made[k] = made
             if made is MadeOf.TOTAL:
-                self.terms[k], self.parts[k] = own, self._parts_of(call, k, sign)
-                taken = own == {node.name}
-                factors = Factors(self.learned, self.counting, self.fixed)
-                self.averaged[k] = averaged(call, self.averaged, taken, self.graph.batch_size, factors)
+                self.terms[k] = own
+                self.averaged[k] = self._averaged(call, taken=own == {node.name})
+                self.parts[k] = self._parts_of(call, k, sign)
             elif made is MadeOf.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
         self._written(node)
+
+    def _averaged(self, call: SplitCall, taken: bool) -> Averaged:
+        totals = [k for k in call.node.inputs if self.made.get(k) is MadeOf.TOTAL]
+        beside = any(self.made.get(k) is MadeOf.SAMPLES for k in call.node.inputs)
+        factors = Factors(self.learned, self.shaped, self.counting, self.fixed)
+        given = {k: self.averaged[k] for k in totals}
+        return averaged(call, given, taken, beside, self.graph.batch_size, factors)
 
     def _of_no_sample(self, node: Node, outputs: set[str]) -> None:
         """Whether what it makes is learned, or has an element for each sample, or counts these."""
@@ -226,14 +242,19 @@ class _Reading:
             if numbers not in (None, self.some.every):
                 most = MadeOf.MIXED
             for name in self.by_memory[storage_of(self.graph, k)]:
-                if most <= self.made.get(name, MadeOf.CONSTANT):
+                if most <= self.made.get(name, MadeOf.CONSTANT) or name not in self.seen:
                     continue
                 self.made[name] = most
-                self.unknown.add(name)
+                rows = self.some.lies.get(next(iter(node.outputs), ""))
+                if rows and most is MadeOf.SAMPLES and first_of_all(self.graph, k, name, rows):
+                    self.some.place(name, rows, self.some.every)
+                    continue
+                self.unknown[name] = node
                 if most is MadeOf.MIXED:
                     self.first[name] = next((self.first[v] for v in node.inputs if v in self.first), node)
                 elif most is MadeOf.TOTAL:
                     self.terms[name], self.parts[name] = frozenset([node.name]), Counter()
+                    self.averaged[name] = UNSURE
 
     def is_placed(self, k: str) -> bool:
         """Whether it is of no sample, but of what may change, and may have rows for samples."""
@@ -271,6 +292,14 @@ class _Reading:
         beside = self.graph.nodes.get(sum_beside_mean(self.averaged.get(loss, frozenset())))
         return self.first.get(loss, self.taken if uneven else beside)
 
+    def unproven_at(self, loss: str) -> Node | None:
+        """Of which it is not known whether it goes by samples, or of all of them in a mean."""
+        if loss in self.unknown or loss not in self.averaged:
+            return self.unknown.get(loss)
+        if is_mean(self.averaged[loss]):
+            return None
+        return next((node for node in self.graph if node.name in self.terms[loss]), None)
+
     def _goes(self, call: SplitCall, outputs: set[str]) -> _Goes:
         node, some = call.node, self.some
         numbers = {own for k in node.inputs if (own := some.of(k)) is not None}
@@ -278,8 +307,8 @@ class _Reading:
             return _Goes(True)
         if len(numbers) > 1:
             if node.kind in TOGETHER and not node.op.startswith(CALL):
-                return _Goes(False, totals=set() if some.join(call) else outputs)
-            return _Goes(False, outputs) if node.kind in ADDED else _Goes(False, mixed=outputs)
+                return self._joining(call, outputs)
+            return _Goes(True, outputs) if node.kind in ADDED else _Goes(False, mixed=outputs)
         (own,) = numbers
         if any(k in self.behind for k in node.inputs):
             return self._goes_behind(call, own, outputs)
@@ -289,7 +318,7 @@ class _Reading:
             return self._goes_alike(call, own, outputs)
         for k in outputs:  # of a single sample
             some.place(k, None, own)
-        return _Goes(False)
+        return _Goes(True)
 
     def _goes_alike(self, call: SplitCall, own: tuple[int, ...], outputs: set[str]) -> _Goes:
         """Of an operator whose inputs have all these samples, or none."""
@@ -298,6 +327,8 @@ class _Reading:
             return _Goes(True)
         cut = _along(call, some.lies, len(own))
         if cut is not None:
+            if own == some.every and cut_by_place(self.graph, cut, some.lies, len(own)):
+                return _Goes(True, mixed=outputs)
             joined = dict(zip(node.outputs, cut.way.joined, strict=True))
             for k, how in joined.items():
                 if k and isinstance(how, Cat):
@@ -306,32 +337,44 @@ class _Reading:
         if not node.op.startswith(CALL) and some.take(call):
             return self._taking(call, outputs)
         if node.kind in TOGETHER and not node.op.startswith(CALL):
-            return _Goes(False, totals=set() if some.join(call) else outputs)
+            return self._joining(call, outputs)
         alone = len(own) == 1  # a batch of one sample, which lies in any dimension of size 1
         weighed = by_weights(call) and (not alone or own == some.every)
         if weighed or crosses_samples(self.graph, call, some.lies):
             return _Goes(False, mixed=outputs)
-        told = _rows_told(call, some.lies, len(own))
-        laid = None if told or own != some.every else reshaped(call, some.lies, len(own))
+        apart = kept_apart(self.graph, call, some.lies, len(own))
+        if apart is not None:
+            for k, rows in apart.items():
+                self._lay(k, rows, own)
+            return _Goes(True, outputs - apart.keys())
+        laid = None if own != some.every else reshaped(call, some.lies, len(own))
         if laid is not None:
             self._lay(node.outputs[0], laid, own)
             return _Goes(True)
-        if node.kind in _RECURRENT and not told:  # along them
+        if node.kind in _RECURRENT:
             return _Goes(False, mixed=outputs)
-        if not told and (node.kind in VIEWS or _scatters(call, some.lies)):
+        if node.kind in VIEWS or _scatters(call, some.lies):
             return _Goes(False, totals=set() if alone and node.kind in VIEWS else outputs)
-        kept = told or rows_kept(self.graph, call, some.lies)
+        return self._goes_as_before(call, own, outputs)
+
+    def _goes_as_before(self, call: SplitCall, own: tuple[int, ...], outputs: set[str]) -> _Goes:
+        """Of one of which nothing is known: where as much is, the samples are taken to be."""
+        node, lies = call.node, self.some.lies
+        kept = rows_kept(self.graph, call, lies)
         for k, rows in kept.items():
-            some.place(k, rows, own)
+            self.some.place(k, rows, own)
         lost = outputs - kept.keys()
-        scalars = {k for k in lost if not self.graph.variables[k].shape}
-        if alone or "batch_norm" in node.op or node.op.startswith(CALL) or is_loss(call):
-            return _Goes("batch_norm" in node.op, scalars)
+        if len(own) == 1 or "batch_norm" in node.op or node.op.startswith(CALL) or is_loss(call):
+            return _Goes("batch_norm" in node.op, {k for k in lost if not self.graph.variables[k].shape})
         if is_elementwise(node.op):
             return _Goes(False)
-        if node.kind in PRODUCTS and sum(k in some.lies for k in node.inputs) == 1:  # weighed by constants
+        if node.kind in PRODUCTS and sum(k in lies for k in node.inputs) == 1:  # weighed by constants
             return _Goes(False, lost)
-        return _Goes(False, mixed=outputs if not told and ways_of(call) else lost)
+        return _Goes(False, mixed=outputs if ways_of(call) else lost)
+
+    def _joining(self, call: SplitCall, outputs: set[str]) -> _Goes:
+        joined = self.some.join(call)
+        return _Goes(joined, set() if joined else outputs)
 
     def _goes_behind(self, call: SplitCall, own: tuple[int, ...], outputs: set[str]) -> _Goes:
         """Of an operator an input of which has samples behind something else."""
@@ -368,7 +411,7 @@ class _Reading:
         if all(self.some.of(k) == self.some.every for k in outputs):
             return _Goes(True)
         self.taken = self.taken or call.node
-        return _Goes(False, mixed={k for k in outputs if not self.some.of(k)})
+        return _Goes(True, mixed={k for k in outputs if not self.some.of(k)})
 
     def _sign(self, node: Node) -> int:
         """Of the operator and its arguments but for tensors; and its outputs', by those of its inputs."""
@@ -395,7 +438,10 @@ class _Reading:
         given = {some.of(each) for each in node.inputs} - {None}
         if all(self.made.get(each) is not MadeOf.TOTAL for each in node.inputs) and len(given) == 1:
             (numbers,) = given
-            return Counter() if numbers == some.every else Counter((self.signs[k], i) for i in numbers or ())
+            if numbers == some.every or numbers is None:
+                return Counter()
+            over = len(numbers) if is_mean(self.averaged[k]) else 1
+            return Counter((hash((self.signs[k], over)), i) for i in numbers)
         parts: _Parts = Counter()
         less = node.kind in ADDED and "sub" in node.kind
         taken_off = {name for _, name in references(call["other"])} if less else set()
@@ -407,29 +453,6 @@ class _Reading:
                     own = hash((sign, own))
                 parts[own, number] += count
         return parts
-
-
-def _rows_told(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> dict[str, SampleRows]:
-    """Of operators without a way along samples that keep them all the same: where they lie in the outputs."""
-    node = call.node
-    own = None if node.op.startswith(CALL) else lies.get(first_tensor(call))
-    if own is None:
-        return {}
-    first, *states = node.outputs
-    if node.kind in _RECURRENT:
-        if own.dim != (0 if call["batch_first"] else 1):
-            return {}
-        # states come by layers, then samples
-        return {first: own} | {k: SampleRows(1, own.rows) for k in states if k}
-    if node.kind.startswith("conv") and own.dim == 1:  # every sample with filters of its own
-        rows, rest = divmod(call.output[1], samples)
-        apart = not rest and call["groups"] is not None and call.number("groups") % samples == 0
-        return {first: SampleRows(1, rows)} if apart else {}
-    if node.kind in ("expand_as", "broadcast_to"):
-        shape = call.layouts[first_tensor(call)].shape
-        dim = own.dim + len(call.output) - len(shape)
-        return {first: SampleRows(dim, own.rows)} if call.output[dim] == shape[own.dim] else {}
-    return {first: own} if node.kind == "instance_norm" and own.dim == 0 else {}
 
 
 def _scatters(call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:

@@ -23,13 +23,14 @@ from netsplit.graph.storage import storage_of
 from netsplit.graph.template import decoded
 from netsplit.rewrite.rules.elementwise import is_elementwise
 from netsplit.rewrite.samples.crossing import operator_kinds
-from netsplit.rewrite.samples.rows import SampleRows
+from netsplit.rewrite.samples.rows import CutAlong, SampleRows, variable_at
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["SHAPE_ALONE", "OfNoSample", "by_place", "of_no_sample"]
+__all__ = ["SHAPE_ALONE", "OfNoSample", "alike_by_place", "by_place", "cut_by_place", "of_no_sample"]
 
 SHAPE_ALONE = operator_kinds(
-    "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full"
+    "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full "
+    "new_empty new_empty_strided"
 )
 """What reads of its tensor the shape and type."""
 _ELEMENTS = 2**20  # of tensors that are computed; larger ones are not known
@@ -134,6 +135,30 @@ def by_place(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows], samp
         if value is not None and _unlike(value, dim, samples):
             return True
     return False
+
+
+def cut_by_place(graph: Graph, cut: CutAlong, lies: Mapping[str, SampleRows], samples: int) -> bool:
+    """Whether an operator's parts along the samples are given what goes by their place and is no sample's."""
+    if samples < 2:
+        return False
+    for place, where in cut.way.cut.items():
+        name = variable_at(cut.call, place)
+        if name and name not in lies and graph.variables[name].shape[where.dim] % samples == 0:
+            value = of_no_sample(graph).value(name)
+            if value is not None and _unlike(value, where.dim, samples):
+                return True
+    return False
+
+
+def alike_by_place(graph: Graph, k: str, lies: Mapping[str, SampleRows], samples: int) -> bool:
+    """Whether a variable has the same for every place in the batch, as far as its values are known.
+
+    One that has samples is not looked at.
+    """
+    shape = graph.variables[k].shape
+    dims = [] if k in lies or samples < 2 else [dim for dim, size in enumerate(shape) if size == samples]
+    value = of_no_sample(graph).value(k) if dims else None
+    return value is None or not any(_unlike(value, dim, samples) for dim in dims)
 
 
 def _unlike(value: Tensor, dim: int, samples: int) -> bool:

@@ -1,0 +1,393 @@
+"""Operators without a way along the samples that keep them apart all the same, and where these lie then.
+
+    y ──one_hot──► [n, classes]     x ──max_pool2d──► of all dimensions but the last two
+
+Of any other it is not known whether it goes sample by sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import torch
+
+from netsplit.graph.arguments import references
+from netsplit.graph.ir import CALL, Graph
+from netsplit.graph.storage import storage_of
+from netsplit.rewrite.rules.elementwise import is_elementwise
+from netsplit.rewrite.samples.averaged import is_loss
+from netsplit.rewrite.samples.crossing import (
+    ALONG,
+    NO_SUMS,
+    OF_CLASSES,
+    OF_MATRICES,
+    OF_TWO,
+    POOLED,
+    dims_of,
+    first_tensor,
+    operator_kinds,
+    pooled_dims,
+)
+from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, alike_by_place, of_no_sample
+from netsplit.rewrite.samples.rows import SampleRows
+from netsplit.rewrite.samples.some import PIECES
+from netsplit.rewrite.ways import SplitCall
+
+__all__ = ["first_of_all", "kept_apart"]
+
+Kept: TypeAlias = dict[str, SampleRows]
+
+_RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
+_ALIGNED = OF_TWO | operator_kinds(
+    "poisson_nll_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss bernoulli_ normal_ uniform_ "
+    "random_ exponential_ geometric_ cauchy_ log_normal_ copy_ fill_ zero_ masked_fill masked_fill_ _conj "
+    "_neg_view resolve_conj resolve_neg native_dropout dropout alpha_dropout to _to_copy type_as"
+)
+"""Of one or more tensors, element by element, and losses of such."""
+_ROW_LOSSES = operator_kinds(
+    "multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward cosine_embedding_loss "
+    "triplet_margin_loss"
+)
+"""Of rows [samples, values]; one row alone has its values along the first dimension."""
+_OVER_LAST = operator_kinds("pairwise_distance")
+_BY_FIRST = operator_kinds(
+    "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator feature_dropout feature_dropout_ "
+    "feature_alpha_dropout feature_alpha_dropout_ multinomial"
+)
+"""Whose first dimension is none of what they compute with, of tensors with several."""
+_BUT_LAST = operator_kinds("bilinear _trilinear view_as_real view_as_complex one_hot")
+_SCATTERED = operator_kinds(
+    "gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add "
+    "index_fill index_copy take_along_dim"
+)
+_SIZED = operator_kinds("expand expand_as broadcast_to repeat")
+_PARTS_OF_OTHERS = operator_kinds("slice select narrow copy_")
+_OF_ONE_NUMBER = SHAPE_ALONE | operator_kinds("zeros ones full empty")
+_BY_NUMBERS = operator_kinds("index")
+_WEIGHED = operator_kinds("dot mv vdot inner")
+_TWO_SETS = operator_kinds("cdist _cdist_forward _euclidean_dist")
+
+
+def kept_apart(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> Kept | None:
+    """Where samples lie in the outputs of an operator that knows nothing of one sample in another; those of
+    a sum or a mean over them are not among these. None: it is not known to.
+
+    Args:
+        call: an operator that has no way along the samples.
+        lies: where all or some of them lie, in order.
+        samples: how many these are.
+    """
+    if call.node.op.startswith(CALL) or not (call.node.args or call.node.kwargs):
+        return None
+    looked = _Looked(graph, call, lies, samples)
+    kind, given = call.node.kind, call.node.inputs if call.node.kind not in _BY_NUMBERS else ()
+    if not looked.laid or not all(alike_by_place(graph, k, lies, samples) for k in given):
+        return None
+    for kinds, rule in _RULES:
+        if kind in kinds:
+            return rule(looked)
+    if kind.startswith("conv"):
+        return _by_own_filters(looked)
+    if kind.startswith("fft_"):
+        return _along_others(looked)
+    if kind.startswith("linalg_") and kind != "linalg_diagonal":
+        return _of_matrices(looked)
+    return _aligned(looked) if is_elementwise(call.node.op) else None
+
+
+def first_of_all(graph: Graph, k: str, name: str, rows: SampleRows | None) -> bool:
+    """Whether what is written into k, a view of a tensor of one number, leaves samples in the first dimension
+    of that: k has all of this dimension, and a part of others.
+
+    Args:
+        name: of the tensor, or a view of it that k is a view of.
+        rows: where samples lie in k.
+    """
+    if rows is None or rows.dim or graph.variables[k].shape[:1] != graph.variables[name].shape[:1]:
+        return False
+    base = graph.nodes.get(graph.variables[storage_of(graph, k)].producer or "")
+    while k != name:
+        maker = graph.nodes.get(graph.variables[k].producer or "")
+        if maker is None or maker.kind not in _PARTS_OF_OTHERS:
+            return False
+        call = SplitCall(maker, {}, {})
+        if maker.kind == "select" and call["dim"] == 0:
+            return False
+        k = first_tensor(call)
+    return base is not None and base.kind in _OF_ONE_NUMBER
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """An operator, and where its tensors have the samples."""
+
+    graph: Graph
+    call: SplitCall
+    lies: Mapping[str, SampleRows]
+    samples: int
+
+    @cached_property
+    def laid(self) -> dict[str, SampleRows]:
+        return {k: self.lies[k] for k in self.call.node.inputs if k in self.lies}
+
+    @cached_property
+    def own(self) -> SampleRows | None:
+        """Of the first tensor."""
+        return self.lies.get(first_tensor(self.call))
+
+    def shape(self, k: str) -> tuple[int, ...]:
+        return self.graph.variables[k].shape
+
+    def rank(self, k: str = "") -> int:
+        """Of a variable; or of the first tensor, whatever that is."""
+        return len(self.shape(k)) if k else self.call.rank(self.call.tensors[0])
+
+    def name(self, argument: str) -> str:
+        """Of the variable that is given there; "" for none."""
+        return next((k for tag, k in references(self.call[argument]) if tag == "var"), "")
+
+    def first_everywhere(self, least_rank: int) -> bool:
+        """Whether all that have samples have them first, and as many dimensions."""
+        return all(rows.dim == 0 and self.rank(k) >= least_rank for k, rows in self.laid.items())
+
+    def kept(self, dim: int, rows: SampleRows) -> Kept | None:
+        """In all outputs there."""
+        outputs = [k for k in self.call.node.outputs if k]
+        size = self.samples * rows.rows
+        if any(len(self.shape(k)) <= dim or self.shape(k)[dim] != size for k in outputs):
+            return None
+        return {k: SampleRows(dim, rows.rows) for k in outputs}
+
+    def of_loss(self, dim: int, rows: SampleRows) -> Kept | None:
+        """In the values of a loss; of its mean or sum they are none."""
+        return self.kept(dim, rows) if self.call["reduction"] in (None, 0) else {}
+
+
+def _aligned(looked: _Looked) -> Kept | None:
+    """As the elements of one are those of another, counted from the last dimension."""
+    ends = {(looked.rank(k) - rows.dim, rows.rows) for k, rows in looked.laid.items()}
+    if len(ends) != 1:
+        return None
+    ((from_last, rows),) = ends
+    if is_loss(looked.call) and looked.call["reduction"] not in (None, 0):
+        return {}
+    made: Kept = {}
+    for k in filter(None, looked.call.node.outputs):
+        dim = looked.rank(k) - from_last
+        if dim < 0 or looked.shape(k)[dim] != looked.samples * rows:
+            return None
+        made[k] = SampleRows(dim, rows)
+    return made
+
+
+def _over_last(looked: _Looked) -> Kept | None:
+    rows = _same_rows(looked)
+    if rows is None or rows.dim >= min(map(looked.rank, looked.laid)) - 1:
+        return None
+    return looked.kept(rows.dim, rows)
+
+
+def _similarity(looked: _Looked) -> Kept | None:
+    """Of two tensors, over one dimension of both."""
+    rows = _same_rows(looked)
+    rank = max(map(looked.rank, looked.laid))
+    over = looked.call.number("dim") % rank
+    if rows is None or over == rows.dim:
+        return None
+    return looked.kept(rows.dim - (over < rows.dim), rows)
+
+
+def _same_rows(looked: _Looked) -> SampleRows | None:
+    """Of tensors that have as many dimensions, and the samples in the same one."""
+    alike = {(rows, looked.rank(k)) for k, rows in looked.laid.items()}
+    return next(iter(looked.laid.values())) if len(alike) == 1 else None
+
+
+def _row_loss(looked: _Looked) -> Kept | None:
+    targets = looked.name("target")
+    ranks = [looked.rank(k) for k in looked.laid if k != targets]
+    if not looked.first_everywhere(1) or not ranks or min(ranks) < 2:
+        return None
+    return looked.of_loss(0, next(iter(looked.laid.values())))
+
+
+def _of_probabilities(looked: _Looked) -> Kept | None:
+    """A cross entropy with a probability of every class for a target."""
+    scores, targets = (looked.name(each) for each in ("self", "target"))
+    if not {scores, targets} <= looked.laid.keys() or looked.shape(scores) != looked.shape(targets):
+        return None
+    return looked.of_loss(0, looked.laid[scores]) if looked.first_everywhere(2) else None
+
+
+def _by_first(looked: _Looked) -> Kept | None:
+    rows = next(iter(looked.laid.values()))
+    return looked.kept(0, rows) if looked.first_everywhere(2) else None
+
+
+def _but_last(looked: _Looked) -> Kept | None:
+    rows = _same_rows(looked)
+    if rows is None or (
+        rows.dim >= looked.rank() - 1 and looked.call.node.kind not in ("one_hot", "view_as_real")
+    ):
+        return None
+    return looked.kept(rows.dim, rows)
+
+
+def _pool(looked: _Looked) -> Kept | None:
+    rows = _same_rows(looked)
+    if rows is None or rows.dim >= looked.rank() - pooled_dims(looked.call.node.kind):
+        return None
+    return looked.kept(rows.dim, rows)
+
+
+def _along_others(looked: _Looked) -> Kept | None:
+    """Over the dimensions that it is told, which may be gone then."""
+    own, rank = looked.own, looked.rank()
+    if own is None or len(looked.laid) > 1:
+        return None
+    over = dims_of(looked.call, rank)
+    if own.dim in over:
+        return None
+    gone = over if looked.rank(looked.call.node.outputs[0]) == rank - len(over) else set()
+    if looked.rank(looked.call.node.outputs[0]) != rank - len(gone):
+        return None
+    return looked.kept(own.dim - sum(d < own.dim for d in gone), own)
+
+
+def _piece(looked: _Looked) -> Kept | None:
+    """Of other dimensions than that of samples."""
+    own, rank = looked.own, looked.rank()
+    if own is None or len(looked.laid) > 1:
+        return None
+    over = dims_of(looked.call, rank)
+    if own.dim in over:
+        return None
+    gone = looked.call.node.kind in ("select", "unbind") and min(over) < own.dim
+    return looked.kept(own.dim - gone, own)
+
+
+def _of_matrices(looked: _Looked) -> Kept | None:
+    """Of the last two dimensions of each."""
+    rows = next(iter(looked.laid.values()))
+    return looked.kept(0, rows) if looked.first_everywhere(3) else None
+
+
+def _two_sets(looked: _Looked) -> Kept | None:
+    """Distances of all points of two: of a sample to what is none's, or within each."""
+    first, second = (looked.name(each) for each in list(looked.call.arguments)[:2])
+    rows = [looked.laid.get(first), looked.laid.get(second)]
+    if rows[1] is None and rows[0] is not None and rows[0].dim == looked.rank(first) - 2:
+        return looked.kept(rows[0].dim, rows[0])
+    if rows[0] is None and rows[1] is not None and rows[1].dim == looked.rank(second) - 2:
+        return looked.kept(rows[1].dim + 1, rows[1])
+    alike = _same_rows(looked)
+    within = alike is not None and alike.dim < min(map(looked.rank, looked.laid)) - 2
+    return looked.kept(alike.dim, alike) if alike is not None and within else None
+
+
+def _sized(looked: _Looked) -> Kept | None:
+    """Repeated along other dimensions, counted from the last."""
+    own = looked.own
+    if own is None:
+        return None
+    dim = looked.rank(looked.call.node.outputs[0]) - looked.rank() + own.dim
+    return looked.kept(dim, own) if dim >= 0 else None
+
+
+def _scattered(looked: _Looked) -> Kept | None:
+    """By numbers along another dimension, each sample's own."""
+    rows, call = _same_rows(looked), looked.call
+    if call.node.kind == "index_select" and looked.own is None:
+        return looked.kept(call.number("dim") % looked.rank(), looked.laid[looked.name("index")])
+    if rows is None or call["dim"] is None or rows.dim in dims_of(call, looked.rank()):
+        return None
+    if call.node.kind.startswith("index_"):
+        return looked.kept(rows.dim, rows) if set(looked.laid) == {first_tensor(call)} else None
+    return looked.kept(rows.dim, rows) if looked.name("index") in looked.laid else None
+
+
+def _picked(looked: _Looked) -> Kept | None:
+    """`x[arange(n), y]`, `table[y]`, `x[:, 3]`: by a number of each sample's own, or all by the same."""
+    indices = list(looked.call["indices"])
+    names = [next((k for tag, k in references(each) if tag == "var"), "") for each in indices]
+    own, first = looked.own, first_tensor(looked.call)
+    told = [i for i, each in enumerate(indices) if next(references(each), None)]
+    with_samples = [name for name in names if name in looked.laid]
+    if any(looked.laid[name].dim for name in with_samples):
+        return None
+    if own is None or first in with_samples:
+        if len(told) != 1 or first in with_samples:
+            return None
+        return looked.kept(told[0], looked.laid[names[told[0]]])
+    if own.dim in told:
+        ranks = {len(looked.shape(names[i])) for i in told if names[i]}
+        in_order = _is_in_order(looked, names[own.dim]) and told == list(range(own.dim, own.dim + len(told)))
+        return looked.kept(own.dim, own) if in_order and ranks == {1} and own.rows == 1 else None
+    if with_samples or len(told) != 1:
+        return None
+    rank = (
+        looked.rank(names[told[0]])
+        if names[told[0]]
+        else looked.rank(looked.call.node.outputs[0]) - looked.rank() + 1
+    )
+    return looked.kept(own.dim if own.dim < told[0] else own.dim - 1 + rank, own)
+
+
+def _is_in_order(looked: _Looked, k: str) -> bool:
+    """Whether these are the numbers of all samples as they come."""
+    value = of_no_sample(looked.graph).value(k) if k else None
+    return value is not None and torch.equal(value.flatten(), torch.arange(looked.samples))
+
+
+def _weighed(looked: _Looked) -> Kept | None:
+    """A sum of vectors' elements, or rows, times numbers that are no sample's."""
+    return {} if len(looked.laid) == 1 and looked.own is not None and looked.rank() == 1 else None
+
+
+def _recurrent(looked: _Looked) -> Kept | None:
+    own, call = looked.own, looked.call
+    if own is None or own.dim != (0 if call["batch_first"] else 1):
+        return None
+    first, *states = call.node.outputs
+    # states come by layers, then samples
+    return {first: own} | {k: SampleRows(1, own.rows) for k in states if k}
+
+
+def _by_own_filters(looked: _Looked) -> Kept | None:
+    """A convolution in which every sample has groups of its own."""
+    own, call = looked.own, looked.call
+    if own is None or own.dim != 1 or call["groups"] is None:
+        return None
+    rows, rest = divmod(call.output[1], looked.samples)
+    apart = not rest and call.number("groups") % looked.samples == 0
+    return {call.node.outputs[0]: SampleRows(1, rows)} if apart else None
+
+
+def _normalised(looked: _Looked) -> Kept | None:
+    own = looked.own
+    return looked.kept(0, own) if own is not None and own.dim == 0 else None
+
+
+_RULES: Sequence[tuple[frozenset[str], Callable[[_Looked], Kept | None]]] = (
+    (_RECURRENT, _recurrent),
+    (operator_kinds("instance_norm"), _normalised),
+    (operator_kinds("cosine_similarity"), _similarity),
+    (_OVER_LAST, _over_last),
+    (OF_CLASSES, _of_probabilities),
+    (_ROW_LOSSES, _row_loss),
+    (_ALIGNED, _aligned),
+    (_BY_FIRST, _by_first),
+    (_BUT_LAST, _but_last),
+    (POOLED, _pool),
+    (PIECES, _piece),
+    (NO_SUMS | ALONG, _along_others),
+    (OF_MATRICES, _of_matrices),
+    (_TWO_SETS, _two_sets),
+    (_SIZED, _sized),
+    (_SCATTERED, _scattered),
+    (_BY_NUMBERS, _picked),
+    (_WEIGHED, _weighed),
+)
