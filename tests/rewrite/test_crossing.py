@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from netsplit.experiment.whole.cutting import gradients_too
+from netsplit.experiment.whole.seen_in_graphs import gradients_too
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.rewrite.samples.mixing import sample_totals

@@ -23,13 +23,14 @@ from tests.rewrite.operator_samples import unlike_samples
 from tests.rewrite.test_operator_samples import OPERATORS, plainly_seeded  # noqa: F401
 
 QUICK = (
-    "argsort", "bfloat16", "cdist", "chunk", "cummax", "expand", "fft.rfft", "gather", "kthvalue",
-    "linalg.det", "linalg.solve", "logsumexp", "masked_fill", "median", "nn.functional.avg_pool1d",
-    "nn.functional.avg_pool2d", "nn.functional.bilinear", "nn.functional.cosine_similarity",
-    "nn.functional.grid_sample", "nn.functional.hinge_embedding_loss", "nn.functional.margin_ranking_loss",
-    "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.multilabel_margin_loss",
-    "nn.functional.pairwise_distance", "nn.functional.poisson_nll_loss", "norm", "quantile", "repeat",
-    "scatter", "scatter_add", "scatter_reduce", "sort", "tensor_split", "topk", "unbind",
+    "argsort", "bfloat16", "cdist", "chunk", "column_stack", "cummax", "diagonal", "expand", "fft.rfft",
+    "floor_divide", "gather", "hstack", "isin", "kthvalue", "linalg.det", "linalg.solve", "logsumexp",
+    "masked_fill", "median", "nn.functional.avg_pool1d", "nn.functional.avg_pool2d",
+    "nn.functional.bilinear", "nn.functional.cosine_similarity", "nn.functional.grid_sample",
+    "nn.functional.hinge_embedding_loss", "nn.functional.margin_ranking_loss", "nn.functional.max_pool1d",
+    "nn.functional.max_pool2d", "nn.functional.multilabel_margin_loss", "nn.functional.pairwise_distance",
+    "nn.functional.poisson_nll_loss", "norm", "quantile", "repeat", "scatter", "scatter_add",
+    "scatter_reduce", "sort", "stft", "take_along_dim", "tensor_split", "topk", "unbind", "unfold",
 )  # fmt: skip
 LOTS = 8
 UNSAFE = ("batch_norm", "jiterator")  # read beyond their statistics without a word; need a GPU
@@ -193,6 +194,9 @@ KNOWN: dict[str, Loss] = {
     "a sum over the samples": lambda o, y: F.cross_entropy(o, y, reduction="sum") / len(o),
     "two views": lambda o, y: F.cross_entropy(torch.cat([o, o * 2]), torch.cat([y, y])),
     "written into zeros": lambda o, y: F.cross_entropy(filled(o), y),
+    "by a mask": lambda o, y: F.cross_entropy(masked(o), y),
+    "by whole numbers": lambda o, y: (rows(o) * (y // 2 == 1)).mean(),
+    "in a list": lambda o, y: (rows(o) * torch.isin(y, torch.tensor([1, 3]))).mean(),
     "to each an average": lambda o, y: (rows(o) + 0.1 * o.abs().mean()).mean(),
 }
 TOLD: dict[str, Loss] = {
@@ -214,6 +218,12 @@ TOLD: dict[str, Loss] = {
     ).mean(),
 }
 TABLE = torch.linspace(1, 2, 5)
+
+
+def masked(outputs: Tensor) -> Tensor:
+    made = outputs.clone()
+    made[made > 0.5] = 0.0
+    return made
 
 
 def filled(outputs: Tensor) -> Tensor:

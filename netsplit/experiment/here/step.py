@@ -23,9 +23,10 @@ from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.cutting import RightCuts, gradients_too, of_several, suspected
+from netsplit.experiment.whole.cutting import RightCuts
 from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.in_turn import SizeSeconds
+from netsplit.experiment.whole.seen_in_graphs import SeenInGraphs
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
@@ -166,9 +167,11 @@ class StepHere:
         )  # fmt: skip
 
     def _checked(self, graph: Graph, tail: Graph | None, alike: bool) -> KindsSeen:
-        read = of_several(self.model, self.loss, self.whole, graph)
-        apart, gradients = suspected(self.model, read, self.whole.samples), gradients_too(read)
-        return check_cutting(self.model, self.loss, self.whole, graph, tail, alike, apart, gradients)
+        seen = SeenInGraphs.of(self.model, self.loss, self.whole, graph, sizes=not alike)
+        open_ = "" if alike else seen.open_
+        return check_cutting(
+            self.model, self.loss, self.whole, graph, tail, alike, seen.apart, seen.gradients, open_
+        )
 
     def decided(
         self, open_: AutoSchedule, method: Partitioner, seed: int = 0, adapts: bool = False

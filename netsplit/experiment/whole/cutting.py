@@ -14,30 +14,33 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import NetSplitError
 from netsplit.experiment.planner import Planner
+from netsplit.experiment.whole.seen_in_graphs import (
+    FEW,
+    at_another_size,
+    by_sizes,
+    gradients_too,
+    left_open,
+    of_several,
+    other_operators,
+    suspected,
+)
 from netsplit.experiment.whole.sizes import same_operators
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
+from netsplit.graph.checks.apart.cut_apart import CutApart
 from netsplit.graph.checks.apart.elsewhere import elsewhere_apart
-from netsplit.graph.checks.apart.gradients import hooked
 from netsplit.graph.checks.apart.losses import loss_apart
 from netsplit.graph.checks.cutting import CuttingError
 from netsplit.graph.checks.plain import has_values
-from netsplit.graph.ir import HOOK, Graph
+from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors
-from netsplit.graph.recording.step import capture
 from netsplit.planning.whole.whole_plan import WholePlan
-from netsplit.rewrite.samples.by_size import fixed_numbers, number_by_size
-from netsplit.rewrite.samples.mixing import sample_totals
 
-__all__ = ["RightCuts", "gradients_too", "of_several", "suspected"]
+__all__ = ["RightCuts"]
 
 log = logging.getLogger(__name__)
 
-FEW = 2  # samples of the micro-batches that are looked at first; of drawn ones a single sample may do
-SEVERAL = 3  # samples that are told from one another in a graph
 DRAWN_BYTES = 2**29  # of a model without values, above which none are drawn for it
 
 
@@ -95,32 +98,14 @@ class RightCuts:
                     left = self.without(left, microbatches, apart)
             if self._looked:
                 break
-        self._unread = self._not_read(graph)
+        self._unread = left_open(self.model, self.loss, graph, self.whole.samples)
         apart = suspected(self.model, graph, self.whole.samples) if max(left) > 1 else None
         if apart is None and max(left) > 1 and self._looked:
             apart = elsewhere_apart(model, loss, batch, graph, several=gradients)
-        return left if apart is None else self.without(left, max(left), apart)
-
-    def _not_read(self, graph: Graph) -> str:
-        """What the operators of a loss leave open, in a sentence; "" for nothing."""
-        totals = sample_totals(graph)
-        if totals.unread is not None:
-            name = totals.unread.module or totals.unread.name
-            open_ = f"'{name}' stays Python, which is not read"
-            if self.loss is None:
-                open_ += "; as its loss is inside it, larger outputs could not be tried"
-        elif any(node.op.startswith(HOOK) for node in graph) or hooked(self.model):
-            open_ = "gradients go through hooks, which are not read"
-        elif totals.ignoring is not None:
-            open_ = f"'{totals.ignoring.name}' is a mean over the targets that it does not ignore"
-        elif graph.batch_size == 1 < self.whole.samples:
-            open_ = "its step could be captured of one sample alone, which tells nothing of others"
-        elif totals.unproven is not None:
-            name, source = totals.unproven.name, totals.unproven.source
-            open_ = f"whether '{name}'{f' ({source})' * bool(source)} goes sample by sample is not known"
-        else:
-            return ""
-        return f"{_UNREAD} {type(self.model).__name__}: {open_}"
+        if apart is not None:
+            return self.without(left, max(left), apart)
+        other = at_another_size(model, loss, self.whole, graph) if len(left) == 1 < left[0] else None
+        return left if other is None else self.at_sizes(graph, other, left)
 
     def at_sizes(self, graph: Graph, other: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers of micro-batches those to look at, as the step is at two sizes of them.
@@ -130,27 +115,17 @@ class RightCuts:
         """
         if max(counts) == 1 or self.accepted:
             return list(counts)
-        name, sizes = type(self.model).__name__, (graph.batch_size, other.batch_size)
         if not same_operators(graph, other):
-            if self._sized and 1 in sizes:  # of a single sample code often goes another way
+            if self._sized and 1 in (
+                graph.batch_size,
+                other.batch_size,
+            ):  # of a single sample code often goes another way
                 return list(counts)
-            self._unread = self._unread or (
-                f"{_UNREAD} {name}: it has other operators for {sizes[0]} samples than for {sizes[1]} (a "
-                "loop over them, or an if)"
-            )
+            self._unread = self._unread or other_operators(self.model, graph, other)
             return list(counts)
         self._sized = True
-        by_size = number_by_size(graph, other)
-        if by_size is None:
-            apart = suspected(self.model, graph, self.whole.samples, fixed_numbers(graph, other))
-            return list(counts) if apart is None else self.without(counts, max(counts), apart)
-        node, *numbers = by_size
-        at = f" ({node.source})" if node.source else ""
-        words = (
-            f"{name} computes with a number that depends on how many samples there are, at '{node.name}'{at}"
-            f": {numbers[0]:.6g} of {sizes[0]}, and {numbers[1]:.6g} of {sizes[1]}"
-        )
-        return self.without(counts, max(counts), CutApart("other", words, OTHERWISE))
+        apart = by_sizes(self.model, graph, other, self.whole.samples)
+        return list(counts) if apart is None else self.without(counts, max(counts), apart)
 
     def without(self, counts: Sequence[int], microbatches: int, apart: CutApart) -> list[int]:
         """Those that are left when so many micro-batches have been seen to be apart.
@@ -226,57 +201,6 @@ class RightCuts:
         return model, loss, batch
 
 
-def of_several(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) -> Graph:
-    """The graph of a training step in which samples are told from one another.
-
-    A single one lies in every dimension of size 1: then another graph of a few, if the batch has more and it
-    can be captured.
-    """
-    if graph.batch_size > 1 or whole.samples == 1:
-        return graph
-    try:
-        return capture(model, loss, whole.rows(0, SEVERAL).own(), autocast=graph.autocast)
-    except NetSplitError:
-        return graph
-
-
-def gradients_too(graph: Graph) -> bool:
-    """Whether a loss could be alike and its gradient not: of one total of samples it could not, but for what
-    samples have by their places."""
-    totals = sample_totals(graph)
-    return totals.terms != 1 or bool(graph.calls) or totals.placed is not None
-
-
-def suspected(
-    model: nn.Module, graph: Graph, samples: int, fixed: frozenset[str] = frozenset()
-) -> CutApart | None:
-    """What a loss has that is no mean over samples, though its value may be one on some of them.
-
-    Args:
-        graph: of the model's training step at any size.
-        samples: of the whole batch.
-        fixed: operators whose numbers are known to be the same of any number of samples.
-    """
-    totals = sample_totals(graph, fixed)
-    node, name = totals.mixed, type(model).__name__
-    if node is None and totals.first_few is not None and totals.first_few[1] < samples:
-        node = totals.first_few[0]
-    if node is None:
-        return None
-    at = f" ({node.source})" if node.source else ""
-    words = (
-        f"the loss of {name} computes with '{totals.carried}', into which the forward writes what it makes "
-        f"of its samples, at '{node.name}'{at}: a micro-batch sees what those before it have left there"
-        if totals.carried
-        else f"the loss of {name} compares samples, takes some of them, goes on with what is taken over all "
-        "samples of a batch, is a mean by weights of their classes, or adds a sum over them to a mean, at "
-        f"'{node.name}'{at}: where it is the mean of its micro-batches' on some samples, it need not be on "
-        "others"
-    )
-    return CutApart("other", words, OTHERWISE)
-
-
-_UNREAD = "on a few samples alone it was seen that losses of micro-batches add up to that of their batch in"
 _UNKNOWN = "whether the losses of micro-batches add up to that of their batch in"
 
 

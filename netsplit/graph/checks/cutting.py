@@ -54,6 +54,7 @@ def check_cutting(
     alike: bool = False,
     suspected: CutApart | None = None,
     gradients: bool = True,
+    open_: str = "",
 ) -> KindsSeen:
     """Compare the whole batch with its micro-batches, by their loss and by what they leave in Python.
 
@@ -62,6 +63,7 @@ def check_cutting(
         alike: refuse whatever is apart, which is said otherwise where it is no sum.
         suspected: what is apart for all that is known, where nothing is on this batch.
         gradients: compare them too, as `loss_apart` does, and the losses of larger outputs.
+        open_: what is said where nothing is apart.
 
     Raises:
         CuttingError: the loss is a sum over samples, or no number on a micro-batch, or goes by a list with
@@ -88,6 +90,8 @@ def check_cutting(
             if alike or apart.kind != "other":
                 raise CuttingError(apart)
             log.warning("%s", apart)
+        elif open_:
+            log.warning("%s", open_)
         _tell_of_norms(graph, size)
         _tell_of_buffers(graph)
     return history

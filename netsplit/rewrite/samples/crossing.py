@@ -67,7 +67,8 @@ POOLED = operator_kinds(
     "adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d "
     "adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d max_unpool2d max_unpool3d "
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
-    "upsample_bicubic2d upsample_trilinear3d"
+    "upsample_bicubic2d upsample_trilinear3d "
+    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa"
 )
 """Over the last dimensions, as many as their names say."""
 _EVERY_PAIR = operator_kinds("isin meshgrid linalg_multi_dot chain_matmul inner addr addr_")

@@ -8,9 +8,6 @@ Of any other it is not known whether it goes sample by sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
 
 import torch
 
@@ -32,19 +29,19 @@ from netsplit.rewrite.samples.crossing import (
     pooled_dims,
 )
 from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, alike_by_place, of_no_sample
+from netsplit.rewrite.samples.operator_samples import Kept, OperatorSamples
 from netsplit.rewrite.samples.rows import SampleRows
 from netsplit.rewrite.samples.some import PIECES
 from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["first_of_all", "kept_apart"]
 
-Kept: TypeAlias = dict[str, SampleRows]
-
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _ALIGNED = OF_TWO | operator_kinds(
     "poisson_nll_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss bernoulli_ normal_ uniform_ "
     "random_ exponential_ geometric_ cauchy_ log_normal_ copy_ fill_ zero_ masked_fill masked_fill_ _conj "
-    "_neg_view resolve_conj resolve_neg native_dropout dropout alpha_dropout to _to_copy type_as"
+    "_neg_view resolve_conj resolve_neg native_dropout dropout alpha_dropout to _to_copy type_as "
+    "floor_divide floor_divide_ rsub isclose isreal polar complex special_polygamma special_ndtr"
 )
 """Of one or more tensors, element by element, and losses of such."""
 _ROW_LOSSES = operator_kinds(
@@ -63,7 +60,13 @@ _SCATTERED = operator_kinds(
     "gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add "
     "index_fill index_copy take_along_dim"
 )
-_SIZED = operator_kinds("expand expand_as broadcast_to repeat")
+_SIZED = operator_kinds("expand expand_as broadcast_to repeat tile")
+_SIDE_BY_SIDE = {"hstack": 2, "column_stack": 1, "dstack": 3}
+"""Of tensors with so many dimensions at least, along another than the first."""
+_LOOKED_UP = {"isin": "elements", "bucketize": "self", "searchsorted": "self"}
+"""Each number of one tensor in another."""
+_UNBATCHED = {"im2col": 3, "col2im": 2, "stft": 1, "istft": 2, "channel_shuffle": 1, "pixel_unshuffle": 3}
+"""How many dimensions they have of a single sample."""
 _PARTS_OF_OTHERS = operator_kinds("slice select narrow copy_")
 _OF_ONE_NUMBER = SHAPE_ALONE | operator_kinds("zeros ones full empty")
 _BY_NUMBERS = operator_kinds("index")
@@ -82,13 +85,17 @@ def kept_apart(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows], sa
     """
     if call.node.op.startswith(CALL) or not (call.node.args or call.node.kwargs):
         return None
-    looked = _Looked(graph, call, lies, samples)
+    looked = OperatorSamples(graph, call, lies, samples)
     kind, given = call.node.kind, call.node.inputs if call.node.kind not in _BY_NUMBERS else ()
     if not looked.laid or not all(alike_by_place(graph, k, lies, samples) for k in given):
         return None
     for kinds, rule in _RULES:
         if kind in kinds:
             return rule(looked)
+    if kind in _LOOKED_UP:
+        return _looked_up(looked, _LOOKED_UP[kind])
+    if kind in _SIDE_BY_SIDE or kind in _UNBATCHED:
+        return _by_first(looked, _SIDE_BY_SIDE.get(kind) or 1 + _UNBATCHED[kind])
     if kind.startswith("conv"):
         return _by_own_filters(looked)
     if kind.startswith("fft_"):
@@ -120,53 +127,7 @@ def first_of_all(graph: Graph, k: str, name: str, rows: SampleRows | None) -> bo
     return base is not None and base.kind in _OF_ONE_NUMBER
 
 
-@dataclass(frozen=True)
-class _Looked:
-    """An operator, and where its tensors have the samples."""
-
-    graph: Graph
-    call: SplitCall
-    lies: Mapping[str, SampleRows]
-    samples: int
-
-    @cached_property
-    def laid(self) -> dict[str, SampleRows]:
-        return {k: self.lies[k] for k in self.call.node.inputs if k in self.lies}
-
-    @cached_property
-    def own(self) -> SampleRows | None:
-        """Of the first tensor."""
-        return self.lies.get(first_tensor(self.call))
-
-    def shape(self, k: str) -> tuple[int, ...]:
-        return self.graph.variables[k].shape
-
-    def rank(self, k: str = "") -> int:
-        """Of a variable; or of the first tensor, whatever that is."""
-        return len(self.shape(k)) if k else self.call.rank(self.call.tensors[0])
-
-    def name(self, argument: str) -> str:
-        """Of the variable that is given there; "" for none."""
-        return next((k for tag, k in references(self.call[argument]) if tag == "var"), "")
-
-    def first_everywhere(self, least_rank: int) -> bool:
-        """Whether all that have samples have them first, and as many dimensions."""
-        return all(rows.dim == 0 and self.rank(k) >= least_rank for k, rows in self.laid.items())
-
-    def kept(self, dim: int, rows: SampleRows) -> Kept | None:
-        """In all outputs there."""
-        outputs = [k for k in self.call.node.outputs if k]
-        size = self.samples * rows.rows
-        if any(len(self.shape(k)) <= dim or self.shape(k)[dim] != size for k in outputs):
-            return None
-        return {k: SampleRows(dim, rows.rows) for k in outputs}
-
-    def of_loss(self, dim: int, rows: SampleRows) -> Kept | None:
-        """In the values of a loss; of its mean or sum they are none."""
-        return self.kept(dim, rows) if self.call["reduction"] in (None, 0) else {}
-
-
-def _aligned(looked: _Looked) -> Kept | None:
+def _aligned(looked: OperatorSamples) -> Kept | None:
     """As the elements of one are those of another, counted from the last dimension."""
     ends = {(looked.rank(k) - rows.dim, rows.rows) for k, rows in looked.laid.items()}
     if len(ends) != 1:
@@ -183,16 +144,16 @@ def _aligned(looked: _Looked) -> Kept | None:
     return made
 
 
-def _over_last(looked: _Looked) -> Kept | None:
-    rows = _same_rows(looked)
+def _over_last(looked: OperatorSamples) -> Kept | None:
+    rows = looked.same_rows
     if rows is None or rows.dim >= min(map(looked.rank, looked.laid)) - 1:
         return None
     return looked.kept(rows.dim, rows)
 
 
-def _similarity(looked: _Looked) -> Kept | None:
+def _similarity(looked: OperatorSamples) -> Kept | None:
     """Of two tensors, over one dimension of both."""
-    rows = _same_rows(looked)
+    rows = looked.same_rows
     rank = max(map(looked.rank, looked.laid))
     over = looked.call.number("dim") % rank
     if rows is None or over == rows.dim:
@@ -200,13 +161,7 @@ def _similarity(looked: _Looked) -> Kept | None:
     return looked.kept(rows.dim - (over < rows.dim), rows)
 
 
-def _same_rows(looked: _Looked) -> SampleRows | None:
-    """Of tensors that have as many dimensions, and the samples in the same one."""
-    alike = {(rows, looked.rank(k)) for k, rows in looked.laid.items()}
-    return next(iter(looked.laid.values())) if len(alike) == 1 else None
-
-
-def _row_loss(looked: _Looked) -> Kept | None:
+def _row_loss(looked: OperatorSamples) -> Kept | None:
     targets = looked.name("target")
     ranks = [looked.rank(k) for k in looked.laid if k != targets]
     if not looked.first_everywhere(1) or not ranks or min(ranks) < 2:
@@ -214,7 +169,7 @@ def _row_loss(looked: _Looked) -> Kept | None:
     return looked.of_loss(0, next(iter(looked.laid.values())))
 
 
-def _of_probabilities(looked: _Looked) -> Kept | None:
+def _of_probabilities(looked: OperatorSamples) -> Kept | None:
     """A cross entropy with a probability of every class for a target."""
     scores, targets = (looked.name(each) for each in ("self", "target"))
     if not {scores, targets} <= looked.laid.keys() or looked.shape(scores) != looked.shape(targets):
@@ -222,13 +177,45 @@ def _of_probabilities(looked: _Looked) -> Kept | None:
     return looked.of_loss(0, looked.laid[scores]) if looked.first_everywhere(2) else None
 
 
-def _by_first(looked: _Looked) -> Kept | None:
-    rows = next(iter(looked.laid.values()))
-    return looked.kept(0, rows) if looked.first_everywhere(2) else None
+def _by_first(looked: OperatorSamples, least_rank: int = 2) -> Kept | None:
+    alike = len(set(looked.laid.values())) == 1 and looked.first_everywhere(least_rank)
+    return looked.kept(0, next(iter(looked.laid.values()))) if alike else None
 
 
-def _but_last(looked: _Looked) -> Kept | None:
-    rows = _same_rows(looked)
+def _looked_up(looked: OperatorSamples, argument: str) -> Kept | None:
+    name = looked.name(argument)
+    return looked.kept(looked.laid[name].dim, looked.laid[name]) if looked.laid.keys() == {name} else None
+
+
+def _windows(looked: OperatorSamples) -> Kept | None:
+    """Along another dimension, those of it last."""
+    own, over = looked.own, looked.call.number("dimension") % looked.rank()
+    return looked.kept(own.dim, own) if own is not None and own.dim != over else None
+
+
+def _diagonal(looked: OperatorSamples) -> Kept | None:
+    own = looked.own
+    gone = {looked.call.number(name) % looked.rank() for name in ("dim1", "dim2")}
+    if own is None or own.dim in gone:
+        return None
+    return looked.kept(own.dim - sum(d < own.dim for d in gone), own)
+
+
+def _by_mask(looked: OperatorSamples) -> Kept | None:
+    """`x[x > 5] = 0`: one number, where a mask says so."""
+    call, masks = looked.call, list(looked.call["indices"])
+    names = [k for each in masks for tag, k in references(each) if tag == "var"]
+    value = looked.name("values")
+    if len(names) != 1 or value in looked.laid or looked.graph.variables[names[0]].dtype != "bool":
+        return None
+    if call.rank("values") or looked.shape(names[0]) != call.shape("self")[: looked.rank(names[0])]:
+        return None
+    rows = looked.laid.get(names[0]) or next(iter(looked.laid.values()))
+    return looked.kept(rows.dim, rows) if set(looked.laid.values()) == {rows} else None
+
+
+def _but_last(looked: OperatorSamples) -> Kept | None:
+    rows = looked.same_rows
     if rows is None or (
         rows.dim >= looked.rank() - 1 and looked.call.node.kind not in ("one_hot", "view_as_real")
     ):
@@ -236,14 +223,14 @@ def _but_last(looked: _Looked) -> Kept | None:
     return looked.kept(rows.dim, rows)
 
 
-def _pool(looked: _Looked) -> Kept | None:
-    rows = _same_rows(looked)
+def _pool(looked: OperatorSamples) -> Kept | None:
+    rows = looked.same_rows
     if rows is None or rows.dim >= looked.rank() - pooled_dims(looked.call.node.kind):
         return None
     return looked.kept(rows.dim, rows)
 
 
-def _along_others(looked: _Looked) -> Kept | None:
+def _along_others(looked: OperatorSamples) -> Kept | None:
     """Over the dimensions that it is told, which may be gone then."""
     own, rank = looked.own, looked.rank()
     if own is None or len(looked.laid) > 1:
@@ -257,7 +244,7 @@ def _along_others(looked: _Looked) -> Kept | None:
     return looked.kept(own.dim - sum(d < own.dim for d in gone), own)
 
 
-def _piece(looked: _Looked) -> Kept | None:
+def _piece(looked: OperatorSamples) -> Kept | None:
     """Of other dimensions than that of samples."""
     own, rank = looked.own, looked.rank()
     if own is None or len(looked.laid) > 1:
@@ -269,13 +256,13 @@ def _piece(looked: _Looked) -> Kept | None:
     return looked.kept(own.dim - gone, own)
 
 
-def _of_matrices(looked: _Looked) -> Kept | None:
+def _of_matrices(looked: OperatorSamples) -> Kept | None:
     """Of the last two dimensions of each."""
     rows = next(iter(looked.laid.values()))
     return looked.kept(0, rows) if looked.first_everywhere(3) else None
 
 
-def _two_sets(looked: _Looked) -> Kept | None:
+def _two_sets(looked: OperatorSamples) -> Kept | None:
     """Distances of all points of two: of a sample to what is none's, or within each."""
     first, second = (looked.name(each) for each in list(looked.call.arguments)[:2])
     rows = [looked.laid.get(first), looked.laid.get(second)]
@@ -283,12 +270,12 @@ def _two_sets(looked: _Looked) -> Kept | None:
         return looked.kept(rows[0].dim, rows[0])
     if rows[0] is None and rows[1] is not None and rows[1].dim == looked.rank(second) - 2:
         return looked.kept(rows[1].dim + 1, rows[1])
-    alike = _same_rows(looked)
+    alike = looked.same_rows
     within = alike is not None and alike.dim < min(map(looked.rank, looked.laid)) - 2
     return looked.kept(alike.dim, alike) if alike is not None and within else None
 
 
-def _sized(looked: _Looked) -> Kept | None:
+def _sized(looked: OperatorSamples) -> Kept | None:
     """Repeated along other dimensions, counted from the last."""
     own = looked.own
     if own is None:
@@ -297,19 +284,20 @@ def _sized(looked: _Looked) -> Kept | None:
     return looked.kept(dim, own) if dim >= 0 else None
 
 
-def _scattered(looked: _Looked) -> Kept | None:
+def _scattered(looked: OperatorSamples) -> Kept | None:
     """By numbers along another dimension, each sample's own."""
-    rows, call = _same_rows(looked), looked.call
+    rows, call = looked.same_rows, looked.call
     if call.node.kind == "index_select" and looked.own is None:
         return looked.kept(call.number("dim") % looked.rank(), looked.laid[looked.name("index")])
     if rows is None or call["dim"] is None or rows.dim in dims_of(call, looked.rank()):
         return None
     if call.node.kind.startswith("index_"):
         return looked.kept(rows.dim, rows) if set(looked.laid) == {first_tensor(call)} else None
-    return looked.kept(rows.dim, rows) if looked.name("index") in looked.laid else None
+    index = looked.name("index") or looked.name("indices")
+    return looked.kept(rows.dim, rows) if index in looked.laid else None
 
 
-def _picked(looked: _Looked) -> Kept | None:
+def _picked(looked: OperatorSamples) -> Kept | None:
     """`x[arange(n), y]`, `table[y]`, `x[:, 3]`: by a number of each sample's own, or all by the same."""
     indices = list(looked.call["indices"])
     names = [next((k for tag, k in references(each) if tag == "var"), "") for each in indices]
@@ -336,18 +324,18 @@ def _picked(looked: _Looked) -> Kept | None:
     return looked.kept(own.dim if own.dim < told[0] else own.dim - 1 + rank, own)
 
 
-def _is_in_order(looked: _Looked, k: str) -> bool:
+def _is_in_order(looked: OperatorSamples, k: str) -> bool:
     """Whether these are the numbers of all samples as they come."""
     value = of_no_sample(looked.graph).value(k) if k else None
     return value is not None and torch.equal(value.flatten(), torch.arange(looked.samples))
 
 
-def _weighed(looked: _Looked) -> Kept | None:
+def _weighed(looked: OperatorSamples) -> Kept | None:
     """A sum of vectors' elements, or rows, times numbers that are no sample's."""
     return {} if len(looked.laid) == 1 and looked.own is not None and looked.rank() == 1 else None
 
 
-def _recurrent(looked: _Looked) -> Kept | None:
+def _recurrent(looked: OperatorSamples) -> Kept | None:
     own, call = looked.own, looked.call
     if own is None or own.dim != (0 if call["batch_first"] else 1):
         return None
@@ -356,7 +344,7 @@ def _recurrent(looked: _Looked) -> Kept | None:
     return {first: own} | {k: SampleRows(1, own.rows) for k in states if k}
 
 
-def _by_own_filters(looked: _Looked) -> Kept | None:
+def _by_own_filters(looked: OperatorSamples) -> Kept | None:
     """A convolution in which every sample has groups of its own."""
     own, call = looked.own, looked.call
     if own is None or own.dim != 1 or call["groups"] is None:
@@ -366,12 +354,12 @@ def _by_own_filters(looked: _Looked) -> Kept | None:
     return {call.node.outputs[0]: SampleRows(1, rows)} if apart else None
 
 
-def _normalised(looked: _Looked) -> Kept | None:
+def _normalised(looked: OperatorSamples) -> Kept | None:
     own = looked.own
     return looked.kept(0, own) if own is not None and own.dim == 0 else None
 
 
-_RULES: Sequence[tuple[frozenset[str], Callable[[_Looked], Kept | None]]] = (
+_RULES: Sequence[tuple[frozenset[str], Callable[[OperatorSamples], Kept | None]]] = (
     (_RECURRENT, _recurrent),
     (operator_kinds("instance_norm"), _normalised),
     (operator_kinds("cosine_similarity"), _similarity),
@@ -390,4 +378,7 @@ _RULES: Sequence[tuple[frozenset[str], Callable[[_Looked], Kept | None]]] = (
     (_SCATTERED, _scattered),
     (_BY_NUMBERS, _picked),
     (_WEIGHED, _weighed),
+    (operator_kinds("unfold"), _windows),
+    (operator_kinds("diagonal linalg_diagonal"), _diagonal),
+    (operator_kinds("index_put index_put_"), _by_mask),
 )

@@ -10,12 +10,10 @@ none of them out; that it need not on others is seen here, without computing any
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from netsplit.graph.arguments import read_by, references, renamed
 from netsplit.graph.ir import CALL, HOOK, Graph, Node, once_of
 from netsplit.graph.operators import (
     over_the_batch,
@@ -39,6 +37,7 @@ from netsplit.rewrite.samples.averaged import (
     sum_beside_mean,
 )
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
+from netsplit.rewrite.samples.counts import SampleCounts
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
 from netsplit.rewrite.samples.keeping import first_of_all, kept_apart
 from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
@@ -148,9 +147,6 @@ class _Goes:
     mixed: set[str] = field(default_factory=set)
 
 
-_Parts = Counter[tuple[int, int]]  # how often a value of a sample, told by what was computed, is in a total
-
-
 @dataclass
 class _Reading:
     """What is known of the variables of a graph, node by node."""
@@ -162,8 +158,6 @@ class _Reading:
     terms: dict[str, frozenset[str]] = field(default_factory=dict)  # total -> operators that take it
     first: dict[str, Node] = field(default_factory=dict)  # what is mixed -> where it became so
     unknown: dict[str, Node] = field(default_factory=dict)  # -> the operator that may not go by samples
-    parts: dict[str, _Parts] = field(default_factory=dict)  # total -> what it has of some samples alone
-    signs: dict[str, int] = field(default_factory=dict)  # the same for what is computed alike
     taken: Node | None = None  # the first that takes some samples
     averaged: dict[str, Averaged] = field(default_factory=dict)  # totals
     behind: dict[str, SampleRows] = field(default_factory=dict)  # of all samples, behind something else
@@ -174,6 +168,10 @@ class _Reading:
     seen: set[str] = field(default_factory=set)  # of the nodes so far
 
     @cached_property
+    def counts(self) -> SampleCounts:
+        return SampleCounts(self.some, self.made)
+
+    @cached_property
     def layouts(self) -> dict[str, MemoryLayout]:
         return {
             k: MemoryLayout(each.shape, each.strides, each.dtype, each.requires_grad, k)
@@ -181,7 +179,7 @@ class _Reading:
         }
 
     def read(self, node: Node) -> None:
-        sign = self._sign(node)
+        sign = self.counts.sign(node)
         self.seen.update(node.inputs, node.outputs)
         outputs = set(filter(None, node.outputs))
         if node.name in self.mixing:
@@ -209,7 +207,7 @@ class _Reading:
             if made is MadeOf.TOTAL:
                 self.terms[k] = own
                 self.averaged[k] = self._averaged(call, taken=own == {node.name})
-                self.parts[k] = self._parts_of(call, k, sign)
+                self.counts.add(call, k, sign, is_mean(self.averaged[k]))
             elif made is MadeOf.MIXED:
                 self.first[k] = next((self.first[each] for each in node.inputs if each in self.first), node)
         self._written(node)
@@ -253,8 +251,7 @@ class _Reading:
                 if most is MadeOf.MIXED:
                     self.first[name] = next((self.first[v] for v in node.inputs if v in self.first), node)
                 elif most is MadeOf.TOTAL:
-                    self.terms[name], self.parts[name] = frozenset([node.name]), Counter()
-                    self.averaged[name] = UNSURE
+                    self.terms[name], self.averaged[name] = frozenset([node.name]), UNSURE
 
     def is_placed(self, k: str) -> bool:
         """Whether it is of no sample, but of what may change, and may have rows for samples."""
@@ -285,12 +282,8 @@ class _Reading:
 
     def mixed_at(self, loss: str) -> Node | None:
         """Where it became no mean over samples."""
-        counts: dict[int, list[int]] = {}
-        for (sign, number), count in self._parts(loss).items():
-            counts.setdefault(sign, [0] * self.some.samples)[number] += count
-        uneven = any(len(set(each)) > 1 for each in counts.values())
         beside = self.graph.nodes.get(sum_beside_mean(self.averaged.get(loss, frozenset())))
-        return self.first.get(loss, self.taken if uneven else beside)
+        return self.first.get(loss, beside if self.counts.is_even(loss) else self.taken)
 
     def unproven_at(self, loss: str) -> Node | None:
         """Of which it is not known whether it goes by samples, or of all of them in a mean."""
@@ -406,53 +399,11 @@ class _Reading:
 
     def _taking(self, call: SplitCall, outputs: set[str]) -> _Goes:
         """Of one that takes some of the samples, or all in another order; none is what could be any."""
-        for k in outputs:
-            self.signs[k] = hash(("some", self.signs.get(first_tensor(call), 0)))
+        self.counts.taken(first_tensor(call), outputs)
         if all(self.some.of(k) == self.some.every for k in outputs):
             return _Goes(True)
         self.taken = self.taken or call.node
         return _Goes(True, mixed={k for k in outputs if not self.some.of(k)})
-
-    def _sign(self, node: Node) -> int:
-        """Of the operator and its arguments but for tensors; and its outputs', by those of its inputs."""
-        given = read_by(node)
-        made = renamed(node, {each: ("var", "") for each in given if each[0] == "var"})
-        own = hash((node.op, repr(made)))
-        if node.kind in ADDED and node.args[1:] in ((0,), (0.0,)):  # as Python's sum begins
-            self.signs[node.outputs[0]] = self.signs.get(node.inputs[0], 0) if node.inputs else own
-            return own
-        for j, k in enumerate(node.outputs):
-            self.signs[k] = hash((own, j, tuple(self.signs.get(name, hash(name)) for _, name in given)))
-        return own
-
-    def _parts(self, k: str) -> _Parts:
-        """What a variable has of some samples alone."""
-        numbers = self.some.numbers.get(k, ())
-        if k in self.parts or self.made.get(k) is not MadeOf.SAMPLES:
-            return self.parts.get(k, Counter())
-        return Counter((self.signs[k], i) for i in numbers)
-
-    def _parts_of(self, call: SplitCall, k: str, sign: int) -> _Parts:
-        """Of a total: what it is added up of is told by what is done with it, too."""
-        node, some = call.node, self.some
-        given = {some.of(each) for each in node.inputs} - {None}
-        if all(self.made.get(each) is not MadeOf.TOTAL for each in node.inputs) and len(given) == 1:
-            (numbers,) = given
-            if numbers == some.every or numbers is None:
-                return Counter()
-            over = len(numbers) if is_mean(self.averaged[k]) else 1
-            return Counter((hash((self.signs[k], over)), i) for i in numbers)
-        parts: _Parts = Counter()
-        less = node.kind in ADDED and "sub" in node.kind
-        taken_off = {name for _, name in references(call["other"])} if less else set()
-        for name in node.inputs:
-            for (own, number), count in self._parts(name).items():
-                if name in taken_off:
-                    own = hash(("less", own))
-                elif node.kind not in ADDED | TOGETHER:
-                    own = hash((sign, own))
-                parts[own, number] += count
-        return parts
 
 
 def _scatters(call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:

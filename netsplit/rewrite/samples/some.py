@@ -22,7 +22,9 @@ from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["PIECES", "TOGETHER", "SomeSamples"]
 
-PIECES = operator_kinds("slice narrow select unbind split split_with_sizes chunk tensor_split roll flip")
+PIECES = operator_kinds(
+    "slice narrow select unbind split split_with_sizes chunk unsafe_split unsafe_chunk tensor_split roll flip"
+)
 """What takes some of a dimension, or all of it in another order."""
 TOGETHER = operator_kinds("cat stack concat concatenate")
 

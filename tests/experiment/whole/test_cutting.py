@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.whole import cutting as cutting_of_plans
-from netsplit.experiment.whole.cutting import RightCuts, gradients_too
+from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.experiment.whole.seen_in_graphs import gradients_too
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.apart.cut_apart import CutApart
@@ -809,3 +811,51 @@ def test_numbers_are_left_out_when_the_decided_one_is_refused(
         assert made.notes == tuple(cutting.remarks)
     with pytest.raises(CuttingError):
         RightCuts(net(), None, Batch.of(X, Y), named=False).without([4], 4, APART[kind])
+
+
+def compact(outputs: Tensor, targets: Tensor) -> Tensor:
+    kept = torch.zeros_like(outputs[:, 0]).masked_scatter(outputs[:, 1] > 0, outputs[:, 0])
+    return F.cross_entropy(outputs, targets) + ((targets // 100 == 4) * kept).mean()
+
+
+def by_roots(outputs: Tensor, targets: Tensor) -> Tensor:
+    far = (targets // 100 == 4) * outputs[:, 0]
+    return F.cross_entropy(outputs, targets) + far.mean() / len(outputs) ** 0.5
+
+
+SAID: dict[str, tuple[Any, str]] = {
+    "an operator of which nothing is known": (
+        compact, r"whether 'masked_scatter' \(.*\) goes sample by sample is not known",
+    ),
+    "a number by the size": (by_roots, "computes with a number that depends on how many samples there are"),
+    "a loop": (looped, "it has other operators for 4 samples than for 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "words"), SAID.values(), ids=SAID)
+@pytest.mark.parametrize("order", [GPipe(4), netsplit.AutoSchedule(time_limit_s=0.5, microbatches=4)])
+def test_micro_batches_that_are_asked_for_get_their_word_where_no_number_shows_it(
+    order: Any, loss: Any, words: str
+) -> None:
+    whole = netsplit.plan(net(), loss, (X, Y), fast(), schedule=order)
+    assert whole.schedule.microbatches == 4
+    assert any(re.search(words, note) for note in whole.notes), whole.notes
+
+
+@pytest.mark.parametrize(("loss", "words"), SAID.values(), ids=SAID)
+def test_a_training_under_a_named_schedule_says_it_too(
+    pools: Pools, caplog: pytest.LogCaptureFixture, loss: Any, words: str
+) -> None:
+    with (
+        lent_to_sessions(pools),
+        netsplit.parallelize(net(), loss, (X, Y), schedule=GPipe(4), partitioner="m_topo", progress=False),
+    ):
+        assert any(re.search(words, record.getMessage()) for record in caplog.records)
+    caplog.clear()
+    with (
+        lent_to_sessions(pools),
+        netsplit.parallelize(
+            net(), F.cross_entropy, (X, Y), schedule=GPipe(4), partitioner="m_topo", progress=False
+        ),
+    ):
+        assert not any("seen that losses" in record.getMessage() for record in caplog.records)

@@ -1,0 +1,193 @@
+"""What the graphs of a loss say of cutting its batch, whatever its numbers are on the samples at hand.
+
+graph ──what is taken over samples──► no mean of them? ── yes ──► apart, though it may not show
+  └─── and of another size ──numbers that go by it──► ──┘   └─ not known ──► a remark, that names the operator
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from netsplit.errors import NetSplitError
+from netsplit.experiment.whole.sizes import same_operators
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
+from netsplit.graph.checks.apart.gradients import hooked
+from netsplit.graph.ir import HOOK, Graph, Node
+from netsplit.graph.recording.step import capture
+from netsplit.rewrite.samples.by_size import fixed_numbers, number_by_size
+from netsplit.rewrite.samples.mixing import sample_totals
+
+__all__ = [
+    "FEW",
+    "SEEN_ON_FEW",
+    "SeenInGraphs",
+    "at_another_size",
+    "by_sizes",
+    "gradients_too",
+    "left_open",
+    "of_several",
+    "other_operators",
+    "suspected",
+]
+
+FEW = 2  # samples of the micro-batches that are looked at first; of drawn ones a single sample may do
+SEVERAL = 3  # samples that are told from one another in a graph
+SEEN_ON_FEW = (
+    "on a few samples alone it was seen that losses of micro-batches add up to that of their batch in"
+)
+
+
+@dataclass(frozen=True)
+class SeenInGraphs:
+    """What is known of micro-batches of one size.
+
+    Args:
+        apart: what is no mean over samples, whatever its value; None: nothing.
+        gradients: whether losses could be alike and gradients not.
+        open_: what is left open, in a sentence; "" for nothing.
+    """
+
+    apart: CutApart | None
+    gradients: bool
+    open_: str
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, sizes: bool = True
+    ) -> SeenInGraphs:
+        """Nothing where the batch is not cut.
+
+        Args:
+            graph: of the training step of a micro-batch.
+            sizes: look at the step of few samples, too.
+        """
+        if graph.batch_size == whole.samples:
+            return cls(None, False, "")
+        graph = of_several(model, loss, whole, graph)
+        apart, open_ = suspected(model, graph, whole.samples), left_open(model, loss, graph, whole.samples)
+        other = at_another_size(model, loss, whole, graph) if sizes and apart is None else None
+        if other is not None and same_operators(graph, other):
+            apart = by_sizes(model, graph, other, whole.samples)
+        elif other is not None:
+            open_ = open_ or other_operators(model, graph, other)
+        return cls(apart, gradients_too(graph), open_)
+
+
+def of_several(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) -> Graph:
+    """The graph of a training step in which samples are told from one another.
+
+    A single one lies in every dimension of size 1: then another graph of a few, if the batch has more and it
+    can be captured.
+    """
+    if graph.batch_size > 1 or whole.samples == 1:
+        return graph
+    try:
+        return capture(model, loss, whole.rows(0, SEVERAL).own(), autocast=graph.autocast)
+    except NetSplitError:
+        return graph
+
+
+def gradients_too(graph: Graph) -> bool:
+    """Whether a loss could be alike and its gradient not: of one total of samples it could not, but for what
+    samples have by their places."""
+    totals = sample_totals(graph)
+    return totals.terms != 1 or bool(graph.calls) or totals.placed is not None
+
+
+def suspected(
+    model: nn.Module, graph: Graph, samples: int, fixed: frozenset[str] = frozenset()
+) -> CutApart | None:
+    """What a loss has that is no mean over samples, though its value may be one on some of them.
+
+    Args:
+        graph: of the model's training step at any size.
+        samples: of the whole batch.
+        fixed: operators whose numbers are known to be the same of any number of samples.
+    """
+    totals = sample_totals(graph, fixed)
+    node, name = totals.mixed, type(model).__name__
+    if node is None and totals.first_few is not None and totals.first_few[1] < samples:
+        node = totals.first_few[0]
+    if node is None:
+        return None
+    words = (
+        f"the loss of {name} computes with '{totals.carried}', into which the forward writes what it makes "
+        f"of its samples, at {_place_of(node)}: a micro-batch sees what those before it have left there"
+        if totals.carried
+        else f"the loss of {name} compares samples, takes some of them, goes on with what is taken over all "
+        "samples of a batch, is a mean by weights of their classes, or adds a sum over them to a mean, at "
+        f"{_place_of(node)}: where it is the mean of its micro-batches' on some samples, it need not be on "
+        "others"
+    )
+    return CutApart("other", words, OTHERWISE)
+
+
+def at_another_size(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) -> Graph | None:
+    """The step of a few samples, of others than the graph has; None: there are none, or it cannot be."""
+    few = next(n for n in (SEVERAL, FEW) if n != graph.batch_size)
+    if whole.samples < few:
+        return None
+    try:
+        return capture(model, loss, whole.rows(0, few).own(), autocast=graph.autocast)
+    except NetSplitError:
+        return None
+
+
+def by_sizes(model: nn.Module, graph: Graph, other: Graph, samples: int) -> CutApart | None:
+    """What a step of the same operators at two sizes computes with that goes by the size, or turns out to be
+    a sum beside a mean.
+
+    Args:
+        samples: of the whole batch.
+    """
+    by_size = number_by_size(graph, other)
+    if by_size is None:
+        return suspected(model, graph, samples, fixed_numbers(graph, other))
+    node, *numbers = by_size
+    words = (
+        f"{type(model).__name__} computes with a number that depends on how many samples there are, at "
+        f"{_place_of(node)}: {numbers[0]:.6g} of {graph.batch_size}, and {numbers[1]:.6g} of "
+        f"{other.batch_size}"
+    )
+    return CutApart("other", words, OTHERWISE)
+
+
+def left_open(model: nn.Module, loss: Loss | None, graph: Graph, samples: int) -> str:
+    """What the operators of a loss leave open, in a sentence; "" for nothing.
+
+    Args:
+        samples: of the whole batch.
+    """
+    totals = sample_totals(graph)
+    if totals.unread is not None:
+        open_ = f"'{totals.unread.module or totals.unread.name}' stays Python, which is not read"
+        if loss is None:
+            open_ += "; as its loss is inside it, larger outputs could not be tried"
+    elif any(node.op.startswith(HOOK) for node in graph) or hooked(model):
+        open_ = "gradients go through hooks, which are not read"
+    elif totals.ignoring is not None:
+        open_ = f"'{totals.ignoring.name}' is a mean over the targets that it does not ignore"
+    elif graph.batch_size == 1 < samples:
+        open_ = "its step could be captured of one sample alone, which tells nothing of others"
+    elif totals.unproven is not None:
+        open_ = f"whether {_place_of(totals.unproven)} goes sample by sample is not known"
+    else:
+        return ""
+    return f"{SEEN_ON_FEW} {type(model).__name__}: {open_}"
+
+
+def other_operators(model: nn.Module, graph: Graph, other: Graph) -> str:
+    """What is left open where a step of other samples has other operators."""
+    one, another = graph.batch_size, other.batch_size
+    return (
+        f"{SEEN_ON_FEW} {type(model).__name__}: it has other operators for {one} samples than for {another} "
+        "(a loop over them, or an if)"
+    )
+
+
+def _place_of(node: Node) -> str:
+    return f"'{node.name}'{f' ({node.source})' * bool(node.source)}"
