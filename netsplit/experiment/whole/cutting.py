@@ -22,6 +22,7 @@ from netsplit.experiment.whole.seen_in_graphs import (
     gradients_too,
     left_open,
     of_several,
+    open_by_sizes,
     other_operators,
     suspected,
 )
@@ -76,7 +77,9 @@ class RightCuts:
         """
         if max(counts) > 1:
             log.info("computing the loss of a few samples, at once and cut: may batches be cut?")
-            graph = of_several(self.model, self.loss, self.whole, graph)
+            given, graph = graph, of_several(self.model, self.loss, self.whole, graph)
+            if self.named and not same_operators(given, graph):
+                self._unread = other_operators(self.model, given, graph)
         model, loss, batch = self._valued()
         drawn = batch is not self.whole
         left, seen, gradients = list(counts), set[int](), gradients_too(graph)
@@ -98,7 +101,7 @@ class RightCuts:
                     left = self.without(left, microbatches, apart)
             if self._looked:
                 break
-        self._unread = left_open(self.model, self.loss, graph, self.whole.samples)
+        self._unread = self._unread or left_open(self.model, self.loss, graph, self.whole.samples)
         apart = suspected(self.model, graph, self.whole.samples) if max(left) > 1 else None
         if apart is None and max(left) > 1 and self._looked:
             apart = elsewhere_apart(model, loss, batch, graph, several=gradients)
@@ -125,6 +128,7 @@ class RightCuts:
             return list(counts)
         self._sized = True
         apart = by_sizes(self.model, graph, other, self.whole.samples)
+        self._unread = self._unread or open_by_sizes(self.model, self.loss, graph, other, self.whole.samples)
         return list(counts) if apart is None else self.without(counts, max(counts), apart)
 
     def without(self, counts: Sequence[int], microbatches: int, apart: CutApart) -> list[int]:

@@ -18,7 +18,7 @@ from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
 from netsplit.graph.checks.apart.gradients import hooked
 from netsplit.graph.ir import HOOK, Graph, Node
 from netsplit.graph.recording.step import capture
-from netsplit.rewrite.samples.by_size import fixed_numbers, number_by_size
+from netsplit.rewrite.samples.by_size import fixed_numbers, number_by_size, shaped_by_size
 from netsplit.rewrite.samples.mixing import sample_totals
 
 __all__ = [
@@ -30,11 +30,13 @@ __all__ = [
     "gradients_too",
     "left_open",
     "of_several",
+    "open_by_sizes",
     "other_operators",
     "suspected",
 ]
 
 FEW = 2  # samples of the micro-batches that are looked at first; of drawn ones a single sample may do
+MOST_SAMPLES = 256  # of the whole batch that are captured, to be compared with a micro-batch
 SEVERAL = 3  # samples that are told from one another in a graph
 SEEN_ON_FEW = (
     "on a few samples alone it was seen that losses of micro-batches add up to that of their batch in"
@@ -67,11 +69,14 @@ class SeenInGraphs:
         """
         if graph.batch_size == whole.samples:
             return cls(None, False, "")
-        graph = of_several(model, loss, whole, graph)
+        own, graph = graph, of_several(model, loss, whole, graph)
         apart, open_ = suspected(model, graph, whole.samples), left_open(model, loss, graph, whole.samples)
+        if not same_operators(own, graph):
+            open_ = open_ or other_operators(model, own, graph)
         other = at_another_size(model, loss, whole, graph) if sizes and apart is None else None
         if other is not None and same_operators(graph, other):
             apart = by_sizes(model, graph, other, whole.samples)
+            open_ = open_ or open_by_sizes(model, loss, graph, other, whole.samples)
         elif other is not None:
             open_ = open_ or other_operators(model, graph, other)
         return cls(apart, gradients_too(graph), open_)
@@ -127,12 +132,12 @@ def suspected(
 
 
 def at_another_size(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph) -> Graph | None:
-    """The step of a few samples, of others than the graph has; None: there are none, or it cannot be."""
-    few = next(n for n in (SEVERAL, FEW) if n != graph.batch_size)
-    if whole.samples < few:
+    """The step of the whole batch, or of its first samples; None: the graph is, or it cannot be captured."""
+    samples = min(whole.samples, max(MOST_SAMPLES, 2 * graph.batch_size))
+    if samples == graph.batch_size:
         return None
     try:
-        return capture(model, loss, whole.rows(0, few).own(), autocast=graph.autocast)
+        return capture(model, loss, whole.rows(0, samples).own(), autocast=graph.autocast)
     except NetSplitError:
         return None
 
@@ -146,7 +151,8 @@ def by_sizes(model: nn.Module, graph: Graph, other: Graph, samples: int) -> CutA
     """
     by_size = number_by_size(graph, other)
     if by_size is None:
-        return suspected(model, graph, samples, fixed_numbers(graph, other))
+        fixed = fixed_numbers(graph, other)
+        return suspected(model, graph, samples, fixed) or suspected(model, other, samples, fixed)
     node, *numbers = by_size
     words = (
         f"{type(model).__name__} computes with a number that depends on how many samples there are, at "
@@ -178,6 +184,18 @@ def left_open(model: nn.Module, loss: Loss | None, graph: Graph, samples: int) -
     else:
         return ""
     return f"{SEEN_ON_FEW} {type(model).__name__}: {open_}"
+
+
+def open_by_sizes(model: nn.Module, loss: Loss | None, graph: Graph, other: Graph, samples: int) -> str:
+    """What is left open by a step of the same operators at two sizes; "" for nothing."""
+    open_ = left_open(model, loss, other, samples)
+    node = shaped_by_size(graph, other)
+    if open_ or node is None:
+        return open_
+    return (
+        f"{SEEN_ON_FEW} {type(model).__name__}: what {_place_of(node)} makes of a sample may go by how many "
+        "there are"
+    )
 
 
 def other_operators(model: nn.Module, graph: Graph, other: Graph) -> str:

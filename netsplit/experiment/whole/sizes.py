@@ -206,9 +206,13 @@ class Sizes:
 
 
 def same_operators(graph: Graph, other: Graph) -> bool:
-    """Whether they have the same operators."""
-    names = list(graph.nodes) == list(other.nodes)
-    return names and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
+    """Whether they have the same operators, of tensors with as many dimensions."""
+    names = list(graph.nodes) == list(other.nodes) and graph.variables.keys() == other.variables.keys()
+    return (
+        names
+        and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
+        and all(len(v.shape) == len(other.variables[k].shape) for k, v in graph.variables.items())
+    )
 
 
 def together(alone: Costs, known: Costs) -> Costs:

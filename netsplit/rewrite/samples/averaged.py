@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
-from math import prod
+from math import inf, isfinite, prod
 from typing import TypeAlias
 
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL
 from netsplit.rewrite.samples.crossing import OF_CLASSES, first_tensor, operator_kinds
 from netsplit.rewrite.samples.made_of import ADDED, PRODUCTS, QUOTIENTS, VIEWS
+from netsplit.rewrite.samples.some import PIECES
 from netsplit.rewrite.ways import SplitCall
 
 __all__ = [
@@ -38,8 +39,13 @@ _MEAN = ("", 0)
 _VIEWED = ("", 1)  # a total of samples in other places, which is still to be added up
 UNSURE = frozenset([("", 2)])
 _BY_MEAN, _BY_SUM = 1, 2  # as operators have their argument `reduction`
+_LARGEST = 2.0**53  # numbers above count no elements
 _IGNORED = -100  # the target that they leave out where they are told none
 _SCALED = operator_kinds("mul mul_ multiply")
+_RESHAPED = VIEWS - PIECES - operator_kinds("expand expand_as broadcast_to index_select") | operator_kinds(
+    "clone detach alias contiguous lift_fresh_copy neg to _to_copy"
+)
+"""What makes of every element one, whatever its place."""
 _SUMS = operator_kinds(
     "sum matmul mm bmm mv dot vdot inner einsum tensordot linear addmm addmv addbmm baddbmm "
     "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"
@@ -88,8 +94,8 @@ def averaged(
     made = frozenset[tuple[str, int]]().union(*(given.values()))
     if beside:
         made |= _added(call, samples)
-    if _VIEWED in made and node.kind in ("mean", "sum"):
-        return _added_up(call, made)
+    if _VIEWED in made and not _scales_all(call):
+        return _added_up(call, made) if node.kind in ("mean", "sum") else made - {_VIEWED} | UNSURE
     if node.kind in PRODUCTS - _SCALED:
         others = [k for tag, k in references(node.args) if not (tag == "var" and k in given)]
         return _by_tensors(made, others, factors)
@@ -121,10 +127,23 @@ def _added(call: SplitCall, samples: int) -> Averaged:
 
 
 def _added_up(call: SplitCall, made: Averaged) -> Averaged:
-    """Of what has samples in places that are still to be added up, some of which a mean may go over first."""
+    """Of what has samples in places that are still to be added up, some of which a mean may go over first.
+
+    Totals that each place has are added up as often as there are samples: a mean is a sum then.
+    """
+    rest = made - {_VIEWED}
     if call.node.kind == "mean":
-        return (made - {_VIEWED}) | {_VIEWED if call.output else _MEAN}
-    return (made - {_VIEWED}) | {(call.node.name, prod(call.layouts[first_tensor(call)].shape))}
+        return rest | {_VIEWED if call.output else _MEAN}
+    summed = frozenset([(call.node.name, prod(call.layouts[first_tensor(call)].shape))])
+    return summed if rest <= {_MEAN} else summed | UNSURE
+
+
+def _scales_all(call: SplitCall) -> bool:
+    """Whether it does the same with every place, and leaves none out."""
+    if call.node.kind in _SCALED | QUOTIENTS:
+        tensors = [call.shape(place) for place in call.tensors]
+        return sum(prod(shape) > 1 for shape in tensors) == 1
+    return call.node.kind in ADDED | _RESHAPED
 
 
 def _by_tensors(made: Averaged, others: list[str], factors: Factors) -> Averaged:
@@ -148,14 +167,18 @@ def _times(
             continue
         if k in factors.counting:
             counted = frozenset([(call.node.name, 0)])
-            return (frozenset([_MEAN]) if divided else counted) if made else made
+            if divided:  # of a mean it would be less than one
+                return UNSURE if {_MEAN, *UNSURE} & made else frozenset([_MEAN])
+            return counted if made else made
         return _by_tensors(made, [k], factors)
     factor = next((each for each in operands if isinstance(each, int | float)), None)
     if factor is None:
         return UNSURE
     if not factor:
         return frozenset()
-    over = float(factor) if divided else 1 / float(factor)
+    if not isfinite(factor):
+        return UNSURE
+    over = float(factor) if divided else 1 / float(factor) if abs(factor) > 1 / _LARGEST else inf
     named = (each[0] and _may_average(over, each[1], samples) for each in made)
     return frozenset(_MEAN if mean else each for each, mean in zip(made, named, strict=True))
 
@@ -163,6 +186,11 @@ def _times(
 def is_mean(own: Averaged) -> bool:
     """Whether all in it is known to be means over samples."""
     return own == {_MEAN}
+
+
+def is_summed(own: Averaged) -> bool:
+    """Whether all samples in it are added up, and none are still to be."""
+    return _VIEWED not in own
 
 
 def sum_beside_mean(own: Averaged) -> str:
@@ -195,5 +223,7 @@ def _over_targets(call: SplitCall) -> bool:
 
 def _may_average(over: float, size: int, samples: int) -> bool:
     """Whether what is divided by that may be a mean over samples, of a sum of so many elements."""
+    if not 0 < abs(over) < _LARGEST:
+        return False
     whole = round(abs(over))
     return abs(abs(over) - whole) < 1e-6 * whole and whole % samples == 0 and size % whole == 0

@@ -60,6 +60,15 @@ class SampleCounts:
         """
         self.parts[k] = self._parts_of(call, k, sign, mean)
 
+    def joins_evenly(self, names: Iterable[str]) -> bool:
+        """Whether of what is put together all was computed alike, or of every sample as often."""
+        counts: dict[int, list[int]] = {}
+        for k in names:
+            each = counts.setdefault(self.signs.get(k, hash(k)), [0] * self.some.samples)
+            for number in self.some.of(k) or ():
+                each[number] += 1
+        return len(counts) == 1 or all(len(set(each)) == 1 for each in counts.values())
+
     def is_even(self, k: str) -> bool:
         """Whether every sample is in a total as often, by whatever was computed of them."""
         counts: dict[int, list[int]] = {}

@@ -118,7 +118,12 @@ def _goes_over(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) ->
     kind, rank = call.node.kind, len(graph.variables[first_tensor(call)].shape)
     if kind in OF_CLASSES:
         return own.dim == (1 if rank > 1 else 0)
-    if kind.startswith("conv") and call.has("weight") and call.rank("input") != call.rank("weight"):
+    if (
+        kind.startswith("conv")
+        and call.has("input")
+        and call.has("weight")
+        and call.rank("input") != call.rank("weight")
+    ):
         return True  # over the samples as if they were a place or a channel
     if kind in POOLED:
         return own.dim >= rank - pooled_dims(kind)

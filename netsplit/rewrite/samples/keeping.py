@@ -28,7 +28,8 @@ from netsplit.rewrite.samples.crossing import (
     operator_kinds,
     pooled_dims,
 )
-from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, alike_by_place, of_no_sample
+from netsplit.rewrite.samples.differing import ONE_NUMBER, alike_at, alike_by_place
+from netsplit.rewrite.samples.of_no_sample import of_no_sample
 from netsplit.rewrite.samples.operator_samples import Kept, OperatorSamples
 from netsplit.rewrite.samples.rows import SampleRows
 from netsplit.rewrite.samples.some import PIECES
@@ -41,7 +42,8 @@ _ALIGNED = OF_TWO | operator_kinds(
     "poisson_nll_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss bernoulli_ normal_ uniform_ "
     "random_ exponential_ geometric_ cauchy_ log_normal_ copy_ fill_ zero_ masked_fill masked_fill_ _conj "
     "_neg_view resolve_conj resolve_neg native_dropout dropout alpha_dropout to _to_copy type_as "
-    "floor_divide floor_divide_ rsub isclose isreal polar complex special_polygamma special_ndtr"
+    "floor_divide floor_divide_ where real imag rsub isclose isreal polar complex special_polygamma "
+    "special_ndtr"
 )
 """Of one or more tensors, element by element, and losses of such."""
 _ROW_LOSSES = operator_kinds(
@@ -68,7 +70,7 @@ _LOOKED_UP = {"isin": "elements", "bucketize": "self", "searchsorted": "self"}
 _UNBATCHED = {"im2col": 3, "col2im": 2, "stft": 1, "istft": 2, "channel_shuffle": 1, "pixel_unshuffle": 3}
 """How many dimensions they have of a single sample."""
 _PARTS_OF_OTHERS = operator_kinds("slice select narrow copy_")
-_OF_ONE_NUMBER = SHAPE_ALONE | operator_kinds("zeros ones full empty")
+_OVERWRITTEN = operator_kinds("copy_ fill_ zero_")
 _BY_NUMBERS = operator_kinds("index")
 _WEIGHED = operator_kinds("dot mv vdot inner")
 _TWO_SETS = operator_kinds("cdist _cdist_forward _euclidean_dist")
@@ -87,7 +89,9 @@ def kept_apart(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows], sa
         return None
     looked = OperatorSamples(graph, call, lies, samples)
     kind, given = call.node.kind, call.node.inputs if call.node.kind not in _BY_NUMBERS else ()
-    if not looked.laid or not all(alike_by_place(graph, k, lies, samples) for k in given):
+    if kind in _OVERWRITTEN:
+        given = given[1:]
+    if not looked.laid or not all(alike_by_place(graph, k, looked.laid, samples) for k in given):
         return None
     for kinds, rule in _RULES:
         if kind in kinds:
@@ -121,10 +125,10 @@ def first_of_all(graph: Graph, k: str, name: str, rows: SampleRows | None) -> bo
         if maker is None or maker.kind not in _PARTS_OF_OTHERS:
             return False
         call = SplitCall(maker, {}, {})
-        if maker.kind == "select" and call["dim"] == 0:
-            return False
         k = first_tensor(call)
-    return base is not None and base.kind in _OF_ONE_NUMBER
+        if maker.kind == "select" and call.number("dim") % max(len(graph.variables[k].shape), 1) == 0:
+            return False
+    return base is not None and base.kind in ONE_NUMBER
 
 
 def _aligned(looked: OperatorSamples) -> Kept | None:
@@ -215,10 +219,10 @@ def _by_mask(looked: OperatorSamples) -> Kept | None:
 
 
 def _but_last(looked: OperatorSamples) -> Kept | None:
-    rows = looked.same_rows
-    if rows is None or (
-        rows.dim >= looked.rank() - 1 and looked.call.node.kind not in ("one_hot", "view_as_real")
-    ):
+    rows, kind = looked.rows_alike, looked.call.node.kind
+    if rows is None or looked.name("weight") in looked.laid:
+        return None
+    if rows.dim >= looked.rank() - 1 and kind not in ("one_hot", "view_as_real"):
         return None
     return looked.kept(rows.dim, rows)
 
@@ -258,8 +262,8 @@ def _piece(looked: OperatorSamples) -> Kept | None:
 
 def _of_matrices(looked: OperatorSamples) -> Kept | None:
     """Of the last two dimensions of each."""
-    rows = next(iter(looked.laid.values()))
-    return looked.kept(0, rows) if looked.first_everywhere(3) else None
+    rows = looked.same_rows
+    return looked.kept(0, rows) if rows is not None and looked.first_everywhere(3) else None
 
 
 def _two_sets(looked: OperatorSamples) -> Kept | None:
@@ -293,8 +297,12 @@ def _scattered(looked: OperatorSamples) -> Kept | None:
         return None
     if call.node.kind.startswith("index_"):
         return looked.kept(rows.dim, rows) if set(looked.laid) == {first_tensor(call)} else None
-    index = looked.name("index") or looked.name("indices")
-    return looked.kept(rows.dim, rows) if index in looked.laid else None
+    index, first = looked.name("index") or looked.name("indices"), first_tensor(call)
+    own_rows = first in looked.laid or call.shape(call.tensors[0])[rows.dim] == 1
+    written = (
+        "scatter" in call.node.kind and first and alike_at(looked.graph, first, rows.dim, looked.samples)
+    )
+    return looked.kept(rows.dim, rows) if index in looked.laid and (own_rows or written) else None
 
 
 def _picked(looked: OperatorSamples) -> Kept | None:
@@ -313,6 +321,9 @@ def _picked(looked: OperatorSamples) -> Kept | None:
     if own.dim in told:
         ranks = {len(looked.shape(names[i])) for i in told if names[i]}
         in_order = _is_in_order(looked, names[own.dim]) and told == list(range(own.dim, own.dim + len(told)))
+        others = [names[i] for i in told if i != own.dim and names[i] not in looked.laid]
+        if not all(name and alike_at(looked.graph, name, 0, looked.samples) for name in others):
+            return None
         return looked.kept(own.dim, own) if in_order and ranks == {1} and own.rows == 1 else None
     if with_samples or len(told) != 1:
         return None
@@ -349,8 +360,9 @@ def _by_own_filters(looked: OperatorSamples) -> Kept | None:
     own, call = looked.own, looked.call
     if own is None or own.dim != 1 or call["groups"] is None:
         return None
+    filters = looked.laid.get(looked.name("weight"))
     rows, rest = divmod(call.output[1], looked.samples)
-    apart = not rest and call.number("groups") % looked.samples == 0
+    apart = not rest and call.number("groups") % looked.samples == 0 and (not filters or filters.dim == 0)
     return {call.node.outputs[0]: SampleRows(1, rows)} if apart else None
 
 

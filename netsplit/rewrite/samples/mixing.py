@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from netsplit.graph.arguments import references
 from netsplit.graph.ir import CALL, HOOK, Graph, Node, once_of
 from netsplit.graph.operators import (
     over_the_batch,
@@ -39,20 +40,22 @@ from netsplit.rewrite.samples.averaged import (
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.counts import SampleCounts
 from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
+from netsplit.rewrite.samples.differing import alike_at, by_place, cut_by_place
 from netsplit.rewrite.samples.keeping import first_of_all, kept_apart
 from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
-from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, by_place, cut_by_place
+from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
     rows_given,
     rows_kept,
     rows_of,
+    variable_at,
 )
 from netsplit.rewrite.samples.some import TOGETHER, SomeSamples
 from netsplit.rewrite.ways import Cat, PartialSum, SplitCall, Way
 
-__all__ = ["SampleTotals", "sample_totals"]
+__all__ = ["SampleReading", "SampleTotals", "read_samples", "sample_totals"]
 
 
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")  # along what is no batch
@@ -125,14 +128,20 @@ def sample_totals(graph: Graph, fixed: frozenset[str] = frozenset()) -> SampleTo
     )
 
 
-def _read(graph: Graph, carried: Mapping[str, str], fixed: frozenset[str]) -> _Reading:
+@once_of
+def read_samples(graph: Graph) -> SampleReading:
+    """What is known of its variables."""
+    return _read(graph, {}, frozenset())
+
+
+def _read(graph: Graph, carried: Mapping[str, str], fixed: frozenset[str]) -> SampleReading:
     dims = list(zip(graph.input_variables, graph.input_dims, strict=False))
     lies = {k: SampleRows(dim, 1) for k, dim in dims if dim is not None} or rows_given(graph)
     samples = SomeSamples(graph.batch_size, lies)
     learned = graph.initializers.keys() - graph.constants.keys()
     learned |= {k for k, dim in dims if dim is None}  # given to all micro-batches
     made = dict.fromkeys(lies, MadeOf.SAMPLES)
-    reading = _Reading(graph, samples, made, mixing=carried, learned=learned, fixed=fixed)
+    reading = SampleReading(graph, samples, made, mixing=carried, learned=learned, fixed=fixed)
     for node in graph:
         reading.read(node)
     return reading
@@ -148,7 +157,7 @@ class _Goes:
 
 
 @dataclass
-class _Reading:
+class SampleReading:
     """What is known of the variables of a graph, node by node."""
 
     graph: Graph
@@ -226,7 +235,8 @@ class _Reading:
         elif not self.learned.isdisjoint((*node.inputs, *node.initializers)):
             self.learned |= outputs
         elif not self.shaped.isdisjoint(node.inputs):
-            (self.counting if node.kind == "sum" else self.shaped).update(outputs)
+            counts = node.kind == "sum" and not self.graph.variables[node.outputs[0]].shape
+            (self.counting if counts else self.shaped).update(outputs)
         elif not self.counting.isdisjoint(node.inputs) and node.kind in CASTS | _SAME:
             self.counting |= outputs
 
@@ -285,6 +295,21 @@ class _Reading:
         beside = self.graph.nodes.get(sum_beside_mean(self.averaged.get(loss, frozenset())))
         return self.first.get(loss, beside if self.counts.is_even(loss) else self.taken)
 
+    def is_averaged(self, node: Node) -> bool:
+        """Whether what it is given, or makes of samples, goes into a mean over these, and into no sum."""
+        given = [self.averaged[k] for k in node.inputs if k in self.averaged]
+        if given:
+            return any(map(is_mean, given))
+        left, seen, means = list(node.outputs), set[str](), False
+        while left:
+            k = left.pop()
+            for name in self.graph.variables[k].consumers if k not in seen else ():
+                made = [self.averaged[j] for j in self.graph.nodes[name].outputs if j in self.averaged]
+                means = means or any(map(is_mean, made))
+                left += [] if made else filter(None, self.graph.nodes[name].outputs)
+            seen.add(k)
+        return means
+
     def unproven_at(self, loss: str) -> Node | None:
         """Of which it is not known whether it goes by samples, or of all of them in a mean."""
         if loss in self.unknown or loss not in self.averaged:
@@ -306,9 +331,11 @@ class _Reading:
         if any(k in self.behind for k in node.inputs):
             return self._goes_behind(call, own, outputs)
         if any(k in some.lies for k in node.inputs):
-            if own == some.every and by_place(self.graph, call, some.lies, len(own)):
+            placed = by_place(self.graph, call, some.lies, len(own)) if own == some.every else False
+            if placed:
                 return _Goes(True, mixed=outputs)
-            return self._goes_alike(call, own, outputs)
+            goes = self._goes_alike(call, own, outputs)
+            return replace(goes, known=goes.known and placed is False)
         for k in outputs:  # of a single sample
             some.place(k, None, own)
         return _Goes(True)
@@ -320,13 +347,14 @@ class _Reading:
             return _Goes(True)
         cut = _along(call, some.lies, len(own))
         if cut is not None:
-            if own == some.every and cut_by_place(self.graph, cut, some.lies, len(own)):
+            placed = cut_by_place(self.graph, cut, some.lies, len(own)) if own == some.every else False
+            if placed:
                 return _Goes(True, mixed=outputs)
             joined = dict(zip(node.outputs, cut.way.joined, strict=True))
             for k, how in joined.items():
                 if k and isinstance(how, Cat):
                     self._lay(k, SampleRows(how.where.dim, how.where.times * cut.rows, how.where.blocks), own)
-            return _Goes(True, {k for k, how in joined.items() if isinstance(how, PartialSum)})
+            return _Goes(placed is False, {k for k, how in joined.items() if isinstance(how, PartialSum)})
         if not node.op.startswith(CALL) and some.take(call):
             return self._taking(call, outputs)
         if node.kind in TOGETHER and not node.op.startswith(CALL):
@@ -366,6 +394,8 @@ class _Reading:
         return _Goes(False, mixed=outputs if ways_of(call) else lost)
 
     def _joining(self, call: SplitCall, outputs: set[str]) -> _Goes:
+        if not self.counts.joins_evenly(k for _, k in references(call["tensors"])):
+            return _Goes(True, mixed=outputs)
         joined = self.some.join(call)
         return _Goes(joined, set() if joined else outputs)
 
@@ -381,7 +411,7 @@ class _Reading:
             self._lay(node.outputs[0], made, own)
             return _Goes(True)
         way = any_place_along(call, self.behind, rows.dim)
-        if way is None:
+        if way is None or not self._alike_along(call, way):
             return _Goes(False, outputs)
         totals = set()
         for k, how in zip(node.outputs, way.joined, strict=True):
@@ -390,6 +420,15 @@ class _Reading:
             else:
                 totals.add(k)
         return _Goes(True, totals)
+
+    def _alike_along(self, call: SplitCall, way: Way) -> bool:
+        """Whether what is of no sample is the same in all places along the dimension."""
+        given = [(variable_at(call, place), where.dim) for place, where in way.cut.items()]
+        return all(
+            alike_at(self.graph, k, dim, self.graph.variables[k].shape[dim])
+            for k, dim in given
+            if k and k not in self.behind
+        )
 
     def _lay(self, k: str, rows: SampleRows, numbers: tuple[int, ...]) -> None:
         """Note where these samples lie in a tensor."""

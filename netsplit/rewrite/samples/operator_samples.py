@@ -65,7 +65,13 @@ class OperatorSamples:
         return self.kept(dim, rows) if self.call["reduction"] in (None, 0) else {}
 
     @property
-    def same_rows(self) -> SampleRows | None:
+    def rows_alike(self) -> SampleRows | None:
         """Where all that have samples have them, and as many dimensions."""
         alike = {(rows, self.rank(k)) for k, rows in self.laid.items()}
         return next(iter(self.laid.values())) if len(alike) == 1 else None
+
+    @property
+    def same_rows(self) -> SampleRows | None:
+        """The same where no other tensor has more dimensions."""
+        most = max(self.call.rank(place) for place in self.call.tensors)
+        return self.rows_alike if most == self.rank(next(iter(self.laid))) else None

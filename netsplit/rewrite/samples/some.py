@@ -70,13 +70,16 @@ class SomeSamples:
         end = call["end"] if call.node.kind == "slice" else None
         if isinstance(end, int) and shape[own.dim] < end < _ENDLESS:
             self.first_few[call.node.name] = end // own.rows
-        places = torch.arange(shape[own.dim]).view([-1 if d == own.dim else 1 for d in range(len(shape))])
-        made = resolve(call.node.op)(places, *call.node.args[1:], **call.node.kwargs)
+        every = torch.arange(shape[own.dim]).view([-1 if d == own.dim else 1 for d in range(len(shape))])
+        made = resolve(call.node.op)(every, *call.node.args[1:], **call.node.kwargs)
         outputs = [made] if isinstance(made, torch.Tensor) else list(made)
         removed = call.node.kind in ("select", "unbind")
         for name, taken in zip(call.node.outputs, outputs, strict=True):
-            along = [numbers[at // own.rows] for at in taken.flatten().tolist()]
-            self._lay(name, None if removed else own.dim, along)
+            places = taken.flatten().tolist()
+            along = [numbers[at // own.rows] for at in places]
+            whole = len(numbers) <= self.samples or tuple(along[:: _rows(along)]) == self.every
+            if whole and _alike([at % own.rows for at in places], _rows(along)):
+                self._lay(name, None if removed else own.dim, along)
         return True
 
     def join(self, call: SplitCall) -> bool:
@@ -112,7 +115,7 @@ class SomeSamples:
 
     def _lay(self, k: str, dim: int | None, along: Sequence[int]) -> None:
         """Note of which sample each place along a dimension is; of equal runs each is a sample's rows."""
-        rows = reduce(gcd, (len(list(run)) for _, run in groupby(along)), 0) or 1
+        rows = _rows(along)
         if self.samples > 1 and len(set(along)) == 1:
             dim, rows = None, len(along)
         self.place(k, None if dim is None else SampleRows(dim, rows), tuple(along[::rows]))
@@ -121,3 +124,13 @@ class SomeSamples:
     def every(self) -> tuple[int, ...]:
         """Of a tensor with all of them as they come."""
         return tuple(range(self.samples))
+
+
+def _rows(along: Sequence[int]) -> int:
+    """Of equal runs of samples, how long each is, or a part of it that all have."""
+    return reduce(gcd, (len(list(run)) for _, run in groupby(along)), 0) or 1
+
+
+def _alike(rows: Sequence[int], each: int) -> bool:
+    """Whether of every sample the same of its rows are there, in the same order."""
+    return all(rows[i] == rows[i % each] for i in range(len(rows)))

@@ -828,7 +828,7 @@ SAID: dict[str, tuple[Any, str]] = {
         compact, r"whether 'masked_scatter' \(.*\) goes sample by sample is not known",
     ),
     "a number by the size": (by_roots, "computes with a number that depends on how many samples there are"),
-    "a loop": (looped, "it has other operators for 4 samples than for 3"),
+    "a loop": (looped, "it has other operators for 4 samples than for 16"),
 }  # fmt: skip
 
 
