@@ -71,6 +71,10 @@ def export_training(
     Raises:
         NetSplitError: the model cannot be exported; says which of torch's operators stops it.
     """
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise NetSplitError("the batch to export with is no pair: give (inputs, targets).")
+    if not callable(loss):
+        raise NetSplitError(f"the loss to export is {loss!r}: give a function, or use export_inference.")
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
     step = _StepModule(model, loss, len(inputs))
     _write(_exported(step, inputs, targets, opset, fixed_batch), Path(path))

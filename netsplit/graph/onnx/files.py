@@ -70,10 +70,12 @@ def load_model(path: str | Path, data: bool = True) -> Any:
         NetSplitError: there is no such file, it is no ONNX model, its data is missing, or a node of it has a
             graph of its own (If, Loop, Scan).
     """
+    if not isinstance(path, str | Path):
+        raise NetSplitError(f"the path of an ONNX file is {path!r}: give a text or a Path.")
     file = Path(path)
     onnx = require_onnx(f"reading '{file}'")
     if not file.is_file():
-        raise NetSplitError(f"ONNX file '{file}' is not there.")
+        raise NetSplitError(f"ONNX file '{file}' is {'a folder' if file.is_dir() else 'not there'}.")
     try:
         model = onnx.load(str(file), load_external_data=False)
     except Exception as error:  # protobuf's own, of several kinds

@@ -150,6 +150,9 @@ def from_onnx(
         NetSplitError: there is no such file, it is damaged, or it has operators that are not known: the
             message names the nodes.
     """
+    for what, given in (("outputs", outputs), ("frozen", frozen)):
+        if isinstance(given, str):
+            raise NetSplitError(f"{what} is the text {given!r}: give a tuple of names, ({given!r},).")
     file = OnnxFile(load_model(path), path, tuple(frozen or ()))
     ends = tuple(outputs or file.notes.get("outputs") or file.outputs)
     file.check_names(ends)

@@ -121,6 +121,9 @@ def _light(model: Any) -> Any:
 
 def _fix(model: Any, sizes: dict[str, int]) -> None:
     """Give the inputs the sizes asked for, and forget what the file says of what can be inferred."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise NetSplitError(f"the size of '{name}' is {size!r}: give a whole number above 0.")
     foreign = {k for node in model.graph.node if node.domain not in ("", "ai.onnx") for k in node.output}
     kept = [each for each in model.graph.value_info if each.name in foreign]
     for each in (*model.graph.input, *kept):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.errors import NetSplitError
@@ -175,7 +176,9 @@ def _one_more(problem: Problem) -> Cluster:
         each.kind: sum(costs.total_s(v, each.kind) for v in problem.graph.nodes) for each in cluster.devices
     }
     like = min(cluster.devices, key=lambda each: seconds[each.kind])
-    new = replace(like, name=f"{like.name} again")
+    taken = {each.name for each in cluster.devices}
+    numbered = (f"{like.name} again{f' {n}' * (n > 1)}" for n in count(1))
+    new = replace(like, name=next(name for name in numbered if name not in taken))
     others = [each.name for each in cluster.devices if each is not like]
     between = cluster.links[like.name, others[-1]] if others else Link(0.0, 0.0)
     links = dict(cluster.links)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -17,6 +18,7 @@ from netsplit.graph.onnx import (
     NodeNotes,
     export_inference,
     export_training,
+    from_onnx,
     read_onnx,
     write_node_data,
     write_onnx,
@@ -167,3 +169,28 @@ def test_an_export_for_inference_has_no_normalisation_left(tmp_path: Path) -> No
     kinds = {node.kind for node in read_onnx(tmp_path / "m.onnx", {"batch": 2})}
     assert "BatchNormalization" not in kinds
     assert {"Conv", "Relu", "Gemm"} < kinds
+
+
+NET = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (lambda path: from_onnx(None), "path of an ONNX file is None"),
+        (lambda path: from_onnx(str(path.parent)), "is a folder"),
+        (lambda path: from_onnx(str(path), outputs="scores"), r"outputs is the text 'scores': give a tuple"),
+        (lambda path: read_onnx(path, {"batch": 0}), "size of 'batch' is 0"),
+        (lambda path: export_training(nn.Linear(2, 2), nn.MSELoss(), (torch.ones(2, 2),), path), "no pair"),
+        (
+            lambda path: export_training(nn.Linear(2, 2), None, (torch.ones(2, 2),) * 2, path),
+            "loss to export",
+        ),
+    ],
+    ids=["no path", "a folder", "a text for names", "no samples", "no targets", "no loss"],
+)
+def test_odd_input_gets_one_sentence(tmp_path: Path, read: Callable[[Path], object], words: str) -> None:
+    path = tmp_path / "m.onnx"
+    export_inference(NET, torch.ones(2, 2), path)
+    with pytest.raises(NetSplitError, match=words):
+        read(path)

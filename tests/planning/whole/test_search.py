@@ -29,7 +29,7 @@ from netsplit.planning.simulated import simulated_by
 from netsplit.planning.verify import verify
 from netsplit.planning.whole import kinds, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.gains import changed_clusters, gains_of
+from netsplit.planning.whole.gains import _one_more, changed_clusters, gains_of
 from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
 from netsplit.planning.whole.kinds import roomy
 from netsplit.planning.whole.lines.line import NodeLine
@@ -356,6 +356,16 @@ def test_one_more_device_is_one_more_replica_with_micro_batches_that_it_divides(
     gains = gains_of(changed_clusters(search, time.perf_counter() + 60), search.judge, 8)
     more = {gain.change: gain.gain for gain in gains}
     assert more["one more device like the fastest"] > 0.4
+
+
+def test_one_more_device_has_a_name_of_its_own() -> None:
+    problem = data_parallel(2, 2)
+    names = {each.name: "d" + " again" * i for i, each in enumerate(problem.cluster.devices)}
+    devices = tuple(replace(each, name=names[each.name]) for each in problem.cluster.devices)
+    links = {(names[p], names[q]): link for (p, q), link in problem.cluster.links.items()}
+    named = replace(problem, cluster=replace(problem.cluster, devices=devices, links=links))
+    (new,) = {each.name for each in _one_more(named).devices} - set(names.values())
+    assert new == "d again 2"
 
 
 def test_what_is_found_with_more_of_a_resource_is_the_answer_without_it_where_it_is_better() -> None:
