@@ -49,7 +49,7 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
 def _exact(instance: Instance, search: SliceGraph, deadline: float, notes: dict[str, object]) -> Ints | None:
     """[n] the optimum over all ideals; None where there are too many, too little time, or no answer."""
     below = search.value * (1 + 1e-9)
-    model, order = Order.acyclic(instance, contract(search.model, below, dominance=False))
+    model, order = Order.acyclic(instance, contract(search.model, below, dominance=False, deadline=deadline))
     ideals = Ideals.of(order, _IDEALS, deadline)
     if ideals is None:
         return None

@@ -30,17 +30,20 @@ from netsplit.partition.max_load.model import Hypergraph
 __all__ = ["contract", "probe"]
 
 
-def contract(model: Hypergraph, below: float, dominance: bool = True) -> Hypergraph:
-    """A smaller model with the same least max load, wherever that is less than `below` (seconds).
+def contract(
+    model: Hypergraph, below: float, dominance: bool = True, deadline: float = float("inf")
+) -> Hypergraph:
+    """A smaller model with the same least max load, wherever that is less than `below` (seconds); of a large
+    one what is merged until the deadline.
 
     Its groups' `allowed` leave out the devices where a group alone reaches `below`. `dominance` must be
     False where more is asked of a placement than its loads and bytes (contiguity).
     """
     while True:
         allowed = model.allowed & (model.weight < below)
-        label = _Round(model, allowed, below).labels(dominance)
+        label = _Round(model, allowed, below).labels(dominance, deadline)
         smaller = model.merged(label, allowed)
-        if smaller.count == model.count:
+        if smaller.count == model.count or time.perf_counter() >= deadline:
             return smaller
         model = smaller
 
@@ -53,11 +56,13 @@ class _Round:
     allowed: np.ndarray
     below: float
 
-    def labels(self, dominance: bool) -> Ints:
+    def labels(self, dominance: bool, deadline: float) -> Ints:
         model = self.model
         sets = DisjointSets(model.count)
         touched = np.zeros(model.count, bool)
         for a in range(model.count):
+            if time.perf_counter() >= deadline:
+                break
             shared = self._around(a)[0]
             for b, both in shared.items():
                 if self._forced(a, b, both):
@@ -124,12 +129,12 @@ class _Round:
 
 def probe(model: Hypergraph, below: float, deadline: float, dominance: bool = True) -> Hypergraph:
     """`contract`, and what can be proven pair by pair, until nothing more is found or time is up."""
-    model = contract(model, below, dominance)
+    model = contract(model, below, dominance, deadline)
     while time.perf_counter() < deadline:
         round_ = _Probe(model, below, deadline)
         allowed = round_.follow()
         label = round_.labels()
-        smaller = contract(model.merged(label, allowed), below, dominance)
+        smaller = contract(model.merged(label, allowed), below, dominance, deadline)
         if smaller.count == model.count and int(smaller.allowed.sum()) == int(model.allowed.sum()):
             return smaller
         model = smaller

@@ -106,7 +106,7 @@ def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: floa
     while not incumbent.stop.is_set() and time.perf_counter() < deadline:
         if incumbent.value < 0.995 * value:
             value = incumbent.value
-            annealer = LoadAnnealer.of(contract(full, value * (1 + 1e-6)))
+            annealer = LoadAnnealer.of(contract(full, value * (1 + 1e-6), deadline=deadline))
         model = annealer.model
         if not model.allowed.any(axis=1).all():
             break
@@ -150,8 +150,11 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
         time.sleep(0.01)
     if full.devices == 1:
         incumbent.raise_bound(incumbent.value)
-    incumbent.raise_bound(core_bound(contract(full, incumbent.value), time.perf_counter() + 0.1 * span))
-    small = contract(full, incumbent.value * (1 + 1e-6))
+    core = contract(full, incumbent.value, deadline=deadline)
+    incumbent.raise_bound(core_bound(core, min(deadline, time.perf_counter() + 0.1 * span)))
+    if time.perf_counter() >= deadline:
+        return
+    small = contract(full, incumbent.value * (1 + 1e-6), deadline=deadline)
     if incumbent.gap > gap and small.count * small.devices <= _SMALL and incumbent.value > 0:
         bound, where = solve_small(small, incumbent.value * (1 + 1e-6), 0.3 * span, instance.problem.seed)
         incumbent.raise_bound(bound)

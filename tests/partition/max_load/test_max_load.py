@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import product
 
@@ -112,7 +113,10 @@ def test_merges_keep_every_better_optimum(problem: Problem, factor: float, data:
         return
     below = factor * min(loads) + 1e-3
     full = Hypergraph.of(instance)
-    for smaller in (contract(full, below), contract(full, below, dominance=False), probe(full, below, 1e18)):
+    ended = [contract(full, below, deadline=time.perf_counter() + after) for after in (0.0, 2e-4)]
+    assert ended[0].count == full.count
+    every = contract(full, below), contract(full, below, dominance=False), probe(full, below, 1e18), *ended
+    for smaller in every:
         reached = [
             plain_load(instance, tuple(smaller.nodes(np.array(choice))))
             for choice in product(range(full.devices), repeat=smaller.count)
