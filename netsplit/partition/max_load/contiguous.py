@@ -30,8 +30,7 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
     started = time.perf_counter()
     deadline = started + 0.95 * time_limit_s
     search = SliceGraph(instance, seed)
-    for _ in range(_ORDERS):
-        search.step()
+    search.steps(_ORDERS, deadline)
     notes: dict[str, object] = {"linear_s": search.value}
     exact = _exact(instance, search, started + 0.7 * time_limit_s, notes)
     if exact is not None:
@@ -40,7 +39,7 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
         raise infeasible(instance.problem, "max_load")
     if search.where is None:
         while search.where is None and time.perf_counter() < deadline:
-            search.step()
+            search.step(deadline)
     if search.where is None:
         raise infeasible(instance.problem, "max_load")
     return _unproven(instance, search, deadline, gap, notes)
@@ -67,7 +66,7 @@ def _unproven(
 ) -> MaxLoadAnswer:
     middle = time.perf_counter() + 0.4 * (deadline - time.perf_counter())
     while time.perf_counter() < middle:
-        search.step()
+        search.step(deadline)
     assert search.where is not None
     bound = proven_bound(instance, search.value, deadline, gap)
     return answer_of(instance, search.where, bound, gap, "orders", notes)

@@ -34,7 +34,7 @@ def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap
     """See `max_load.solve_max_load`."""
     started = time.perf_counter()
     deadline = started + 0.95 * time_limit_s
-    start = linear_split(instance, seed)
+    start = linear_split(instance, seed, deadline)
     if start is None:
         start = _packed(instance, deadline, seed)
     incumbent = _Incumbent(instance, start)

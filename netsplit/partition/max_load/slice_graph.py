@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,11 +15,13 @@ from netsplit.partition.max_load.stages import best_chain
 __all__ = ["SliceGraph", "linear_split"]
 
 
-def linear_split(instance: Instance, seed: int, orders: int = 4) -> Ints | None:
+_PART = 0.3  # of the time that orders after the first may take
+
+
+def linear_split(instance: Instance, seed: int, deadline: float, orders: int = 4) -> Ints | None:
     """[n] the best contiguous split of a few topological orders, a quick start for other searches."""
     search = SliceGraph(instance, seed)
-    for _ in range(orders):
-        search.step()
+    search.steps(orders, deadline)
     return search.where
 
 
@@ -40,10 +43,23 @@ class SliceGraph:
         self._stage: list[int] = []
         self._keys = self._plans(random.Random(self.seed))
 
-    def step(self) -> None:
-        """One order and its best cuts."""
+    def steps(self, orders: int, deadline: float) -> None:
+        """The first order, however long it takes, as there is no answer without it, and others as far as a
+        part of the time lets them."""
+        now = time.perf_counter()
+        self.step(float("inf"))
+        for _ in range(orders - 1):
+            self.step(now + _PART * (deadline - now))
+
+    def step(self, deadline: float) -> None:
+        """One order and its best cuts; nothing where the time is up before."""
+        if time.perf_counter() >= deadline:
+            return
         line = self.order.linear(next(self._keys))
-        where = best_chain(self.model, Ideals.prefixes(line), self.value)
+        try:
+            where = best_chain(self.model, Ideals.prefixes(line), self.value, deadline)
+        except TimeoutError:
+            return
         if where is None:
             return
         value = float(self.model.loads(where).max(initial=0.0))
