@@ -23,6 +23,7 @@ from netsplit.experiment.whole.seen_in_graphs import (
     left_open,
     of_several,
     open_by_sizes,
+    open_of_one,
     other_operators,
     suspected,
 )
@@ -78,8 +79,8 @@ class RightCuts:
         if max(counts) > 1:
             log.info("computing the loss of a few samples, at once and cut: may batches be cut?")
             given, graph = graph, of_several(self.model, self.loss, self.whole, graph)
-            if self.named and not same_operators(given, graph):
-                self._unread = other_operators(self.model, given, graph)
+            if self.named:
+                self._unread = open_of_one(self.model, given, graph)
         model, loss, batch = self._valued()
         drawn = batch is not self.whole
         left, seen, gradients = list(counts), set[int](), gradients_too(graph)

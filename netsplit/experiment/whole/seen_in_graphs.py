@@ -18,8 +18,9 @@ from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
 from netsplit.graph.checks.apart.gradients import hooked
 from netsplit.graph.ir import HOOK, Graph, Node
 from netsplit.graph.recording.step import capture
-from netsplit.rewrite.samples.by_size import fixed_numbers, number_by_size, shaped_by_size
 from netsplit.rewrite.samples.mixing import sample_totals
+from netsplit.rewrite.samples.sizes.by_size import fixed_numbers, number_by_size
+from netsplit.rewrite.samples.sizes.same_at_sizes import shaped_by_size, told_by_size
 
 __all__ = [
     "FEW",
@@ -31,6 +32,7 @@ __all__ = [
     "left_open",
     "of_several",
     "open_by_sizes",
+    "open_of_one",
     "other_operators",
     "suspected",
 ]
@@ -71,8 +73,7 @@ class SeenInGraphs:
             return cls(None, False, "")
         own, graph = graph, of_several(model, loss, whole, graph)
         apart, open_ = suspected(model, graph, whole.samples), left_open(model, loss, graph, whole.samples)
-        if not same_operators(own, graph):
-            open_ = open_ or other_operators(model, own, graph)
+        open_ = open_ or open_of_one(model, own, graph)
         other = at_another_size(model, loss, whole, graph) if sizes and apart is None else None
         if other is not None and same_operators(graph, other):
             apart = by_sizes(model, graph, other, whole.samples)
@@ -152,7 +153,8 @@ def by_sizes(model: nn.Module, graph: Graph, other: Graph, samples: int) -> CutA
     by_size = number_by_size(graph, other)
     if by_size is None:
         fixed = fixed_numbers(graph, other)
-        return suspected(model, graph, samples, fixed) or suspected(model, other, samples, fixed)
+        several = [each for each in (graph, other) if each.batch_size > 1]
+        return next(filter(None, (suspected(model, each, samples, fixed) for each in several)), None)
     node, *numbers = by_size
     words = (
         f"{type(model).__name__} computes with a number that depends on how many samples there are, at "
@@ -162,13 +164,20 @@ def by_sizes(model: nn.Module, graph: Graph, other: Graph, samples: int) -> CutA
     return CutApart("other", words, OTHERWISE)
 
 
-def left_open(model: nn.Module, loss: Loss | None, graph: Graph, samples: int) -> str:
+def left_open(
+    model: nn.Module,
+    loss: Loss | None,
+    graph: Graph,
+    samples: int,
+    fixed: frozenset[str] = frozenset(),
+) -> str:
     """What the operators of a loss leave open, in a sentence; "" for nothing.
 
     Args:
         samples: of the whole batch.
+        fixed: operators whose numbers are known to be the same of any number of samples.
     """
-    totals = sample_totals(graph)
+    totals = sample_totals(graph, fixed)
     if totals.unread is not None:
         open_ = f"'{totals.unread.module or totals.unread.name}' stays Python, which is not read"
         if loss is None:
@@ -186,16 +195,33 @@ def left_open(model: nn.Module, loss: Loss | None, graph: Graph, samples: int) -
     return f"{SEEN_ON_FEW} {type(model).__name__}: {open_}"
 
 
+def open_of_one(model: nn.Module, own: Graph, several: Graph) -> str:
+    """What is left open by the step of one sample beside that of several; "" for nothing, or of several."""
+    if own.batch_size > 1 or several is own:
+        return ""
+    if not same_operators(own, several):
+        return other_operators(model, own, several)
+    node = told_by_size(several, own)
+    return "" if node is None else _by_how_many(model, node)
+
+
 def open_by_sizes(model: nn.Module, loss: Loss | None, graph: Graph, other: Graph, samples: int) -> str:
     """What is left open by a step of the same operators at two sizes; "" for nothing."""
-    open_ = left_open(model, loss, other, samples)
-    node = shaped_by_size(graph, other)
-    if open_ or node is None:
+    if 1 in (graph.batch_size, other.batch_size):
+        several, one = (other, graph) if graph.batch_size == 1 else (graph, other)
+        node = told_by_size(several, one)
+        return "" if node is None else _by_how_many(model, node)
+    fixed = fixed_numbers(graph, other)
+    open_ = left_open(model, loss, graph, samples, fixed) or left_open(model, loss, other, samples, fixed)
+    node = None if open_ else shaped_by_size(graph, other)
+    if node is None:
         return open_
-    return (
-        f"{SEEN_ON_FEW} {type(model).__name__}: what {_place_of(node)} makes of a sample may go by how many "
-        "there are"
-    )
+    return _by_how_many(model, node)
+
+
+def _by_how_many(model: nn.Module, node: Node) -> str:
+    name, place = type(model).__name__, _place_of(node)
+    return f"{SEEN_ON_FEW} {name}: what {place} makes of a sample may go by how many there are"
 
 
 def other_operators(model: nn.Module, graph: Graph, other: Graph) -> str:

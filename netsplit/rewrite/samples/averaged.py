@@ -188,6 +188,11 @@ def is_mean(own: Averaged) -> bool:
     return own == {_MEAN}
 
 
+def has_mean(own: Averaged) -> bool:
+    """Whether a mean is in it, or what may be one."""
+    return _MEAN in own or bool(own & UNSURE)
+
+
 def is_summed(own: Averaged) -> bool:
     """Whether all samples in it are added up, and none are still to be."""
     return _VIEWED not in own

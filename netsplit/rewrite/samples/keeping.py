@@ -28,20 +28,27 @@ from netsplit.rewrite.samples.crossing import (
     operator_kinds,
     pooled_dims,
 )
-from netsplit.rewrite.samples.differing import ONE_NUMBER, alike_at, alike_by_place
+from netsplit.rewrite.samples.differing import (
+    ONE_NUMBER,
+    alike_at,
+    alike_by_place,
+    has_all_rows,
+    written_alike,
+)
 from netsplit.rewrite.samples.of_no_sample import of_no_sample
 from netsplit.rewrite.samples.operator_samples import Kept, OperatorSamples
 from netsplit.rewrite.samples.rows import SampleRows
 from netsplit.rewrite.samples.some import PIECES
 from netsplit.rewrite.ways import SplitCall
 
-__all__ = ["first_of_all", "kept_apart"]
+__all__ = ["BESIDE", "first_of_all", "kept_apart"]
 
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _ALIGNED = OF_TWO | operator_kinds(
     "poisson_nll_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss bernoulli_ normal_ uniform_ "
     "random_ exponential_ geometric_ cauchy_ log_normal_ copy_ fill_ zero_ masked_fill masked_fill_ _conj "
     "_neg_view resolve_conj resolve_neg native_dropout dropout alpha_dropout to _to_copy type_as "
+    "__and__ __or__ __xor__ __iand__ __ior__ "
     "floor_divide floor_divide_ where real imag rsub isclose isreal polar complex special_polygamma "
     "special_ndtr"
 )
@@ -51,6 +58,8 @@ _ROW_LOSSES = operator_kinds(
     "triplet_margin_loss"
 )
 """Of rows [samples, values]; one row alone has its values along the first dimension."""
+BESIDE = _ALIGNED | _ROW_LOSSES
+"""Of tensors that have samples in the same dimension."""
 _OVER_LAST = operator_kinds("pairwise_distance")
 _BY_FIRST = operator_kinds(
     "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator feature_dropout feature_dropout_ "
@@ -69,7 +78,6 @@ _LOOKED_UP = {"isin": "elements", "bucketize": "self", "searchsorted": "self"}
 """Each number of one tensor in another."""
 _UNBATCHED = {"im2col": 3, "col2im": 2, "stft": 1, "istft": 2, "channel_shuffle": 1, "pixel_unshuffle": 3}
 """How many dimensions they have of a single sample."""
-_PARTS_OF_OTHERS = operator_kinds("slice select narrow copy_")
 _OVERWRITTEN = operator_kinds("copy_ fill_ zero_")
 _BY_NUMBERS = operator_kinds("index")
 _WEIGHED = operator_kinds("dot mv vdot inner")
@@ -117,18 +125,11 @@ def first_of_all(graph: Graph, k: str, name: str, rows: SampleRows | None) -> bo
         name: of the tensor, or a view of it that k is a view of.
         rows: where samples lie in k.
     """
-    if rows is None or rows.dim or graph.variables[k].shape[:1] != graph.variables[name].shape[:1]:
+    root = storage_of(graph, k)
+    base = graph.nodes.get(graph.variables[root].producer or "") if root in graph.variables else None
+    if rows is None or rows.dim or base is None or base.kind not in ONE_NUMBER:
         return False
-    base = graph.nodes.get(graph.variables[storage_of(graph, k)].producer or "")
-    while k != name:
-        maker = graph.nodes.get(graph.variables[k].producer or "")
-        if maker is None or maker.kind not in _PARTS_OF_OTHERS:
-            return False
-        call = SplitCall(maker, {}, {})
-        k = first_tensor(call)
-        if maker.kind == "select" and call.number("dim") % max(len(graph.variables[k].shape), 1) == 0:
-            return False
-    return base is not None and base.kind in ONE_NUMBER
+    return has_all_rows(graph, k, name) and written_alike(graph, root, 0)
 
 
 def _aligned(looked: OperatorSamples) -> Kept | None:
@@ -297,6 +298,8 @@ def _scattered(looked: OperatorSamples) -> Kept | None:
         return None
     if call.node.kind.startswith("index_"):
         return looked.kept(rows.dim, rows) if set(looked.laid) == {first_tensor(call)} else None
+    if any(call.has(k) and looked.name(k) not in looked.laid for k in ("src", "source")):
+        return None
     index, first = looked.name("index") or looked.name("indices"), first_tensor(call)
     own_rows = first in looked.laid or call.shape(call.tensors[0])[rows.dim] == 1
     written = (
@@ -319,12 +322,7 @@ def _picked(looked: OperatorSamples) -> Kept | None:
             return None
         return looked.kept(told[0], looked.laid[names[told[0]]])
     if own.dim in told:
-        ranks = {len(looked.shape(names[i])) for i in told if names[i]}
-        in_order = _is_in_order(looked, names[own.dim]) and told == list(range(own.dim, own.dim + len(told)))
-        others = [names[i] for i in told if i != own.dim and names[i] not in looked.laid]
-        if not all(name and alike_at(looked.graph, name, 0, looked.samples) for name in others):
-            return None
-        return looked.kept(own.dim, own) if in_order and ranks == {1} and own.rows == 1 else None
+        return looked.kept(own.dim, own) if _in_rows(looked, names, told) else None
     if with_samples or len(told) != 1:
         return None
     rank = (
@@ -333,6 +331,24 @@ def _picked(looked: OperatorSamples) -> Kept | None:
         else looked.rank(looked.call.node.outputs[0]) - looked.rank() + 1
     )
     return looked.kept(own.dim if own.dim < told[0] else own.dim - 1 + rank, own)
+
+
+def _in_rows(looked: OperatorSamples, names: list[str], told: list[int]) -> bool:
+    """Whether the samples are picked as they come, along the first dimension of all indices."""
+    own = looked.own
+    if own is None or own.rows != 1 or told != list(range(own.dim, own.dim + len(told))):
+        return False
+    if not all(names[i] for i in told):
+        return False
+    shapes = {i: looked.shape(names[i]) for i in told}
+    alike = all(
+        shapes[i][0] == 1 or alike_at(looked.graph, names[i], 0, looked.samples)
+        for i in told
+        if i != own.dim and names[i] not in looked.laid and shapes[i]
+    )
+    ranks = {len(shape) for shape in shapes.values()}
+    apart = set(shapes[own.dim][1:]) <= {1} and len(ranks) == 1
+    return alike and apart and _is_in_order(looked, names[own.dim])
 
 
 def _is_in_order(looked: OperatorSamples, k: str) -> bool:

@@ -32,6 +32,7 @@ from netsplit.rewrite.samples.averaged import (
     Factors,
     averaged,
     by_weights,
+    has_mean,
     ignores_targets,
     is_loss,
     is_mean,
@@ -55,7 +56,7 @@ from netsplit.rewrite.samples.rows import (
 from netsplit.rewrite.samples.some import TOGETHER, SomeSamples
 from netsplit.rewrite.ways import Cat, PartialSum, SplitCall, Way
 
-__all__ = ["SampleReading", "SampleTotals", "read_samples", "sample_totals"]
+__all__ = ["SampleReading", "SampleTotals", "cut_along", "read_samples", "sample_totals"]
 
 
 _RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")  # along what is no batch
@@ -295,20 +296,13 @@ class SampleReading:
         beside = self.graph.nodes.get(sum_beside_mean(self.averaged.get(loss, frozenset())))
         return self.first.get(loss, beside if self.counts.is_even(loss) else self.taken)
 
-    def is_averaged(self, node: Node) -> bool:
-        """Whether what it is given, or makes of samples, goes into a mean over these, and into no sum."""
+    def is_to_average(self, node: Node) -> bool:
+        """Whether it is given a sum of samples, and no mean; or samples that are added up at once."""
         given = [self.averaged[k] for k in node.inputs if k in self.averaged]
         if given:
-            return any(map(is_mean, given))
-        left, seen, means = list(node.outputs), set[str](), False
-        while left:
-            k = left.pop()
-            for name in self.graph.variables[k].consumers if k not in seen else ():
-                made = [self.averaged[j] for j in self.graph.nodes[name].outputs if j in self.averaged]
-                means = means or any(map(is_mean, made))
-                left += [] if made else filter(None, self.graph.nodes[name].outputs)
-            seen.add(k)
-        return means
+            return not any(map(has_mean, given))
+        readers = [name for k in node.outputs for name in self.graph.variables[k].consumers]
+        return all(self.graph.nodes[name].kind == "sum" for name in readers)
 
     def unproven_at(self, loss: str) -> Node | None:
         """Of which it is not known whether it goes by samples, or of all of them in a mean."""
@@ -345,7 +339,7 @@ class SampleReading:
         node, some = call.node, self.some
         if node.kind in _CATS and not node.op.startswith(CALL) and some.pass_on(call):
             return _Goes(True)
-        cut = _along(call, some.lies, len(own))
+        cut = cut_along(call, some.lies, len(own))
         if cut is not None:
             placed = cut_by_place(self.graph, cut, some.lies, len(own)) if own == some.every else False
             if placed:
@@ -453,7 +447,7 @@ def _scatters(call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
     return call["dim"] is None or any(lies[k].dim in dims_of(call, len(call.layouts[k].shape)) for k in given)
 
 
-def _along(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> CutAlong | None:
+def cut_along(call: SplitCall, lies: Mapping[str, SampleRows], samples: int) -> CutAlong | None:
     """The operator along the samples, where it is known how that goes."""
     if call.node.op.startswith(CALL) or not (call.node.args or call.node.kwargs):
         return None

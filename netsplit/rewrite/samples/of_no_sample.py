@@ -32,6 +32,7 @@ SHAPE_ALONE = operator_kinds(
 SHAPE_OF_OTHER = operator_kinds("expand_as view_as reshape_as type_as")
 """And of another than its first."""
 _ELEMENTS = 2**20  # of tensors that are computed; larger ones are not known
+_ROUNDING = 1e-4  # relative: of products in single precision
 _DRAWN_ELEMENTS = 2**24  # of weights and buffers, of which a part may be taken
 _EMPTY = operator_kinds("empty empty_like new_empty empty_strided new_empty_strided")
 
@@ -112,9 +113,12 @@ def of_no_sample(graph: Graph) -> OfNoSample:
 
 
 def unlike_along(value: Tensor, dim: int, samples: int) -> bool:
-    """Whether samples have others than the first, no numbers aside."""
+    """Whether samples have others than the first, but for rounding; no numbers aside."""
     each = value.unflatten(dim, (samples, -1)).movedim(dim, 0)
-    return bool((each.nan_to_num() != each[:1].nan_to_num()).any())
+    if not each.is_floating_point():
+        return bool((each != each[:1]).any())
+    own = each.double().nan_to_num()
+    return not torch.allclose(own, own[:1].expand_as(own), rtol=_ROUNDING, atol=0.0)
 
 
 def _by_shape(node: Node, k: str) -> bool:

@@ -48,6 +48,13 @@ def one_row(h: Tensor) -> Tensor:
     return (h[:, 0] * weights).mean()
 
 
+def zeros_of(h: Tensor) -> Tensor:
+    made = torch.zeros(len(h), 6)
+    made[0, 1] = 1.0
+    made[:, 0] = h[:, 0]
+    return made
+
+
 def by_own_weights(h: Tensor) -> Tensor:
     three = h.view(-1, 3, 2)
     return F.bilinear(three, three, h[:, :4].view(-1, 2, 2)).mean()
@@ -80,6 +87,20 @@ APART: dict[str, Term] = {
     "a threshold": lambda h, m: F.smooth_l1_loss(h, torch.ones_like(h), beta=1 / len(h)),
     "windows": lambda h, m: F.avg_pool1d(h[:, None], max(len(h) // 4, 1)).square().mean(),
     "how many": lambda h, m: h.topk(min(6, len(h) // 2), 1).values.mean(),
+    "times one over the number": lambda h, m: h.mean() * (1 / len(h)),
+    "divided twice": lambda h, m: (h / len(h)).square().sum() / len(h),
+    "a count of what is drawn": lambda h, m: (
+        (h.square() * (torch.rand_like(h) < 0.3)).sum() / (torch.rand_like(h) < 0.3).sum().clamp(min=1)
+    ),
+    "weights that go by the size": lambda h, m: (h[:, 0] * torch.full((len(h),), 1 / len(h))).mean(),
+    "a product with rows": lambda h, m: torch.einsum("nc,kc->n", h, m.p[: len(h)]).mean(),
+    "rows above a limit": lambda h, m: (h[:, 0] * (m.p[: len(h), 0] > 1.5)).mean(),
+    "whole numbers added up": lambda h, m: h.mean() * m.b[: len(h)].sum(),
+    "rows behind a dropout": lambda h, m: (h + F.dropout(m.p[: len(h)], 0.1)).square().mean(),
+    "a column by the size": lambda h, m: h[:, len(h) // 8].mean(),
+    "a row of zeros": lambda h, m: (h * zeros_of(h)).mean(),
+    "repeated whole numbers": lambda h, m: (h[:, :2] * m.b[: len(h)].expand(2, -1).reshape(len(h), 2)).mean(),
+    "rows that are scattered": lambda h, m: h.scatter_add(1, h[:, :1].long(), m.p[:, :1]).mean(),
     "the last few": lambda h, m: h[-4:].mean(),
     "all but an eighth": lambda h, m: h[len(h) // 8 :].mean(),
     "above a place": lambda h, m: (h[:, 0] * (torch.arange(len(h)) >= 4)).mean(),
@@ -98,6 +119,10 @@ MEANS: dict[str, Term] = {
     "a weight of ones": lambda h, m: (h[:, 0] * torch.ones(len(h))).mean(),
     "what is drawn": lambda h, m: (h * torch.rand(len(h), 1)).mean(),
     "zeros by a number": lambda h, m: torch.where(h > 0, h, 0.0).mean(),
+    "an embedding of places within": lambda h, m: (
+        (h + F.embedding(m.b[:1].expand(len(h)), m.p)).square().mean()
+    ),
+    "a row that is projected": lambda h, m: (h + F.linear(m.p[:1].expand(len(h), -1), m.p[:6])).mean(),
     "by a learned row": lambda h, m: (h * m.p[0]).sum(1).mean(),
 }
 

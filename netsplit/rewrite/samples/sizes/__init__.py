@@ -1,0 +1,1 @@
+"""One step at two numbers of samples."""
