@@ -18,6 +18,7 @@ __all__ = [
     "OF_MATRICES",
     "OF_TWO",
     "POOLED",
+    "RECURRENT",
     "crosses_samples",
     "dims_of",
     "first_tensor",
@@ -61,6 +62,7 @@ OF_TWO = operator_kinds(
 )
 """Of two tensors, element by element or row by row."""
 OF_CLASSES = operator_kinds("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d")
+RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 POOLED = operator_kinds(
     "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
     "max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "

@@ -23,6 +23,7 @@ from netsplit.rewrite.samples.crossing import (
     OF_MATRICES,
     OF_TWO,
     POOLED,
+    RECURRENT,
     dims_of,
     first_tensor,
     operator_kinds,
@@ -43,7 +44,6 @@ from netsplit.rewrite.ways import SplitCall
 
 __all__ = ["BESIDE", "first_of_all", "kept_apart"]
 
-_RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")
 _ALIGNED = OF_TWO | operator_kinds(
     "poisson_nll_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss bernoulli_ normal_ uniform_ "
     "random_ exponential_ geometric_ cauchy_ log_normal_ copy_ fill_ zero_ masked_fill masked_fill_ _conj "
@@ -201,9 +201,7 @@ def _windows(looked: OperatorSamples) -> Kept | None:
 def _diagonal(looked: OperatorSamples) -> Kept | None:
     own = looked.own
     gone = {looked.call.number(name) % looked.rank() for name in ("dim1", "dim2")}
-    if own is None or own.dim in gone:
-        return None
-    return looked.kept(own.dim - sum(d < own.dim for d in gone), own)
+    return None if own is None or own.dim in gone else _without(looked, gone)
 
 
 def _by_mask(looked: OperatorSamples) -> Kept | None:
@@ -237,28 +235,28 @@ def _pool(looked: OperatorSamples) -> Kept | None:
 
 def _along_others(looked: OperatorSamples) -> Kept | None:
     """Over the dimensions that it is told, which may be gone then."""
-    own, rank = looked.own, looked.rank()
-    if own is None or len(looked.laid) > 1:
+    rank, made, over = looked.rank(), looked.rank(looked.call.node.outputs[0]), _others(looked)
+    if over is None or made not in (rank, rank - len(over)):
         return None
-    over = dims_of(looked.call, rank)
-    if own.dim in over:
-        return None
-    gone = over if looked.rank(looked.call.node.outputs[0]) == rank - len(over) else set()
-    if looked.rank(looked.call.node.outputs[0]) != rank - len(gone):
-        return None
-    return looked.kept(own.dim - sum(d < own.dim for d in gone), own)
+    return _without(looked, over if made < rank else set())
 
 
 def _piece(looked: OperatorSamples) -> Kept | None:
-    """Of other dimensions than that of samples."""
-    own, rank = looked.own, looked.rank()
-    if own is None or len(looked.laid) > 1:
-        return None
-    over = dims_of(looked.call, rank)
-    if own.dim in over:
-        return None
-    gone = looked.call.node.kind in ("select", "unbind") and min(over) < own.dim
-    return looked.kept(own.dim - gone, own)
+    over = _others(looked)
+    gone = looked.call.node.kind in ("select", "unbind")
+    return None if over is None else _without(looked, over if gone else set())
+
+
+def _others(looked: OperatorSamples) -> set[int] | None:
+    """The dimensions that it goes over, of one tensor, where these are others than that of the samples."""
+    over = dims_of(looked.call, looked.rank())
+    return None if looked.own is None or len(looked.laid) > 1 or looked.own.dim in over else over
+
+
+def _without(looked: OperatorSamples, gone: set[int]) -> Kept | None:
+    """As the first tensor has them, without some dimensions."""
+    own = looked.own
+    return None if own is None else looked.kept(own.dim - sum(d < own.dim for d in gone), own)
 
 
 def _of_matrices(looked: OperatorSamples) -> Kept | None:
@@ -388,7 +386,7 @@ def _normalised(looked: OperatorSamples) -> Kept | None:
 
 
 _RULES: Sequence[tuple[frozenset[str], Callable[[OperatorSamples], Kept | None]]] = (
-    (_RECURRENT, _recurrent),
+    (RECURRENT, _recurrent),
     (operator_kinds("instance_norm"), _normalised),
     (operator_kinds("cosine_similarity"), _similarity),
     (_OVER_LAST, _over_last),

@@ -40,11 +40,17 @@ from netsplit.rewrite.samples.averaged import (
 )
 from netsplit.rewrite.samples.behind import any_place_along, reshaped
 from netsplit.rewrite.samples.counts import SampleCounts
-from netsplit.rewrite.samples.crossing import crosses_samples, dims_of, first_tensor, operator_kinds
+from netsplit.rewrite.samples.crossing import (
+    RECURRENT,
+    crosses_samples,
+    dims_of,
+    first_tensor,
+    operator_kinds,
+)
 from netsplit.rewrite.samples.differing import alike_at, by_place, cut_by_place
 from netsplit.rewrite.samples.keeping import first_of_all, kept_apart
 from netsplit.rewrite.samples.made_of import ADDED, CASTS, PRODUCTS, VIEWS, MadeOf, made_of, most_of
-from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE
+from netsplit.rewrite.samples.of_no_sample import SHAPE_ALONE, SHAPE_OF_OTHER
 from netsplit.rewrite.samples.rows import (
     CutAlong,
     SampleRows,
@@ -59,9 +65,7 @@ from netsplit.rewrite.ways import Cat, PartialSum, SplitCall, Way
 __all__ = ["SampleReading", "SampleTotals", "cut_along", "read_samples", "sample_totals"]
 
 
-_RECURRENT = operator_kinds("lstm gru rnn_tanh rnn_relu")  # along what is no batch
 _CATS = operator_kinds("cat concat concatenate")
-_SIZED = operator_kinds("expand_as view_as reshape_as")
 _SAME = operator_kinds("clamp clamp_min clone detach alias")
 _SCATTERED = operator_kinds(
     "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ bincount"
@@ -200,7 +204,9 @@ class SampleReading:
             self._of_no_sample(node, outputs)
             return
         call = SplitCall(node, self.layouts, self.graph.initializers)
-        if node.kind in CASTS | _SIZED and first_tensor(call) not in self.made:  # their type or shape alone
+        if (
+            node.kind in CASTS | SHAPE_OF_OTHER and first_tensor(call) not in self.made
+        ):  # their type or shape alone
             return
         goes = self._goes(call, outputs)
         doubted = node if not goes.known else next(filter(None, map(self.unknown.get, node.inputs)), None)
@@ -366,7 +372,7 @@ class SampleReading:
         if laid is not None:
             self._lay(node.outputs[0], laid, own)
             return _Goes(True)
-        if node.kind in _RECURRENT:
+        if node.kind in RECURRENT:  # along what is no batch
             return _Goes(False, mixed=outputs)
         if node.kind in VIEWS or _scatters(call, some.lies):
             return _Goes(False, totals=set() if alone and node.kind in VIEWS else outputs)

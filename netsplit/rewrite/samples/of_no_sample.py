@@ -22,7 +22,7 @@ from netsplit.graph.storage import storage_of
 from netsplit.graph.template import decoded
 from netsplit.rewrite.samples.crossing import operator_kinds
 
-__all__ = ["SHAPE_ALONE", "SHAPE_OF_OTHER", "OfNoSample", "of_no_sample", "unlike_along"]
+__all__ = ["SHAPE_ALONE", "SHAPE_OF_OTHER", "OfNoSample", "of_no_sample", "read_by_shape", "unlike_along"]
 
 SHAPE_ALONE = operator_kinds(
     "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full "
@@ -61,7 +61,7 @@ class OfNoSample:
             if name in self.values or producer is None or producer in behind:
                 continue
             node = behind[producer] = self.graph.nodes[producer]
-            left += [k for k in node.inputs if not _by_shape(node, k)]
+            left += [k for k in node.inputs if not read_by_shape(node, k)]
         return [node for node in self.graph if node.name in behind]
 
     def _run(self, node: Node) -> list[Tensor] | None:
@@ -84,7 +84,7 @@ class OfNoSample:
         return [made] if isinstance(made, Tensor) else list(made)
 
     def _given(self, node: Node, k: str) -> Tensor | None:
-        if _by_shape(node, k):
+        if read_by_shape(node, k):
             each = self.graph.variables[k]
             return torch.zeros((), dtype=getattr(torch, each.dtype)).expand(each.shape)
         return self.values.get(k)
@@ -121,6 +121,6 @@ def unlike_along(value: Tensor, dim: int, samples: int) -> bool:
     return not torch.allclose(own, own[:1].expand_as(own), rtol=_ROUNDING, atol=0.0)
 
 
-def _by_shape(node: Node, k: str) -> bool:
+def read_by_shape(node: Node, k: str) -> bool:
     """Whether it reads of this variable the shape and type alone."""
     return node.kind in SHAPE_ALONE or (node.kind in SHAPE_OF_OTHER and node.args[:1] != ({"var": k},))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +25,7 @@ from netsplit.rewrite.samples.differing import (
 from netsplit.rewrite.samples.keeping import BESIDE
 from netsplit.rewrite.samples.made_of import PRODUCTS, QUOTIENTS, VIEWS
 from netsplit.rewrite.samples.mixing import SampleReading, cut_along, read_samples
-from netsplit.rewrite.samples.of_no_sample import of_no_sample
+from netsplit.rewrite.samples.of_no_sample import of_no_sample, read_by_shape
 from netsplit.rewrite.samples.rows import variable_at
 from netsplit.rewrite.samples.some import PIECES
 from netsplit.rewrite.ways import SplitCall
@@ -141,10 +142,25 @@ class _Both:
         return all(a == b or d == dim for d, (a, b) in enumerate(zip(*shapes, strict=True)))
 
     def _is_same(self, k: str) -> bool:
-        if k not in self.known:
-            self.known[k] = True  # of what is written in a circle the rest decides
-            self.known[k] = self._made_alike(k)
+        """Asks for what it is made of first, in order: chains may be long."""
+        behind, left = set[str](), [k]
+        while left:
+            name = left.pop()
+            if name in behind or name in self.known:
+                continue
+            behind.add(name)
+            node = self.first.graph.nodes.get(self.first.graph.variables[name].producer or "")
+            left += _read(node) if node else []
+        for name in sorted(behind, key=self._places.__getitem__):
+            self.known[name] = self._made_alike(name)
         return self.known[k]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Of all variables, in the order in which they are made."""
+        graph = self.first.graph
+        places = dict.fromkeys(graph.variables, -1)
+        return places | {k: i for i, node in enumerate(graph) for k in node.outputs if k}
 
     def _made_alike(self, k: str) -> bool:
         """Whether it has the same numbers at the same places in both, or such as are drawn alike."""
@@ -167,7 +183,12 @@ class _Both:
         return node.kind in DRAWN_ALONE or (apart and self._are_same(node))
 
     def _are_same(self, node: Node) -> bool:
-        return all(map(self._is_same, node.inputs))
+        return all(self.known[k] for k in _read(node))
+
+
+def _read(node: Node) -> list[str]:
+    """Of what it is given, all of which it reads more than the shape."""
+    return [k for k in node.inputs if not read_by_shape(node, k)]
 
 
 def _beside_samples(reading: SampleReading, k: str) -> tuple[int, ...] | None:
