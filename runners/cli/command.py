@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from netsplit import __version__
 from netsplit.errors import NetSplitError
+from netsplit.runtime.workers.modules import standard_first
 
 from .._entry import CONF, EXIT_MISTAKE
 
@@ -173,10 +174,10 @@ def _work(name: str) -> Any:
 
 
 def main() -> None:
-    """The command's entry: code in the folder it is called in is found, as it is by `python -m`."""
+    """The command's entry: code in the folder it is called in is found, after the standard library's."""
     here = os.getcwd()
     if here not in sys.path and str(Path(here)) not in sys.path:
-        sys.path.insert(0, here)
+        sys.path[:] = standard_first([here, *sys.path])
     _clear(netsplit)
 
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit import __version__
-from netsplit.errors import ConfigError
-from netsplit.runners.cli import command
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.runners.cli import command, doctor
 from netsplit.runners.cli.plan import tensors_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -263,6 +263,17 @@ def test_links_are_probed_and_the_doctor_finds_all_well(tmp_path: Path) -> None:
     refused = netsplit("probe", "--cluster", "titan_rtx3", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "is described" in refused.stderr
+
+
+def test_the_doctor_names_a_file_that_hides_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    look = doctor.CHECKS["modules"]
+    assert look()
+    (tmp_path / "random.py").touch()
+    with pytest.raises(NetSplitError, match=re.escape(str(tmp_path / "random.py"))):
+        look()
 
 
 def test_no_runs_are_shown_where_none_were_recorded(tmp_path: Path) -> None:
