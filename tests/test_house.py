@@ -44,8 +44,12 @@ def _base(module: str, level: int) -> list[str]:
 
 
 def test_no_circle_among_files() -> None:
-    """With packages' own files, and benchmarks, which the contract on siblings does not see."""
-    arrows = [(module, other) for module in FILES for other in imported(module) if other in FILES]
+    """With packages' own files, and benchmarks, which the contract on siblings does not see.
+
+    All but the names of `netsplit` itself, which stand for what is imported when they are first used.
+    """
+    own = [module for module in FILES if module != "netsplit"]
+    arrows = [(module, other) for module in own for other in imported(module) if other in FILES]
     circles = [sorted(each) for each in nx.strongly_connected_components(nx.DiGraph(arrows)) if len(each) > 1]
     assert len(arrows) > 1000
     assert not circles
