@@ -31,8 +31,8 @@ from netsplit.tables import Column, Table
 
 from ._entry import console_of
 from ._graph_file import GraphSettings, memory_rule
-from ._partition_settings import PartitionSettings
 from ._progress import Waiting
+from .cli.partition_settings import PartitionSettings
 
 __all__ = ["NO_LIMIT", "read", "run"]
 

@@ -21,7 +21,7 @@ from ._graph_file import described, graph_settings, need_graph, one_partitioner,
 if TYPE_CHECKING:
     from netsplit.partition.partitioner import Partitioner
 
-    from ._partition_settings import PartitionSettings
+    from .cli.partition_settings import PartitionSettings
 
 __all__ = ["job", "main"]
 
@@ -34,7 +34,7 @@ def job(cfg: DictConfig) -> float:
     need_graph(cfg)
     _check_own_result(cfg)
 
-    from ._partition_settings import PartitionSettings
+    from .cli.partition_settings import PartitionSettings
 
     settings: PartitionSettings = graph_settings(cfg, PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)

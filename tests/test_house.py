@@ -55,28 +55,6 @@ def test_no_circle_among_files() -> None:
     assert not circles
 
 
-def test_a_command_imports_inside_a_function_its_work_alone() -> None:
-    """See `runners/__init__.py`: so that `--help` loads no torch, and readers find all else at the top."""
-    inside = {
-        module: [
-            (
-                function.name,
-                len([1 for each in ast.walk(function) if isinstance(each, ast.Import | ast.ImportFrom)]),
-            )
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef)
-        ]
-        for module, tree in TREES.items()
-        if module.startswith("runners.")
-    }
-    importing = {module: [each for each in counts if each[1]] for module, counts in inside.items()}
-    with_one = {module for module, counts in importing.items() if counts}
-    assert with_one == {
-        f"runners.{name}" for name in ("compare", "partition", "plan", "report", "simulate", "study")
-    }
-    assert all(importing[module] == [("job", 1)] for module in with_one)
-
-
 def test_the_library_imports_itself_at_the_top_of_its_files() -> None:
     """So that a reader sees there what a file stands on; `lazy.py` takes names that are given."""
     inside = [

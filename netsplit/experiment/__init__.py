@@ -6,7 +6,8 @@ from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from netsplit.experiment.request import NAMED, Request
+    from netsplit.experiment.session import Session
 
-__all__ = ["NAMED", "Request"]
+__all__ = ["NAMED", "Request", "Session"]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -66,10 +66,10 @@ class Request:
             origin_checkpoint(self.settings.resume)
         self.tracker: Tracker = build(cfg.tracking)
         self.cluster: ClusterSpec | ClusterDescription = build(cfg.cluster)
+        self.schedule: Schedule | AutoSchedule = build(cfg.schedule)
         self.partitioners: dict[str, Partitioner] = {
             str(name): build(node) for name, node in cfg.partitioner.items()
         }
-        self.schedule: Schedule | AutoSchedule = build(cfg.schedule)
         if isinstance(self.schedule, AutoSchedule):
             self._check_open()
         self._check_cluster()

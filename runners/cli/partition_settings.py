@@ -9,7 +9,7 @@ from typing import Literal
 from netsplit.errors import ConfigError
 from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
 
-from ._graph_file import GraphSettings
+from .._graph_file import GraphSettings
 
 __all__ = ["PartitionSettings"]
 
