@@ -100,7 +100,7 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
             ["cluster.devices[0].capacity is not a config key", "+cluster.devices.0.capacity=<value>."],
         ),
         (["cluster.devices.0.capcity=9"], ["did you mean capacity?"]),
-        (["~model.num_layers", "model.num_layers=3"], ["as in +model.num_layers=<value>."]),
+        (["~model.num_layers", "model.num_layers=3"], ["+model.num_layers=<value>."]),
         (["dataset=imagefolder"], ["dataset.root must be given"]),
         (["model=["], ["cannot read 'model=['"]),
         (["dataset.root=~/flowers"], ["cannot read 'dataset.root=~/flowers'", "quote"]),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import netsplit
+
 HEAVY = [
     "torch", "numba", "mlflow", "matplotlib", "ortools", "gurobipy", "cvxopt", "scipy", "pandas", "sklearn",
 ]  # fmt: skip
@@ -61,11 +63,13 @@ for line in commands:
 
 PARALLELIZED = """
 import sys, torch, netsplit
+x, y = torch.rand(4, 4), torch.rand(4, 2)
 with netsplit.parallelize(
-    torch.nn.Linear(4, 2), torch.nn.MSELoss(), (torch.rand(4, 4), torch.rand(4, 2)), "cpu", schedule="gpipe",
-    partitioner="single", check=False, profile="off",
+    torch.nn.Linear(4, 2), torch.nn.MSELoss(), (x, y), cluster=2, schedule="gpipe", partitioner="m_topo",
+    profile="predicted",
 ) as model:
-    print(sorted({name.partition(".")[0] for name in sys.modules}))
+    model.train_batch(x, y)
+    print(*(name for name in sys.argv[1:] if name in sys.modules))
 """
 
 
@@ -83,3 +87,21 @@ def test_what_a_command_refuses_or_explains_loads_nothing_heavy(
     )
     ended = [json.loads(line) for line in (tmp_path / "ended").read_text().splitlines()]
     assert ended == [[line, code, []] for line, code in COMMANDS.items()], done.stderr
+
+
+def test_training_with_a_named_method_loads_no_solver_and_no_record(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    heavy = ["mlflow", "hydra", "matplotlib", "ortools", "gurobipy", "cvxopt"]
+    done = subprocess.run(
+        [sys.executable, "-c", PARALLELIZED, *heavy],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+def test_names_that_are_imported_when_used_are_listed_and_found() -> None:
+    assert {"parallelize", "Session", "errors"} <= set(dir(netsplit))
+    assert all(getattr(netsplit, name).__name__ for name in netsplit.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'paralelize'"):
+        netsplit.__getattr__("paralelize")
