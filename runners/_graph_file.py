@@ -15,6 +15,7 @@ from netsplit import cluster as clusters
 from netsplit.config import LowPrecision, OffloadName, build, check_numbers
 from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
 
 from ._entry import settings_of
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GraphSettings",
+    "PartitionSettings",
     "PlanSettings",
     "SimulateSettings",
     "described",
@@ -75,6 +77,32 @@ class SimulateSettings(GraphSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.at_least(1, "pieces")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionSettings(GraphSettings):
+    """The top-level keys of `conf/partition.yaml`."""
+
+    objective: ObjectiveName = "latency"
+    contiguous: bool = False
+    passes: Literal["training", "forward"] = "training"
+    variable_copies: int | None = None
+    result: str | None = None
+    explain: bool = False
+    compare_with: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
+            raise ConfigError(
+                f"result is '{self.result}', which is the graph file itself: give another path."
+            )
+        if self.contiguous and self.objective not in CONTIGUOUS:
+            raise ConfigError(
+                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
+            )
+        if self.result is not None and (not self.result or Path(self.result).is_dir()):
+            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
 
 
 @dataclass(frozen=True, kw_only=True)

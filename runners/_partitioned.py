@@ -30,9 +30,8 @@ from netsplit.program.schedules import Schedule
 from netsplit.tables import Column, Table
 
 from ._entry import console_of
-from ._graph_file import GraphSettings, memory_rule
+from ._graph_file import GraphSettings, PartitionSettings, memory_rule
 from ._progress import Waiting
-from .cli.partition_settings import PartitionSettings
 
 __all__ = ["NO_LIMIT", "read", "run"]
 

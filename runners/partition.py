@@ -16,12 +16,18 @@ from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
 
 from ._entry import entry, option, options
-from ._graph_file import described, graph_settings, need_graph, one_partitioner, one_schedule, with_limit
+from ._graph_file import (
+    PartitionSettings,
+    described,
+    graph_settings,
+    need_graph,
+    one_partitioner,
+    one_schedule,
+    with_limit,
+)
 
 if TYPE_CHECKING:
     from netsplit.partition.partitioner import Partitioner
-
-    from .cli.partition_settings import PartitionSettings
 
 __all__ = ["job", "main"]
 
@@ -33,8 +39,6 @@ def job(cfg: DictConfig) -> float:
     """
     need_graph(cfg)
     _check_own_result(cfg)
-
-    from .cli.partition_settings import PartitionSettings
 
     settings: PartitionSettings = graph_settings(cfg, PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)

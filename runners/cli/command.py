@@ -66,11 +66,11 @@ def _overrides(context: click.Context, parameter: click.Parameter, incomplete: s
     if shown is not None:
         options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
         before = option[: max(option.rfind(mark) for mark in "[,") + 1]  # of a list: [auto,heft
-        last, given = option.removeprefix(before), before.strip("[").split(",")
+        last, chosen = option.removeprefix(before), before.strip("[").split(",")
         return [
             CompletionItem(f"{shown}{before}{each}")
             for each in options
-            if each.startswith(last) and each not in given
+            if each.startswith(last) and each not in chosen
         ]
     file = CONF / f"{'config' if context.info_name == 'compare' else context.info_name}.yaml"
     lines = file.read_text(encoding="utf-8").splitlines()
