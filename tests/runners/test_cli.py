@@ -81,6 +81,8 @@ def test_a_mistake_in_an_override_is_a_sentence(tmp_path: Path) -> None:
         (["netsplit", "compare", "model=bert"], ["model=bert", "model=bert_small"]),
         (["netsplit", "compare", "model", "=", "bert_s"], ["bert_small"]),
         (["netsplit", "compare", "model", "="], ["alexnet"]),
+        (["netsplit", "compare", "partitioner=[auto,he"], ["partitioner=[auto,heft"]),
+        (["netsplit", "compare", "partitioner", "=", "[auto,netsplit_e"], ["[auto,netsplit_exact"]),
         (["netsplit", "compare", "clip"], ["clip_norm="]),
         (["netsplit", "partition", "compare_"], ["compare_with="]),
         (["netsplit", "pro"], ["probe"]),
@@ -101,6 +103,8 @@ def test_words_are_completed(words: list[str], expected: list[str], tmp_path: Pa
 def test_every_shell_has_its_script(shell: str) -> None:
     done = CliRunner().invoke(command.netsplit, ["completion", shell])
     assert "_NETSPLIT_COMPLETE" in done.output
+    assert (shell == "bash") == ("compopt -o nospace" in done.output)
+    assert (shell == "fish") == ("split -m1" in done.output)
 
 
 @pytest.mark.parametrize(

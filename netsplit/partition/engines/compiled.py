@@ -8,35 +8,58 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from numba import njit
-
-__all__ = ["compiled", "inlined", "inner"]
+__all__ = ["Compiled", "compiled", "inlined", "inner"]
 
 log = logging.getLogger(__name__)
 
 _NOT_FROM_PYTHON: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+class Compiled:
+    """A function that numba is asked to compile at its first use: importing numba takes half a second.
+
+    Args:
+        options: of `numba.njit`.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.function, self.options = function, options
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.dispatcher(*arguments)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """Numba's own function."""
+        return _kept(self.function, **self.options)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """By which numba knows this where a compiled function calls it."""
+        return self.dispatcher._numba_type_
+
+
+def compiled(function: Callable[..., Any]) -> Compiled:
     """Compiled at the first call, kept on disk, and run without the interpreter's lock."""
-    return _kept(function)
+    return Compiled(function)
 
 
-def inner(function: Callable[..., Any]) -> Any:
+def inner(function: Callable[..., Any]) -> Compiled:
     """For what compiled functions alone call: nothing is compiled for calls from Python."""
-    return _kept(function, **_NOT_FROM_PYTHON)
+    return Compiled(function, **_NOT_FROM_PYTHON)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
+def inlined(function: Callable[..., Any]) -> Compiled:
     """As `inner`, for what makes no arrays: counting references to those of its tuples would take as long.
 
     The caller counts them.
     """
-    return _kept(function, forceinline=True, _nrt=False, **_NOT_FROM_PYTHON)
+    return Compiled(function, forceinline=True, _nrt=False, **_NOT_FROM_PYTHON)
 
 
 @cache
@@ -53,6 +76,8 @@ def _say_that_nothing_is_kept() -> None:
 
 
 def _kept(function: Callable[..., Any], **options: Any) -> Any:
+    from numba import njit
+
     try:
         dispatcher = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:
