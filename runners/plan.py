@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build, require_node
 
-from ._entry import entry, option, settings_of
+from ._entry import command_line, entry, option, settings_of
 from ._graph_file import one_partitioner
 
 __all__ = ["job", "main"]
@@ -38,8 +38,11 @@ def job(cfg: DictConfig) -> float:
     for key in ("model", "dataset", "optimizer", "loss"):
         require_node(cfg, key, options=key != "loss")
     usual = OmegaConf.create({"cluster": option("cluster", USUAL)}).cluster
-    foreseen = planned.foreseen(settings, cfg, build(usual if cfg.get("cluster") is None else cfg.cluster))
-    return planned.run(foreseen, schedule, method, settings.seed, folder)
+    devices = build(usual if cfg.get("cluster") is None else cfg.cluster)
+    foreseen = planned.foreseen(settings, cfg, devices)
+    here = isinstance(devices, planned.ClusterSpec)
+    train = command_line("train", HydraConfig.get().overrides.task) if here else ""
+    return planned.run(foreseen, schedule, method, settings.seed, folder, train)
 
 
 @entry(config_name="plan")

@@ -3,6 +3,7 @@
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table, outline
 from netsplit.tracking.tracker import ComparisonRun, MethodRun, Tracker
+from netsplit.tracking.verdict import verdict_of, winner_of
 
 __all__ = [
     "ComparisonRow",
@@ -13,4 +14,6 @@ __all__ = [
     "comparison_table",
     "host_tags",
     "outline",
+    "verdict_of",
+    "winner_of",
 ]
