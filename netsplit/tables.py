@@ -48,7 +48,12 @@ class Column:
     text: bool = False  # words, which begin at the left; figures end at the right
     whole: bool = False  # on a terminal no line of its cells is broken
     below: bool = False  # of lines and text: its cells have a line of their own below the row; "" has none
-    in_bytes: bool = False  # each cell is read out as `nbytes` has it; in CSV as it is
+    in_bytes: bool = False  # cells are bytes, shown in MiB, which the heading says; in CSV as they are
+
+    @property
+    def heading(self) -> str:
+        """The name, with the unit of a column of bytes."""
+        return f"{self.name} MiB" if self.in_bytes else self.name
 
     def scaled(self, cell: Cell) -> Cell:
         """A cell in the column's unit; None where there is nothing to tell."""
@@ -62,7 +67,7 @@ class Column:
         if value is None:
             return _NONE
         if self.in_bytes and isinstance(value, (int, float)):
-            return nbytes(value)
+            return _mebibytes(value)
         return format(value, self.form) if isinstance(value, (int, float)) else str(value)
 
 
@@ -126,12 +131,12 @@ class Table:
     def markdown(self) -> str:
         """The lines of the table, without its title and its notes; cells stay on one line each."""
         sides = ["---" if column.text else "---:" for column in self.columns]
-        lines = [[column.name for column in self.columns], sides, *self.texts]
+        lines = [[column.heading for column in self.columns], sides, *self.texts]
         return "\n".join(f"| {' | '.join(map(_on_a_line, line))} |" for line in lines)
 
     def lines(self) -> list[str]:
         """Aligned by spaces; headings where a column has one, and neither title nor notes."""
-        headings = [column.name for column in self.columns]
+        headings = [column.heading for column in self.columns]
         rows = [headings, *self.texts] if any(headings) else self.texts
         return [line for row in self._aligned(rows) for line in row]
 
@@ -139,7 +144,7 @@ class Table:
         """For a console of rich: the lines, with what is marked in its style."""
         from rich.text import Text
 
-        headings, *rows = self._aligned([[column.name for column in self.columns], *self.texts])
+        headings, *rows = self._aligned([[column.heading for column in self.columns], *self.texts])
         rule = "─" * max(len(row[0]) for row in (headings, *rows))
         styles = [_STYLES.get(self.marked.get(index, ""), "") for index in range(len(rows))]
         parts = zip([*headings, rule], [""] * (1 + len(headings)), strict=True)
@@ -163,7 +168,7 @@ class Table:
         """A table of HTML, without title and notes."""
         sides = [f' style="text-align: {"left" if column.text else "right"}"' for column in self.columns]
         headings = "".join(
-            f"<th{side}>{escape(c.name)}</th>" for side, c in zip(sides, self.columns, strict=True)
+            f"<th{side}>{escape(c.heading)}</th>" for side, c in zip(sides, self.columns, strict=True)
         )
         rows = (
             "".join(f"<td{side}>{escape(text)}</td>" for side, text in zip(sides, row, strict=True))
@@ -197,12 +202,26 @@ def common_unit(values: Iterable[float | None]) -> tuple[str, int]:
 
 
 def nbytes(value: float, up: bool = False) -> str:
-    """Bytes for people, in the unit that fits: ``512 B``, ``1.5 MiB``; `up`: rounded up."""
-    name, size = byte_unit(value)
-    if up and size > 1:
-        digits = 10 ** max(4 - len(str(int(value / size))), 0)
-        return f"{math.ceil(value / size * digits) / digits:.10g} {name}"
-    return f"{value / size:.4g} {name}" if size > 1 else f"{value:.0f} B"
+    """Bytes for people, as configs take them: ``1.5 MiB``; of less than a KiB ``512 B``. `up`: rounded up."""
+    if abs(value) < 1024:
+        return f"{value:.0f} B"
+    size = value / 2**20
+    digits = max(_decimals(size, 4), 0)
+    if up:
+        size = math.ceil(size * 10**digits) / 10**digits
+    text = f"{size:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if digits else text} MiB"
+
+
+def _mebibytes(value: float) -> str:
+    """For a column: one decimal, and more of less than a MiB."""
+    size = value / 2**20
+    return f"{size:,.{max(_decimals(size, 3), 1) if 0 < abs(size) < 1 else 1}f}"
+
+
+def _decimals(value: float, digits: int) -> int:
+    """With which a number, not 0, has so many digits."""
+    return digits - 1 - math.floor(math.log10(abs(value)))
 
 
 def csv_text(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
@@ -221,6 +240,6 @@ def _on_a_line(cell: str) -> str:
 def _heading(column: Column) -> str:
     """Above figures on several lines, above words as it is."""
     if column.text:
-        return column.name
-    lines = (wrap(line, _HEADING, break_long_words=False) for line in column.name.splitlines())
+        return column.heading
+    lines = (wrap(line, _HEADING, break_long_words=False) for line in column.heading.splitlines())
     return "\n".join(part for line in lines for part in line)

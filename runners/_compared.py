@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from netsplit.experiment.carry_out import comparison_of, comparisons_of
 from netsplit.experiment.cases import Cases
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
-from netsplit.tracking import Tracker, comparison_table, outline
+from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
 from netsplit.tracking.values import masked
+from netsplit.tracking.verdict import ONE_DEVICE
 
 from ._entry import CONF
 from ._progress import ConsoleProgress
@@ -23,21 +24,50 @@ from .cli.planned import show_whole
 
 __all__ = ["each_case", "one"]
 
-TABLE_WIDTH = 100  # what the table takes; a narrower terminal gets the outline
+TABLE_WIDTH = 104  # what the table takes; a narrower terminal gets the outline
 SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' shows
 
 
-def one(request: Request, name: str, labels: Mapping[str, str], folder: Path, console: Console) -> Comparison:
-    """One comparison of all methods, shown as a table."""
+def one(
+    request: Request,
+    name: str,
+    labels: Mapping[str, str],
+    folder: Path,
+    console: Console,
+    command: Callable[[str, str], str] | None = None,
+) -> Comparison:
+    """One comparison of all methods, shown as a table, and in words what came out.
+
+    Args:
+        command: of a runner's name and methods what makes it go on from here; None: nothing is suggested.
+    """
     comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
     if comparison.decided is not None:
-        show_whole(console, comparison.decided)
+        show_whole(console, comparison.decided, notes=False)
     if console.width < TABLE_WIDTH:
         console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
     else:
         console.print(comparison_table(comparison.rows, title=name))
     console.print(written(comparison.folder, request.tracker), markup=False, soft_wrap=True)
+    last = [verdict_of(comparison.rows), *([next_step(comparison, request, command)] if command else [])]
+    if any(last):
+        console.print(
+            " ".join(filter(None, last)), style="bold", highlight=False, markup=False, soft_wrap=True
+        )
     return comparison
+
+
+def next_step(comparison: Comparison, request: Request, command: Callable[[str, str], str]) -> str:
+    """What a user may do now: train with the winner, or compare the only method with others."""
+    winner = winner_of(comparison.rows)
+    if winner is None or not comparison.histories:
+        return ""
+    if len(comparison.rows) > 1:
+        return f"To train with {winner}: {command('train', winner)}"
+    kept = request.settings.checkpoint.trained in ("folder", "both")
+    where = f"The trained parameters are in {comparison.folder / winner / 'checkpoint.pt'}. " if kept else ""
+    method, other = ("auto", "auto") if winner == ONE_DEVICE else (winner, "one device")
+    return f"{where}To compare it with {other}: {command('compare', f'[{method},{ONE_DEVICE}]')}"
 
 
 def each_case(

@@ -20,6 +20,7 @@ import functools
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -49,7 +50,16 @@ from netsplit.experiment.sweep import JobsFailed, run_marked
 
 from ._own_targets import addable, of_own_targets
 
-__all__ = ["console_of", "entry", "experiment", "option", "options", "sentence", "settings_of"]
+__all__ = [
+    "command_line",
+    "console_of",
+    "entry",
+    "experiment",
+    "option",
+    "options",
+    "sentence",
+    "settings_of",
+]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USER_MISTAKES = (NetSplitError, HydraException, OmegaConfBaseException, YAMLError)
@@ -94,6 +104,13 @@ def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
         return command
 
     return decorate
+
+
+def command_line(runner: str, words: Iterable[str]) -> str:
+    """How a user calls a runner, as this one was called: as a module, or by the command `netsplit`."""
+    netsplit = sys.argv[0].startswith("netsplit ")
+    command = f"netsplit {runner}" if netsplit else f"python -m {__package__}.{runner}"
+    return f"{command} {shlex.join(words)}".rstrip()
 
 
 def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Iterable[str]) -> Any:

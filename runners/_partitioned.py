@@ -125,7 +125,7 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     ]
     if plan.gap is not None:
         facts.append(f"gap {100 * plan.gap:.2f} %")
-    facts.append(f"{plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
+    facts.append(f"decided in {plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
     console.print("[bold]" + escape(", ".join(facts)), highlight=False)
     console.print(_devices(plan, work).terminal())
     for i, stage in enumerate(plan.placement.stages):
@@ -146,8 +146,8 @@ def _devices(plan: Plan, work: Workload) -> Table:
         Column(f"{plan.problem.objective.column} {unit}"),
         Column(f"transfers {unit}"),
         Column("%", ".1f", 100.0),
-        Column("MB", ",.1f", 1e-6),
-        Column("of MB", ",.1f", 1e-6),
+        Column("held", in_bytes=True),
+        Column("limit", in_bytes=True),
         Column("full %", ".1f", 100.0),
     ]
     rows = [

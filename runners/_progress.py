@@ -27,7 +27,8 @@ __all__ = ["ConsoleProgress", "Waiting"]
 
 log = logging.getLogger(__name__)
 
-_LINE_EVERY_S = 5.0
+_LINE_EVERY_S = 10.0
+_ITERATION_EVERY_S = 15.0  # since the last line of an epoch or an iteration
 _DECIDING_EVERY_S = 10.0
 
 
@@ -78,7 +79,7 @@ class ConsoleProgress:
         elif done and done < parts and now - self._last_line_s > _LINE_EVERY_S:
             self._last_line_s = now
             left_s = (now - self._began_s) * (parts - done) / done
-            log.info("%s: %d of %d parts, about %.0f s left", what, done, parts, left_s)
+            log.info("%s: %d of %d parts done, about %.0f s left", what, done, parts, left_s)
 
     def method(self, name: str, iterations: int) -> None:
         self.name, self.total = name, iterations
@@ -87,14 +88,15 @@ class ConsoleProgress:
             self._task = self.bar.add_task(name, total=iterations, note="")
 
     def iteration(self, done: Iteration) -> None:
-        note = f"loss {done.loss:.4f}, {1e3 * done.seconds:.0f} ms an iteration"
+        note = f"loss {done.loss:.4f}, {1e3 * done.seconds:,.0f} ms per iteration"
         if self.live and self._task is not None:
             self.bar.update(self._task, completed=done.step + 1, note=note)
-        elif time.monotonic() - self._last_line_s > _LINE_EVERY_S:
+        elif time.monotonic() - self._last_line_s > _ITERATION_EVERY_S:
             self._last_line_s = time.monotonic()
             log.info("%s: iteration %d of %d, %s", self.name, done.step + 1, self.total, note)
 
     def epoch(self, done: Epoch) -> None:
+        self._last_line_s = time.monotonic()
         metric = words_of_metric(done.metric)
         tested = "" if done.score is None else f", test {metric.words} {metric.told(done.score)}"
         log.info(

@@ -19,10 +19,10 @@ from netsplit import experiment as experiments
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.case_overrides import cases_of, published_of
 
-from ._entry import console_of, entry, experiment, sentence
+from ._entry import command_line, console_of, entry, experiment, sentence
 from ._own_targets import own_names
 
-__all__ = ["job", "main"]
+__all__ = ["again", "job", "main"]
 
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
@@ -58,10 +58,24 @@ def job(cfg: DictConfig) -> float | None:
         labels = {case: _labels(case, request.own) for case, request in requests.items()}
         _compared.each_case(requests, _title(), labels, folder, console)
         return None
-    comparison = _compared.one(asked[0], _name(), _labels(), folder, console)
+    comparison = _compared.one(asked[0], _name(), _labels(), folder, console, again)
     if comparison.reason:
         raise NetSplitError(comparison.reason)
     return comparison.best_s
+
+
+def again(runner: str, methods: str) -> str:
+    """This command's settings for another runner and other methods, as a command line.
+
+    What `schedule=auto` is told is left out, as methods that are compared share a schedule that is named.
+    """
+    schedule = _choices().get("schedule")
+    left: tuple[str, ...] = ("partitioner", "resume", "checkpoint", "schedule=")
+    if schedule == "auto":
+        left += ("schedule", "adapt")
+    kept = [word for word in HydraConfig.get().overrides.task if not word.lstrip("+~").startswith(left)]
+    given = [f"schedule={schedule}"] if schedule not in (None, "auto") else []
+    return command_line(runner, [*kept, *given, f"partitioner={methods}"])
 
 
 @entry(config_name="config")

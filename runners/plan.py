@@ -8,9 +8,10 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from netsplit.cluster.local import ClusterSpec
 from netsplit.config import build, require_node
 
-from ._entry import entry, option, settings_of
+from ._entry import command_line, entry, option, settings_of
 from ._graph_file import PlanSettings, need_graph, one_partitioner
 
 __all__ = ["job", "main"]
@@ -41,7 +42,9 @@ def job(cfg: DictConfig) -> float:
         return planned.run(step, schedule, method, settings.seed, folder)
     if cluster is None:
         cluster = build(OmegaConf.create({"cluster": option("cluster", USUAL)}).cluster)
-    return planned.run(planned.foreseen(settings, cfg, cluster), schedule, method, settings.seed, folder)
+    train = command_line("train", HydraConfig.get().overrides.task) if isinstance(cluster, ClusterSpec) else ""
+    foreseen = planned.foreseen(settings, cfg, cluster)
+    return planned.run(foreseen, schedule, method, settings.seed, folder, train)
 
 
 @entry(config_name="plan")

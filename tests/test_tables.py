@@ -101,24 +101,31 @@ def test_no_text_breaks_a_table(rows: list[list[str]]) -> None:
 
 
 @given(st.integers(0, 2**60))
-def test_bytes_are_read_out_in_the_unit_of_which_there_is_one(value: int) -> None:
-    """So that no figure but that of nothing is 0, and none has more than four digits before its point."""
+def test_a_unit_of_bytes_is_one_of_which_there_is_one(value: int) -> None:
     name, size = byte_unit(value)
     assert size in (1, 2**10, 2**20, 2**30, 2**40)
     assert value >= size or value == 0
     assert value < 1024 * size or name == "TiB"
+
+
+@given(st.integers(0, 2**60))
+def test_bytes_are_read_out_in_mib_but_for_a_few(value: int) -> None:
+    """No figure but that of nothing is 0, and what is rounded up is enough."""
     figure, unit = nbytes(value).split()
-    assert unit == name
+    size = {"B": 1, "MiB": 2**20}[unit]
+    assert (unit == "B") == (value < 1024)
     assert math.isclose(float(figure) * size, value, rel_tol=1e-3)
     assert (figure == "0") == (value == 0)
+    assert float(nbytes(value, up=True).split()[0]) * size >= value * (1 - 1e-12)
     assert read_bytes(value).startswith(
-        f"{value} bytes" if value < 1024 else f"{nbytes(value)} ({value} bytes)"
+        f"{value} bytes" if value < 2**20 else f"{nbytes(value)} ({value} bytes)"
     )
 
 
-def test_a_column_of_bytes_has_a_unit_in_each_cell_and_none_in_csv() -> None:
+def test_a_column_of_bytes_is_in_mib_and_in_csv_in_bytes() -> None:
     table = Table((Column("peak", in_bytes=True),), [(456160,), (25276514304,), (0,), (None,)])
-    assert table.texts == [["445.5 KiB"], ["23.54 GiB"], ["0 B"], ["-"]]
+    assert table.texts == [["0.435"], ["24,105.6"], ["0.0"], ["-"]]
+    assert table.lines()[0].strip() == "peak MiB"
     assert table.csv().splitlines() == ["peak bytes", "456160", "25276514304", "0", '""']
 
 

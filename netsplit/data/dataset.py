@@ -76,6 +76,6 @@ class Data:
         return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def summary(self) -> str:
-        """'digits: 1437 train, 360 test, 10 classes'."""
-        counts = [f"{len(self.train)} train", f"{len(self.test)} test"]
-        return f"{self.name}: {', '.join(counts + [f'{self.num_classes} classes'] * bool(self.num_classes))}"
+        """'digits, 1437 training and 360 test samples, 10 classes'."""
+        classes = f", {self.num_classes} classes" if self.num_classes else ""
+        return f"{self.name}, {len(self.train)} training and {len(self.test)} test samples{classes}"

@@ -127,7 +127,10 @@ def predicted_here(graph: Graph, optimizer: OptimizerFactory, pool: WorkerPool, 
     first = {device.kind: rank for rank, device in reversed(list(enumerate(cluster.devices)))}
     for kind, rates in kinds.items():
         speed = rates.reference_s / pool.call_one(first[kind], _speed) if rates.reference_s else 1.0
-        log.info("predicting %d operators on %s: %s, %.2f times as fast", len(graph), kind, rates.name, speed)
+        log.info(
+            "Predicting %d operators on %s: rates of %s, at %.2f times its speed.",
+            len(graph), kind, rates.name, speed,
+        )  # fmt: skip
         kinds[kind] = rates.at(speed, rates.name)
     costs = predicted_costs(graph, kinds, optimizer_alpha(optimizer))
     return replace(costs, scratch=optimizer_scratch(optimizer))
@@ -160,12 +163,15 @@ def _of_kind(
     if measured is not None and measured.steady:
         return measured
     if measured is not None and digest in cache.unsure:
-        log.info("how they slow one another is as uncertain as it was for an earlier job of this command")
+        log.info(
+            "The slow-down between workers stays as an earlier job of this command measured it, uncertain."
+        )
         return cache.unsure[digest]
     if measured is not None:
-        log.info("they lack how devices slow one another, which was uncertain: another trial run")
+        log.info("The slow-down between workers was uncertain then: it is measured again.")
     if measured is None:
-        log.info("measuring %d operators on %s", len(task.graph), device.name)
+        size = task.graph.batch_size
+        log.info("Measuring %d operators on %s, %d samples at a time.", len(task.graph), device.name, size)
         measured = _measured_alone(task, pool, rank, f"measuring on {device.name}", show)
     if len(mates) < 2:
         cache.put(digest, measured)
@@ -223,7 +229,7 @@ def _together(
     costs = replace(alone, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
     names = tuple(cluster.devices[rank].name for rank in mates)
     kind = cluster.devices[mates[0]].kind
-    log.info("trial run on %s", ", ".join(names))
+    log.info("Trial run: how much do %s slow each other down?", " and ".join(names))
     trial = TrialRun(task.graph, task.batch, task.values, task.optimizer, kind, names)
     fit = fit_trial(trial, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool, show)
     # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
@@ -235,7 +241,7 @@ def _still_good(device: Device, kept: Measured, age_s: float, now_s: float) -> b
 
     False: that is too far for a trial run with these seconds, which would blame the difference on contention.
     """
-    log.info("costs on %s as measured %s ago", device.name, _ago(age_s))
+    log.info("Using the costs measured on %s %s ago.", device.name, _ago(age_s))
     moved = now_s / kept.reference_s - 1 if kept.reference_s > 0 else 0.0
     if abs(moved) <= MOVED:
         return True

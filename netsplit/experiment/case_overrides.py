@@ -97,7 +97,7 @@ def published_of(cfg: DictConfig, overrides: Sequence[str] = ()) -> dict[str, di
             figures = kept
         published |= {case: figures} if figures else {}
     if left_out:
-        log.info("published figures left out, being of other settings: %s", ", ".join(left_out))
+        log.info("Published figures left out, as the settings differ: %s.", ", ".join(left_out))
     return published
 
 

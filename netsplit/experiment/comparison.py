@@ -126,7 +126,7 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
         check_switchable(optimizer, rate)
         check_adaptable(settings.compile_backend, request.schedule)
     size = sum(parameter.numel() for parameter in model.parameters())
-    log.info("%s; model of %s parameters", data.summary(), f"{size:,}")
+    log.info("Data: %s. Model: %s, %s parameters.", data.summary(), type(model).__name__, f"{size:,}")
     return Experiment(
         name, model, loss, data, request.partitioners, request.schedule, optimizer, settings, rate,
         request.config, labels, chosen_metric(request.metric, data, loss),
@@ -143,8 +143,8 @@ def _within_memory() -> Iterator[None]:
         needed += 0 if parameter is None or parameter.is_meta or is_lazy(parameter) else parameter.nbytes
         if needed > free:
             raise ConfigError(
-                f"the model has more than {needed / 2**30:.1f} GiB of parameters, and this machine "
-                f"{free / 2**30:.1f} GiB of free memory: make it smaller."
+                f"the model has more than {nbytes(needed)} of parameters, and this machine {nbytes(free)} "
+                "of free memory: make it smaller."
             )
 
     handle = register_module_parameter_registration_hook(count)
@@ -293,7 +293,6 @@ def _method(
     settings = experiment.settings
     plan = planner.plan(partitioner, settings.seed)
     folder = comparison.folder / run.name
-    log.info("%s: drawing the plan, placing the parameters", run.name)
     record_plan(run, plan, folder)
 
     def restart() -> DistributedRuntime:
@@ -322,7 +321,7 @@ def _method(
                 record_decisions(run, model.adaptation.decisions, folder)
             write_last_plan(model.plan, plan, folder)
         if checkpoints is not None:
-            log.info("%s: checkpoints: %s", run.name, checkpoints.told)
+            log.info("%s: %s", run.name, checkpoints.told)
     comparison.histories[run.name] = history
     try:
         if run.models.log:
@@ -349,8 +348,8 @@ def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: 
         run.artifact(path)
         if where == "mlflow":
             path.unlink()
-    log.info(
-        "%s: trained parameters, %s%s, are kept in %s (checkpoint.trained=none keeps none)",
+    log.debug(
+        "%s: trained parameters, %s%s, are kept in %s",
         run.name, nbytes(size), " each" * (where == "both"),
         {"folder": folder, "mlflow": "mlflow", "both": f"{folder} and mlflow"}[where],
     )  # fmt: skip
@@ -388,7 +387,7 @@ def _checkpoints(
     place = _stable(experiment) if resume == "auto" or settings.folder is not None else folder / "checkpoints"
     if settings.folder is None and resume == "auto":
         if (reason := passed_over(place, method, experiment.config)) is not None:
-            log.warning("%s: resume=auto begins anew: %s", method, reason)
+            log.warning("%s: resume=auto starts from the beginning: %s", method, reason)
         describe_training(place, experiment.config)
     return Checkpoints(
         place / method,

@@ -155,6 +155,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         measured_s=history.iteration_s if history is not None else None,
         throughput=history.throughput if history is not None else _throughput(plan),
         throughputs=history.throughputs if history is not None else None,
+        spread=history.spread if history is not None else None,
         score=last.score if last is not None else None,
         metric=last.metric if last is not None else "",
         predicted_peak=predicted.peak_bytes,

@@ -80,7 +80,7 @@ class Session:
         """The workers; started at first use, and again after a failure."""
         if self._pool is None or not self._pool.connections:
             if not self.spec.external:
-                log.info("starting %d workers for cluster '%s'", len(self.spec.devices), self.spec.name)
+                log.info("Starting %d workers (cluster %s).", len(self.spec.devices), self.spec.name)
             self.stages.stage(f"start of {len(self.spec.devices)} workers")
             with interrupts_held():  # not between its start and its name here
                 self._pool = WorkerPool(self.spec, self.folder, again=self._pool is not None)
@@ -96,7 +96,7 @@ class Session:
                 given = Link(self.spec.latency_s or 0.0, 1.0 / self.spec.bandwidth)
                 links = dict.fromkeys(pairs, given)
             else:
-                log.info("probing %d links", len(pairs))
+                log.info("Measuring %d links between the workers.", len(pairs))
                 pool = self.pool
                 self.stages.stage(f"probe of {len(pairs)} links")
                 self.link_samples = pool.call(_probe)[0]
@@ -193,7 +193,7 @@ class Session:
             load_kernels()
         program, _ = plan.simulated
         began = time.perf_counter()
-        check_replicas(plan.problem.graph, plan.placement.replicated)
+        check_replicas(plan.problem.graph, plan.placement.replicated, planner.decided is None)
         programs = planner.programs(plan.placement, program)
         runtime = DistributedRuntime(
             program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed,

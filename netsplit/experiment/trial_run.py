@@ -179,20 +179,16 @@ def fit_trial(
         spread,
         spread <= SPREAD and contention is not None and message_s is not None,
     )
-    log.info(
-        "trial run with %d and %d transfers: computing together takes %.0f %% longer, a message %.0f µs",
-        programs[0].transfers,
-        programs[1].transfers,
-        100 * (fit.contention - 1),
-        1e6 * fit.message_s,
-    )
-    if not fit.steady:
+    slower, message_us = 100 * (fit.contention - 1), 1e6 * fit.message_s
+    if fit.steady:
+        log.info("Workers slow each other down by %.0f %%; each message costs %.0f µs.", slower, message_us)
+    else:
         why = f"rounds differ by {100 * spread:.0f} %" if spread > SPREAD else "no sensible cost explains it"
         log.warning(
-            "how %s slow one another is uncertain (%s), most likely as other programs keep the machine busy: "
-            "it is taken as %.0f %% and %.0f µs a message for this command and measured anew by the next; "
-            "run again on a quiet machine.",
-            ", ".join(trial.names), why, 100 * (fit.contention - 1), 1e6 * fit.message_s,
+            "How much %s slow each other down is uncertain (%s), most likely because other programs keep the "
+            "machine busy. This command assumes %.0f %%, and %.0f µs per message; the next one measures "
+            "again. Run it on a quiet machine for better predictions.",
+            " and ".join(trial.names), why, slower, message_us,
         )  # fmt: skip
     return fit
 

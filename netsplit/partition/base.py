@@ -67,17 +67,15 @@ class SolverReport:
     optimises: str = ""  # what the method minimises, in a few words; "optimal" is said of that
 
     def summary(self) -> str:
-        of_what = f" of what it minimises ({self.optimises})" if self.optimises else ""
+        of_what = f" for its own objective ({self.optimises})" if self.optimises else ""
         parts: list[str] = [f"{self.status}{of_what * (self.status == 'optimal')}"]
-        if self.engine:
-            parts.append(f"by {self.engine}")
         if self.objective is not None:
-            parts.append(f"objective {self.objective:.6g} s")
-        if self.bound is not None:
-            parts.append(f"bound {self.bound:.6g} s")
+            parts.append(f"objective {1e3 * self.objective:,.1f} ms")
+        if self.bound is not None and self.status != "optimal":
+            parts.append(f"bound {1e3 * self.bound:,.1f} ms")
         if self.gap is not None:
             parts.append(f"gap {100 * self.gap:.2f} %")
-        parts.append(f"in {self.seconds:.2f} s")
+        parts.append(f"decided in {self.seconds:.2f} s{f' by {self.engine}' if self.engine else ''}")
         return ", ".join(parts)
 
 

@@ -79,7 +79,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
     if claimed_s is not None and math.isclose(claimed_s, seconds, rel_tol=TOLERANCE):
         return known, placement  # they were measured before it was chosen
     log.info(
-        "%s: %.4g ms with the operators in parts measured, %.4g ms estimated",
+        "%s: %.4g ms with the operators in parts measured (%.4g ms estimated)",
         placement.method,
         1e3 * seconds,
         1e3 * estimated_s,
@@ -87,7 +87,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
     placement = _unclaimed(placement)
     if seconds <= MUCH * estimated_s:
         return known, placement
-    log.info("asking %s once more, with what was measured", placement.method)
+    log.info("%s: deciding once more, with the measured seconds", placement.method)
     again = fitted(known, partitioner)
     now = known.with_measured_parts(again.rewrites)
     if now is not known:

@@ -341,7 +341,7 @@ class _Fitting:
             else:
                 device_of, high = trial, middle
         order = topological_priority(problem.graph, problem.graph.position)
-        return Placement("a fill in order", device_of, order, SolverReport("heuristic", 0.0))
+        return Placement("an in-order fill", device_of, order, SolverReport("heuristic", 0.0))
 
     def _note(self, placement: Placement, peaks: dict[str, int]) -> None:
         if self.least is None or self._missing(peaks) < self._missing(self.least[1]):

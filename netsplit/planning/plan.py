@@ -49,18 +49,17 @@ __all__ = ["DeviceLoad", "Plan", "infeasible_record"]
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
 _PLOTS = ("graph", "timeline", "memory")
-_DEVICES = (
+_DEVICES: tuple[Column, ...] = (
     Column("device", text=True),
     Column("operators", ",d"),
     Column("parameters", ",d"),
     Column("busy ms", ",.1f", 1e3),
     Column("sends ms", ",.1f", 1e3),
     Column("peak", in_bytes=True),
-    Column("static", in_bytes=True),
-    Column("of", in_bytes=True),
+    Column("limit", in_bytes=True),
     Column("full %", ",.0f", 100.0),
 )
-_HELD = "peak: the most alive at once, which has to fit; static: all of it, nothing freed"
+_STATIC = Column("static", in_bytes=True)
 
 
 @dataclass(frozen=True)
@@ -202,8 +201,8 @@ class Plan:
         schedule, size = self.compiler.schedule.name, self.problem.graph.batch_size
         sent_bytes = sum(event.nbytes for event in predicted.events if event.kind == "send")
         predicted_line = (
-            f"predicted: {1e3 * predicted.iteration_s:.1f} ms an iteration, {program.transfers} transfers of "
-            f"{nbytes(sent_bytes)}"
+            f"predicted: {1e3 * predicted.iteration_s:,.1f} ms per iteration, "
+            f"{counted(program.transfers, 'transfer')} of {nbytes(sent_bytes)} in all"
         )
         cut = f"{counted(program.microbatches, 'micro-batch', 'es')} of {counted(size, 'sample')}"
         lines = [
@@ -215,29 +214,27 @@ class Plan:
         if self.placement.recomputed:
             lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:
-            lines.append("operators' seconds are predicted, not measured")
+            lines.append("operator times are predicted, not measured")
         if self.placement.exchanges:
             lines.append(exchange_line(self.problem, self.placement))
         if predicted.host_bytes:
             told = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
             lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")
-        static, initializers = self.static_bytes, program.graph.initializers
-        rows = []
+        initializers, rows = program.graph.initializers, []
+        counted_whole = self.problem.memory == "static"
         for name, load in self.loads.items():
             held = [initializers[k] for k in program.held[name]]
-            peak = predicted.peak_bytes.get(name, 0)
             rows.append((
                 name, load.operators, sum(prod(init.shape) for init in held if init.is_parameter),
-                predicted.busy_s(name), load.transfer_s, peak, static.get(name, 0), load.capacity_bytes,
-                peak / load.capacity_bytes if load.capacity_bytes else None,
+                predicted.busy_s(name), load.transfer_s, predicted.peak_bytes.get(name, 0),
+                *([load.nbytes] if counted_whole else []), load.capacity_bytes,
+                load.filled if load.capacity_bytes else None,
             ))  # fmt: skip
-        over = any(0 < load.capacity_bytes < static.get(name, 0) for name, load in self.loads.items())
-        if over and self.problem.memory != "static":
-            lines.append(
-                "static bytes above a capacity: that is no overflow, but the literature's count (5-18), that "
-                "frees nothing within a step; what fits is told by the peak"
-            )
-        return PlanSummary(tuple(lines), Table(_DEVICES, rows, notes=[_HELD]))
+        columns, notes = _DEVICES, ["peak: the most bytes alive at once; it has to stay within the limit"]
+        if counted_whole:
+            columns = (*_DEVICES[:-2], _STATIC, *_DEVICES[-2:])
+            notes = ["static: all parameters and variables at once; it has to stay within the limit"]
+        return PlanSummary(tuple(lines), Table(columns, rows, notes=notes))
 
     def _summary_of_loads(self, method: str) -> PlanSummary:
         objective = self.problem.objective
@@ -246,7 +243,7 @@ class Plan:
             Column("operators", ",d"),
             Column(f"{objective.column} ms", ",.1f", 1e3),
             Column("bytes", in_bytes=True),
-            Column("of", in_bytes=True),
+            Column("limit", in_bytes=True),
         )
         rows = [
             (name, load.operators, load.seconds, load.nbytes, load.capacity_bytes)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from netsplit.tracking.host import host_tags
     from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table, outline
     from netsplit.tracking.tracker import ComparisonRun, MethodRun, Tracker
+    from netsplit.tracking.verdict import verdict_of, winner_of
 
 __all__ = [
     "ComparisonRow",
@@ -18,6 +19,8 @@ __all__ = [
     "comparison_table",
     "host_tags",
     "outline",
+    "verdict_of",
+    "winner_of",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from netsplit.tables import Cell, Column, Table, common_unit
+from netsplit.tables import Cell, Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
 from netsplit.training.history import Throughputs
 from netsplit.training.metrics import MetricWords, words_of_metric
@@ -32,14 +32,15 @@ __all__ = [
 OVER, LIMIT, OPTIMAL, _EARLIER = "!", "limit", "optimal", "†"
 LEGEND = {
     OVER: "more than the device's limit",
-    LIMIT: "no answer in time; the figures are of the plain fill or split that took its place",
-    _EARLIER: "measured by an earlier run, as nothing was left to train; predicted is the plan of now",
+    LIMIT: "no answer in time; the figures are of a simple fallback plan",
+    _EARLIER: "measured by an earlier run, as nothing was left to train; predicted for the plan of now",
 }
-_MS, _SECONDS, _PERCENT = Column("", ".1f", 1e3), Column("", ".2f"), Column("", ".1f", 100.0)
-_NODES = Column("")
+_PROVEN = "optimal for the method's own objective (obj); another method may still train faster:"
+_MS, _WHOLE_MS, _PERCENT = Column("", ".1f", 1e3), Column("", ".0f", 1e3), Column("", ".1f", 100.0)
+_NODES, _MIB = Column(""), Column("", in_bytes=True)
 _FIGURES = (_MS, _MS, Column("", "+.1f", 100.0), Column("", ".1f"), Column("", ".4f"))
 _HEADINGS = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss")
-_DEVICE_HEADINGS = ("Nodes", "Pred.\n{peaks}", "Meas.\n{peaks}", "Limit\n{limits}")
+_DEVICE_HEADINGS = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class ComparisonRow:
     nodes: dict[str, int] = field(default_factory=dict)
     loss: float | None = None
     throughputs: Throughputs | None = None  # over the measured iterations
+    spread: tuple[float, float] | None = None  # samples per second of most of them (`History.spread`)
     error: str | None = None  # why the method failed
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had
     metric: str = ""  # the name of what `score` is of; empty: there is none
@@ -99,19 +101,17 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
     """A table for the terminal, 100 to 110 columns wide."""
     from rich.text import Text
 
-    peaks, limits = _units(rows)
-    names = {"peaks": peaks.name, "limits": limits.name}
     columns = [
         Column("Method", text=True),
         Column("Solver", text=True, whole=True),
         *(replace(each, name=name, whole=True) for each, name in zip(_FIGURES, _HEADINGS, strict=True)),
         *_score_columns(rows, "{short}\n{unit}", whole=True),
         Column("Device", text=True),
-        *(Column(heading.format(**names), whole=True) for heading in _DEVICE_HEADINGS),
+        *(Column(heading, whole=True) for heading in _DEVICE_HEADINGS),
     ]
     cells = []
     for row in rows:
-        by_device = [_device_figures(row, device, peaks, limits) for device in row.devices]
+        by_device = [_device_figures(row, device) for device in row.devices]
         per_device = ["\n".join(column) for column in zip(*by_device, strict=True)] or [""] * 5
         cells.append(
             [row.method, "\n".join(_solver_lines(row)), *_figures(row), *_scores(rows, row), *per_device]
@@ -130,24 +130,21 @@ def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], s
         escape: of names and reasons what Markdown would read as markup; bars are escaped in any case.
     """
     names = (
-        "Objective ms", "Gap %", "Solve s", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
+        "Objective ms", "Gap %", "Solve ms", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
     )  # fmt: skip
-    peaks, limits = _units(rows)
-    other = "" if limits.name == peaks.name else f"{limits.name} "
-    unit = f"{peaks.name} predicted / measured / {other}limit"
-    figures = zip((_MS, _PERCENT, _SECONDS, *_FIGURES), names, strict=True)
+    figures = zip((_MS, _PERCENT, _WHOLE_MS, *_FIGURES), names, strict=True)
     columns = [
         Column("Method", text=True),
         Column("Status", text=True),
         *(replace(each, name=name) for each, name in figures),
         *_score_columns(rows, "{words} {unit}"),
-        Column(f"Devices: nodes, {unit}", text=True),
+        Column("Devices: nodes, MiB predicted / measured / limit", text=True),
     ]
     cells = []
     for row in rows:
         devices = "; ".join(
             f"{escape(device)}: {nodes}, {' / '.join(figures)}"
-            for device, nodes, *figures in (_device_figures(row, p, peaks, limits) for p in row.devices)
+            for device, nodes, *figures in (_device_figures(row, p) for p in row.devices)
         )
         last = devices if row.error is None else f"**failed:** {escape(row.error)}"
         solver = [row.objective_s, row.gap, row.solve_s]
@@ -184,14 +181,11 @@ def _legend(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -
         LIMIT: any(row.unanswered for row in rows),
         _EARLIER: any(row.earlier for row in rows),
     }
-    of_what = [f"{row.method}: {row.optimises}" for row in rows if row.status == OPTIMAL and row.optimises]
-    sentence = (
-        "optimal: no plan has a lower obj, which is what the method itself minimises, not the iteration; "
-    )
-    meant = [sentence + "; ".join(of_what)] if of_what else []
+    solved = [row for row in rows if row.status == OPTIMAL and row.optimises]
+    meant = [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
     marks = [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
     planned = any(row.throughput is not None and row.measured_s is None for row in rows)
-    promised = ["samples per second are predicted where nothing was measured"] if planned else []
+    promised = ["Samples per second are predicted where nothing was measured."] if planned else []
     cut = [escape(f"{row.method}: {row.parts}") for row in rows if row.parts]
     began = "the prediction, nodes, parts and bytes are of the plan it began with"
     other = [
@@ -247,28 +241,19 @@ def _status(row: ComparisonRow) -> str:
 def _solver_lines(row: ComparisonRow) -> list[str]:
     lines = [_status(row)]
     if row.objective_s is not None:
-        lines.append(f"obj {_MS.shown(row.objective_s)}ms")
+        lines.append(f"obj {_MS.shown(row.objective_s)} ms")
     if row.gap is not None:
-        lines.append(f"gap {_PERCENT.shown(row.gap)}%")
+        lines.append(f"gap {_PERCENT.shown(row.gap)} %")
     if row.solve_s is not None:
-        lines.append(f"in {_SECONDS.shown(row.solve_s)}s")
+        lines.append(f"in {_WHOLE_MS.shown(row.solve_s)} ms")
     return lines
 
 
-def _units(rows: Sequence[ComparisonRow]) -> tuple[Column, Column]:
-    """Of peaks, that of the largest; of limits, that of the least."""
-    peaks = [n for row in rows for each in (row.predicted_peak, row.measured_peak) for n in each.values()]
-    limits = [nbytes for row in rows for nbytes in row.capacity.values() if nbytes]
-    units = common_unit(peaks), common_unit([min(limits)] if limits else peaks)
-    of_peaks, of_limits = (Column(name, ".1f", 1 / size) for name, size in units)
-    return of_peaks, of_limits
-
-
-def _device_figures(row: ComparisonRow, device: str, peaks: Column, limits: Column) -> list[str]:
+def _device_figures(row: ComparisonRow, device: str) -> list[str]:
     """Name, nodes, predicted, measured and allowed bytes of one device; marked where above the limit."""
     limit = row.capacity.get(device)
     shown = []
     for nbytes in (row.predicted_peak.get(device), row.measured_peak.get(device)):
         above = nbytes is not None and limit is not None and nbytes > limit
-        shown.append(OVER * above + peaks.shown(nbytes))
-    return [device, _NODES.shown(row.nodes.get(device)), *shown, limits.shown(limit)]
+        shown.append(OVER * above + _MIB.shown(nbytes))
+    return [device, _NODES.shown(row.nodes.get(device)), *shown, _MIB.shown(limit)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,22 +32,33 @@ __all__ = ["MAX_PROGRAMS", "Captures", "checked_capture"]
 log = logging.getLogger(__name__)
 
 MAX_PROGRAMS = 16
+LONG_S = 10.0  # from which on a capture is said to have taken long
 
 
 def checked_capture(
-    model: nn.Module, loss: Loss | None, batch: Batch, check: bool = True, **options: Any
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Batch,
+    check: bool = True,
+    told: int = logging.DEBUG,
+    **options: Any,
 ) -> Graph:
     """`capture`, compared with plain PyTorch unless told not to; raises what both do.
 
     An interrupt waits for the end: an exception may not leave what torch's own code calls here, and until
     then model and torch are not as the user knows them.
+
+    Args:
+        told: at which level of the log it is said what was captured.
     """
     with interrupts_held():
         graph = capture(model, loss, batch, **options)
         _refuse_hooks(graph)
         seconds = check_capture(model, loss, graph, batch) if check else None
-    if seconds is not None:
-        log.info("trains as plain PyTorch does: checked in %.1f s", seconds)
+    checked = (
+        f": they train as plain PyTorch does (checked in {seconds:.1f} s)" if seconds is not None else ""
+    )
+    log.log(told, "Captured %d operators%s.", len(graph), checked)
     return graph
 
 
@@ -141,7 +153,7 @@ class Captures:
             seconds = check_inference(self.model, graph, batch, values, self._evaluated_first)
         self._evaluated_first = self._evaluated_first or batch
         if seconds is not None:
-            log.info("predicts as plain PyTorch does: checked in %.1f s", seconds)
+            log.debug("It predicts as plain PyTorch does (checked in %.1f s).", seconds)
 
     def output_dims(self, batch: Batch, size: int) -> OutputDims:
         """Along which dimensions micro-batches of `size` samples are joined; None: it is predicted whole.
@@ -176,10 +188,17 @@ class Captures:
         return groups.index(group) if group in groups else len(groups)
 
     def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:
-        log.info("capturing %s for tensors of %s", type(self.model).__name__, _shapes(batch))
+        began = time.perf_counter()
         options = {"autocast": self.autocast, "device_type": self.device_type, "constants": prefix}
         with interrupts_held():
-            return how(batch=batch.own(), **options)
+            graph = how(batch=batch.own(), **options)
+        spent = time.perf_counter() - began
+        level = logging.INFO if spent > LONG_S else logging.DEBUG
+        log.log(level, "Captured %s for batches of %s in %.1f s (once).", *self._what(batch), spent)
+        return graph
+
+    def _what(self, batch: Batch) -> tuple[str, str]:
+        return type(self.model).__name__, _shapes(batch)
 
 
 def _shapes(batch: Batch) -> str:

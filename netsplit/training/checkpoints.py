@@ -115,7 +115,8 @@ class Checkpoints:
         """How many are kept, how large they are, and where."""
         whole = _whole(self.folder)
         size = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
-        return f"{len(whole)} kept, {nbytes(size)}, in {self.folder}; they stay until you remove them"
+        count = f"{len(whole)} checkpoint{'s' * (len(whole) != 1)}"
+        return f"{count} kept in {self.folder} ({nbytes(size)}) until you remove them"
 
     def close(self) -> None:
         """Let others have the folder."""

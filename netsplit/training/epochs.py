@@ -157,11 +157,11 @@ class _Training:
         if newest is None:
             return
         self._load(newest)
-        log.info("going on from %s: %s", newest, self.position)
+        log.info("Resuming from %s: %s.", newest, self.position)
         if self.position.epoch >= self.epochs:
             log.warning(
-                "checkpoint '%s' already has %d epochs and epochs is %d: nothing is trained, the results are "
-                "the checkpoint's; give more epochs to go on.",
+                "Nothing is trained: checkpoint '%s' already has %d epochs, and epochs is %d. The results "
+                "are the checkpoint's; raise epochs to go on.",
                 newest,
                 self.position.epoch,
                 self.epochs,
@@ -205,7 +205,7 @@ class _Training:
                     self._start_over()
                 else:
                     self._load(newest)
-                log.info("going on from %s: %s", newest or "the beginning", self.position)
+                log.info("Resuming from %s: %s.", newest or "the beginning", self.position)
             except WorkerError as again:
                 error = again
             else:

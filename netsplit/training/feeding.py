@@ -107,7 +107,7 @@ class Feeding:
         if reason is None:
             self.given = runtime
             runtime.readers = fed_devices(runtime.program)
-            log.info("workers read their own batches of %s", self.data.name)
+            log.debug("workers read their own batches of %s", self.data.name)
             return True
         if self.data.read_by == "workers":
             raise ConfigError(f"dataset.read_by is workers, but {reason}: give controller, or auto.")

@@ -12,6 +12,7 @@ from netsplit.simulate.timeline import Timeline
 
 __all__ = ["Epoch", "History", "Iteration", "Observer", "Position", "Throughputs"]
 
+_QUARTERED = 8  # iterations of which a quarter is left out at either end
 _STORED = 100  # iterations that a checkpoint keeps: enough for the median of their seconds
 
 
@@ -106,6 +107,15 @@ class History:
         """Samples per second over the iterations of which `iteration_s` is the median."""
         rates = [self.batch_size / seconds for seconds in self._batch_seconds()]
         return Throughputs(min(rates), statistics.fmean(rates), max(rates))
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Samples per second that the middle half of these iterations had; of fewer than eight, all."""
+        rates = sorted(self.batch_size / seconds for seconds in self._batch_seconds())
+        if len(rates) < _QUARTERED:
+            return rates[0], rates[-1]
+        low, _, high = statistics.quantiles(rates, n=4)
+        return low, high
 
     def _batch_seconds(self) -> list[float]:
         whole = [it for it in self.iterations if (it.samples or self.batch_size) % self.batch_size == 0]

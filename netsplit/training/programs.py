@@ -314,6 +314,6 @@ def warn_of_overflow(method: str, peaks: Mapping[str, int], cluster: Cluster, al
         over = peaks.get(device.name, 0) - device.capacity_bytes
         if over > 0:
             log.warning(
-                "%s: %s is predicted to need %s more than its capacity at its peak, though %s",
+                "%s: %s is predicted to exceed its limit by %s at its peak, although %s.",
                 method, device.name, nbytes(over), although,
             )  # fmt: skip

@@ -57,10 +57,9 @@ class Reuse:
             self._warned = True
             shape = tuple(batch.tensors[next(iter(written))].shape)
             log.warning(
-                "the model writes into a tensor of its batch, of shape %s: plain PyTorch changes the tensor "
-                "that it is given, but split it writes into copies, so yours stay as they are, and one that "
-                "comes in a second batch will be refused (a copy in the forward, x = x.clone(), makes both "
-                "alike)", shape,
+                "The model writes into a tensor of its batch, of shape %s. Plain PyTorch changes your "
+                "tensor; the split model writes into a copy, so yours stays as it is, and it is "
+                "refused in a second batch (x = x.clone() in the forward makes both alike).", shape,
             )  # fmt: skip
         for j in written:
             self._take(batch.tensors[j])

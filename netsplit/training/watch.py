@@ -68,8 +68,8 @@ class ModelWatch:
             both = [own[id(p)] for p in other.model.parameters() if id(p) in own]
             if both and other.model is not self.model and other.is_open():
                 log.warning(
-                    "'%s' is also in another split model of this process: each trains a copy of its own, and "
-                    "does not see what the other makes of it", both[0],
+                    "'%s' is also in another split model of this process. Each trains its own copy, and "
+                    "neither sees the other's changes.", both[0],
                 )  # fmt: skip
                 break
         _WATCHES.add(self)

@@ -30,6 +30,7 @@ from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
+from netsplit.tracking.verdict import Contender, verdict
 
 from .._entry import console_of
 from .._graph_file import PlanSettings
@@ -72,9 +73,18 @@ def profiled(
 
 
 def run(
-    step: Foreseen | Profiled, schedule: Schedule | AutoSchedule, method: Partitioner, seed: int, folder: Path
+    step: Foreseen | Profiled,
+    schedule: Schedule | AutoSchedule,
+    method: Partitioner,
+    seed: int,
+    folder: Path,
+    train: str = "",
 ) -> float:
-    """From the training step to the tables and the files; predicted seconds of an iteration."""
+    """From the training step to the tables and the files; predicted seconds of an iteration.
+
+    Args:
+        train: the command that trains by such a plan; "": there is none.
+    """
     console = console_of(_WIDTH)
     try:
         with Waiting(console, "plan", None, "is being made"):  # whose parts say themselves what they do
@@ -93,18 +103,32 @@ def run(
         highlight=False,
         soft_wrap=True,
     )
+    last = f"{_verdict(whole)}{f' To train by it: {train}' if train else ''}"
+    console.print(last, style="bold", highlight=False, markup=False, soft_wrap=True)
     return whole.iteration_s
 
 
-def show_whole(console: Console, whole: WholePlan) -> None:
-    """What was chosen, a row per device, what it was chosen from, and what more would bring."""
-    for style, line in zip(["bold", *[""] * len(whole.lines)], whole.lines, strict=False):
+def _verdict(whole: WholePlan) -> str:
+    """The chosen plan beside the best of each other kind."""
+    best = {row.kind: Contender(row.kind, row.samples_per_s) for row in reversed(whole.frontier)}
+    best[whole.frontier[0].kind] = Contender(whole.frontier[0].kind, whole.samples_per_s)
+    return verdict(list(best.values()), measured=False)
+
+
+def show_whole(console: Console, whole: WholePlan, notes: bool = True) -> None:
+    """What was chosen, a row per device, what it was chosen from, and what more hardware would bring.
+
+    Args:
+        notes: also what the choice changes of what is trained; False where that was said before.
+    """
+    lines = [line for line in whole.lines if notes or line not in whole.notes]
+    for style, line in zip(["bold", *[""] * len(lines)], lines, strict=False):
         console.print(escape(line), style=style, highlight=False, soft_wrap=True)
     console.print(whole.plan.summary().devices.terminal())
-    console.print(frontier_table(whole.frontier).text(), soft_wrap=True)
+    table = frontier_table(whole.frontier)
+    console.print(table.title, highlight=False)
+    console.print(table.text(), soft_wrap=True)
     for line in whole.absent:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if whole.gains:
-        console.print("What more would bring:", highlight=False)
     for line in gain_lines(whole.gains):
-        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

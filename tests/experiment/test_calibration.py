@@ -55,9 +55,9 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
         session.profile, session.profile_cache = "reuse", tmp_path / "kept"
         with caplog.at_level(logging.INFO, logger="netsplit"):
             first = studied(session)
-        assert "measuring" in caplog.text
+        assert "Measuring" in caplog.text
         assert 1e-6 < first.devices["cpu"].instruction_s < 0.1
-        assert "trial run with" in caplog.text
+        assert "Trial run" in caplog.text
         steady = "uncertain" not in caplog.text  # other work on this machine may forbid it
         # Operators of microseconds: what a trial run takes beyond them can only be its messages'.
         assert not steady or (first.devices["cpu"].message_s or 0.0) > 1e-5
@@ -67,10 +67,11 @@ def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_th
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="netsplit"):
             again = studied(session)
-        assert "as measured" in caplog.text
+        assert "Using the costs measured on cpu:0" in caplog.text
         assert len(list((tmp_path / "kept").iterdir())) == 1
-        if "measuring" not in caplog.text:  # an unsure profile is, on a machine whose speed moves
-            assert "trial run with" not in caplog.text
+        # An unsure profile is, on a machine whose speed moves.
+        if not any(words in caplog.text for words in ("Measuring", "measured again")):
+            assert "Trial run" not in caplog.text
             assert again == first
 
 
@@ -265,8 +266,8 @@ def test_of_several_jobs_of_a_command_the_first_alone_measures_and_tries(
     assert jobs[0] == jobs[1] == jobs[2]
     assert len(stage.tried) == 1
     assert stage.pool.took() == [("_measure_part", 0)]
-    assert caplog.text.count("costs on cpu:0 as measured") == 2
-    assert caplog.text.count("as uncertain as it was for an earlier job") == 2
+    assert caplog.text.count("Using the costs measured on cpu:0") == 2
+    assert caplog.text.count("as an earlier job of this command measured it") == 2
 
 
 @pytest.mark.parametrize("changed", ["host", "processor", "torch", "netsplit", "neighbours"])

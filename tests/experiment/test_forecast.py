@@ -212,7 +212,7 @@ def test_a_dtype_that_a_device_has_not_is_refused_before_anything_is_captured(
         pytest.raises(ConfigError, match="autocast is bfloat16, in which TITAN RTX does not compute"),
     ):
         planner_of(with_settings(experiment, autocast="bfloat16"), two())
-    assert "capturing" not in caplog.text
+    assert "Capturing" not in caplog.text
 
 
 def test_operators_in_no_class_are_a_tag_of_the_runs(

@@ -126,7 +126,7 @@ def test_a_session_plans_from_predicted_costs_and_trains_so(
         same = decide(work.problem(objective="simulated", schedule=GPipe(2)), MTopo())
         assert plan.placement.device_of == same.placement.device_of
         assert plan.objective_s == pytest.approx(same.objective_s)
-        assert "operators' seconds are predicted" in str(plan.summary())
+        assert "operator times are predicted" in str(plan.summary())
         parallel = session.deploy(planner, plan)
         losses = [parallel.train_batch(*samples(16)) for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]
@@ -148,7 +148,7 @@ def test_parallelize_may_predict(pools: Pools) -> None:
             profile="predicted",
         ) as parallel,
     ):
-        assert "operators' seconds are predicted" in str(parallel.summary())
+        assert "operator times are predicted" in str(parallel.summary())
         assert math.isfinite(parallel.train_batch(*samples(16)))
 
 

@@ -150,7 +150,7 @@ def test_drawn_plans_get_no_longer_and_hold(problem: Problem, seed: int, microba
 
 def test_it_is_told_explained_and_read_again(tmp_path: Path) -> None:
     plan = verified(*fanned("auto"))
-    assert "1 variable is handed on from device to device" in str(plan.summary())
+    assert "1 variable is forwarded from device to device" in str(plan.summary())
     explanation = plan.explain()
     assert "k_u is handed on in 4 chunks: a0 -> a1" in "\n".join(explanation.lines())
     assert sum(span.seconds for span in explanation.path) == pytest.approx(plan.objective_s)

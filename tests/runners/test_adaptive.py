@@ -48,4 +48,4 @@ def test_what_no_plan_could_change_is_refused_before_workers_start(
     outcome = command.run("refused", "partitioner=m_topo", "adapt=true", *given, runner="train")
     assert outcome.code != 0
     assert said in outcome.stderr
-    assert "starting" not in outcome.stderr
+    assert "Starting" not in outcome.stderr

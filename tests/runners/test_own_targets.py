@@ -105,7 +105,7 @@ def test_a_model_is_refused_before_it_fills_more_memory_than_there_is(
     free = psutil.virtual_memory()._replace(available=2**16)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     code, error = run("model=vgg19_small")
-    assert (code, "this machine 0.0 GiB of free memory" in error) == (2, True), error
+    assert (code, "this machine 0.0625 MiB of free memory" in error) == (2, True), error
 
 
 def test_it_is_called_by_its_own_name() -> None:

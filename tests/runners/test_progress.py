@@ -23,9 +23,9 @@ def test_elsewhere_than_on_a_terminal_lines_say_how_long_it_will_take(
         for what in ("measuring on cpu:0", "trial run on cpu:0, cpu:1"):
             for done in range(5):
                 progress.waiting(what, done, 4)
-                now[0] += 3.0
+                now[0] += 6.0
     assert [record.getMessage() for record in caplog.records] == [
-        f"{what}: 2 of 4 parts, about 6 s left"
+        f"{what}: 2 of 4 parts done, about 12 s left"
         for what in ("measuring on cpu:0", "trial run on cpu:0, cpu:1")
     ]
 

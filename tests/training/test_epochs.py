@@ -397,7 +397,7 @@ def test_a_checkpoint_of_all_epochs_or_more_is_said_once(
     again = Even()
     train_on(again, tmp_path, epochs=epochs)
     (said,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert f"already has 3 epochs and epochs is {epochs}: nothing is trained" in said.getMessage()
+    assert tells(said.getMessage(), "Nothing is trained", "already has 3 epochs", f"epochs is {epochs}")
     assert again.calls == []
 
 
@@ -411,7 +411,7 @@ def test_workers_that_die_again_and_again_end_the_training_with_their_reason(
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert tells(said[0], "cpu:1", "forward", "1 of 3")
     assert len(said) == RESTARTS
-    assert "going on from" in caplog.text
+    assert "Resuming from" in caplog.text
     assert tells(caplog.text, "4 iterations", "16 samples", "epoch 1")
 
 
@@ -547,7 +547,7 @@ def test_a_checkpoint_that_is_not_taken_is_named_with_what_differs(
     describe_training(place, first)
     with Checkpoints(place / "auto") as checkpoints:
         checkpoints.save(cast(Any, Even()), 5, {})
-        assert checkpoints.told.startswith("1 kept, ")
+        assert checkpoints.told.startswith("1 checkpoint kept in ")
     assert passed_over(place, "auto", first | {"epochs": 9}) is None  # it is taken
     other = first | {"optimizer": {"lr": 0.2}, "clip_norm": 1.0}
     reason = passed_over(stable_folder(other, "small"), "auto", other)

@@ -291,21 +291,21 @@ class StepHere:
     def _first_captured(self, example: Batch) -> Graph:
         self.costs.stages.stage("capture")
         kind = type(self.model).__name__
-        log.info("capturing %s at micro-batches of %d", kind, example.samples)
+        log.info("Capturing %s in micro-batches of %d samples.", kind, example.samples)
         if any(p.grad is not None for p in self.model.parameters()):
-            log.warning("parameters of %s hold gradients already: the split model begins without them", kind)
-        graph = self._captured(example)
-        log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+            log.warning("Parameters of %s already hold gradients: the split model starts without them.", kind)
+        graph = self._captured(example, told=logging.INFO)
         self.costs.stages.note(f"{len(graph):,} operators")
         return graph
 
-    def _captured(self, example: Batch, check: bool | None = None) -> Graph:
+    def _captured(self, example: Batch, check: bool | None = None, told: int = logging.DEBUG) -> Graph:
         """Of one micro-batch; `check` is the step's own where it is not given."""
         graph = checked_capture(
             self.model,
             self.loss,
             example,
             self.check if check is None else check,
+            told,
             autocast=self.autocast,
             device_type=self._device_type,
         )

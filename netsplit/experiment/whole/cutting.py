@@ -77,7 +77,7 @@ class RightCuts:
             CuttingError: there is none.
         """
         if max(counts) > 1:
-            log.info("computing the loss of a few samples, at once and cut: may batches be cut?")
+            log.info("Checking that micro-batch losses average to the batch loss.")
             given, graph = graph, of_several(self.model, self.loss, self.whole, graph)
             if self.named:
                 self._unread = open_of_one(self.model, given, graph)
@@ -141,8 +141,8 @@ class RightCuts:
         if apart.kind == "other" and self.named:
             self.accepted = True
             self.remarks.append(
-                f"{apart.words}; micro-batches train by their own, as in PyTorch that adds up gradients of "
-                "smaller batches (schedule.microbatches=1 keeps the batch whole)"
+                f"{apart.words}; each micro-batch trains with its own, as in gradient accumulation "
+                "(schedule.microbatches=1 keeps the batch whole)"
             )
             return list(counts)
         alone = apart.kind == "no number"
@@ -175,7 +175,7 @@ class RightCuts:
             try:
                 return planner(plan, not self.accepted)
             except CuttingError as error:
-                log.info("not with %d micro-batches: %s", microbatches, error.apart.words)
+                log.info("%d micro-batches are left out: %s", microbatches, error.apart.words)
                 counts = self.without(counts, microbatches, error.apart)
             if microbatches in counts:
                 plan = replace(plan, notes=(*self.remarks, *plan.notes))
@@ -185,7 +185,7 @@ class RightCuts:
     def told(self, microbatches: int) -> tuple[str, ...]:
         """What is to be said of a plan with so many."""
         if microbatches > 1 and not self._looked:
-            return (*self.remarks, f"{_UNKNOWN} {type(self.model).__name__} was not looked at")
+            return (*self.remarks, _UNKNOWN.format(type(self.model).__name__))
         unread = (self._unread,) if microbatches > 1 and self._unread and not self.accepted else ()
         return (*self.remarks, *unread)
 
@@ -206,7 +206,7 @@ class RightCuts:
         return model, loss, batch
 
 
-_UNKNOWN = "whether the losses of micro-batches add up to that of their batch in"
+_UNKNOWN = "not checked: whether micro-batch losses of {} average to the batch loss"
 
 
 def _sample(tensor: Tensor, generator: torch.Generator) -> Tensor:

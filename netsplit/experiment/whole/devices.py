@@ -52,7 +52,11 @@ class Devices:
         autocast: str | None = None,
         offload: OffloadName = "none",
     ) -> Devices:
-        """Of either; raises as they do, and as `check_offload`, as training there would."""
+        """What `here` or `described` makes of it.
+
+        Raises:
+            ConfigError: as these do, or the devices cannot offload.
+        """
         if isinstance(cluster, ClusterSpec):
             check_offload(offload, cluster.devices)
             return cls.here(cluster, autocast)
@@ -83,7 +87,9 @@ class Devices:
         for kind, each in rates_by_kind(spec.devices, autocast).items():
             on = next(device.torch_device for device in spec.devices if device.kind == kind)
             speed = each.reference_s / reference_seconds(on) if each.reference_s else 1.0
-            log.info("predicting on %s: %s, %.2f times as fast", kind, each.name, speed)
+            log.info(
+                "Predicting seconds on %s: rates of %s, at %.2f times its speed.", kind, each.name, speed
+            )
             rates[kind] = each.at(speed, kind)
         cluster = cluster_here(spec)
         kinds = {torch.device(device.torch_device).type for device in spec.devices}
@@ -114,7 +120,7 @@ def _promised(devices: tuple[Device, ...]) -> dict[tuple[str, str], Link]:
     try:
         links = found_gpus().links
     except NetSplitError as error:
-        log.warning("the driver does not say what joins the GPUs: %s", error)
+        log.warning("The driver does not say how the GPUs are linked: %s", error)
         return {}
     ways = {(f"cuda:{p}", f"cuda:{q}"): link for (p, q), link in links.items()}
     return ways | {(q, p): link for (p, q), link in ways.items()}

@@ -87,9 +87,9 @@ class Foreseen:
         size = schedule.microbatch_size(samples)
         if size * schedule.microbatches != samples:
             raise _uneven(samples, schedule.microbatches)
-        log.info("capturing %s at micro-batches of %d", type(self.model).__name__, size)
+        log.info("Capturing %s in micro-batches of %d samples.", type(self.model).__name__, size)
         graph = self._captured(self.batch.rows(0, size).own())
-        log.info("captured %d operators, %d variables", len(graph), len(graph.variables))
+        log.info("Captured %d operators.", len(graph))
         return self._planner(graph, self._complete(self._predicted(graph), graph), schedule)
 
     def decided(
@@ -124,7 +124,7 @@ class Foreseen:
                 at_sizes=cutting.at_sizes,
                 left_out=list(open_.not_as_given(self.batch.samples, counts, _UNEQUAL)),
             )
-            log.info("capturing %s for %d sizes of micro-batches", type(self.model).__name__, len(counts))
+            log.info("Capturing %s at %d micro-batch sizes.", type(self.model).__name__, len(counts))
             sizes.take()
             sizes.cost(seed)
             return sizes

@@ -43,7 +43,7 @@ def or_with_further(
         further = open_.further_counts(samples, first.counts) if max(first.counts) > 1 else ()
         if not further:
             raise
-        log.info("nothing was found to fit; looking at more micro-batches: %s", ", ".join(map(str, further)))
+        log.info("No plan fits yet: trying more micro-batches (%s).", ", ".join(map(str, further)))
         try:
             sizes = of_counts(further)
             if why_none_fits(problems(sizes), sizes.counts, open_) is not None:

@@ -56,7 +56,7 @@ def measured_in_turn(
         )
         kept = cache.sizes(digest)
         if not kept.seconds:
-            log.info("measuring %d sizes of micro-batches in turn on %s", len(sizes), device.name)
+            log.info("Measuring %d micro-batch sizes on %s.", len(sizes), device.name)
             kept = _measured(sent, values, pool, together)
             if len(together) < 2 or kept.contention:  # else it was uncertain: measured anew by the next
                 cache.add_sizes(digest, kept)

@@ -30,7 +30,7 @@ def as_decided(open_: AutoSchedule, folder: Path) -> AutoSchedule:
     except (OSError, ValueError, KeyError, TypeError):  # none yet, or it was cut short
         checkpoint = newest(folder)
         return open_ if checkpoint is None else as_saved(open_, checkpoint)
-    log.info("micro-batches as when this training began: %d (%s)", microbatches, folder / _FILE)
+    log.info("Using %d micro-batches, as when this training began (%s).", microbatches, folder / _FILE)
     return kept
 
 
@@ -41,7 +41,7 @@ def as_saved(open_: AutoSchedule, checkpoint: Path) -> AutoSchedule:
         asked is None or cut.microbatches in ([asked] if isinstance(asked, int) else asked)
     ):
         return open_
-    log.info("micro-batches as in the checkpoint's training: %d (%s)", cut.microbatches, checkpoint)
+    log.info("Using %d micro-batches, as in the checkpoint's training (%s).", cut.microbatches, checkpoint)
     return replace(open_, microbatches=cut.microbatches)
 
 

@@ -51,6 +51,7 @@ from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
+from netsplit.tables import nbytes
 
 __all__ = ["check_capture"]
 
@@ -98,9 +99,9 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
 
     count, missed = check_parts(model, loss, batch, fits, check)
     log.warning(
-        "checking %s whole needs %.1f GiB: %d of its modules were checked one by one; not checked are "
-        "the loss, what lies between them, and %d parameters that are in none",
-        type(model).__name__, need / 2**30, count, missed,
+        "Checking %s as a whole needs %s: %d of its modules were checked one by one instead. Not checked: "
+        "the loss, the code between these modules, and %d parameters outside them.",
+        type(model).__name__, nbytes(need), count, missed,
     )  # fmt: skip
 
 

@@ -92,8 +92,9 @@ def check_cutting(
             log.warning("%s", apart)
         elif open_:
             log.warning("%s", open_)
-        _tell_of_norms(graph, size)
-        _tell_of_buffers(graph)
+        if not alike:  # else the notes of the plan say it
+            _tell_of_norms(graph)
+            _tell_of_buffers(graph)
     return history
 
 
@@ -108,14 +109,14 @@ def _refuse_shared_writes(graph: Graph, whole: Batch) -> None:
             raise CuttingError(CutApart("kept", words, ": write into a clone() of it"))
 
 
-def _tell_of_norms(graph: Graph, size: int) -> None:
+def _tell_of_norms(graph: Graph) -> None:
     """Of the first that takes statistics of what it is given; one that is never called takes none."""
     names = [name for node in graph for name in _norms_at(graph, node)]
     if names:
         log.warning(
-            "'%s' takes its statistics of micro-batches of %d samples, as plain PyTorch does where it adds "
-            "up gradients of micro-batches; the schedule 'single_batch' takes those of whole batches",
-            names[0], size,
+            "BatchNorm '%s' uses per-micro-batch statistics, as in gradient accumulation "
+            "(schedule=single_batch uses whole batches).",
+            names[0],
         )  # fmt: skip
 
 
@@ -123,8 +124,8 @@ def _tell_of_buffers(graph: Graph) -> None:
     own = unreplicable(graph, graph.nodes)
     if own is not None:
         log.warning(
-            "the forward writes '%s' once for every micro-batch, as plain PyTorch does where it adds up "
-            "gradients of micro-batches; the schedule 'single_batch' writes it once for the batch", own,
+            "The forward writes buffer '%s' once per micro-batch, as in gradient accumulation "
+            "(schedule=single_batch writes it once per batch).", own,
         )  # fmt: skip
 
 

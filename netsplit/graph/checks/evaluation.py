@@ -37,6 +37,7 @@ from netsplit.graph.random_draws import DrawKey, node_draws, run_microbatch
 from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
+from netsplit.tables import nbytes
 
 __all__ = ["MOST_OF_MEMORY", "check_inference", "move_weights"]
 
@@ -74,8 +75,8 @@ def check_inference(
     need = _COPIES * sum(t.nbytes for t in tensors.values()) + activations
     if need > MOST_OF_MEMORY * psutil.virtual_memory().available:
         log.warning(
-            "comparing predictions with those of %s itself needs %.1f GiB: they are not",
-            type(model).__name__, need / 2**30,
+            "Predictions of %s are not compared with plain PyTorch's: that needs %s.",
+            type(model).__name__, nbytes(need),
         )  # fmt: skip
         return None
     start = time.perf_counter()

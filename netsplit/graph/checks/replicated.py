@@ -61,26 +61,29 @@ def why_unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
     return None
 
 
-def check_replicas(graph: Graph, nodes: Collection[str]) -> None:
+def check_replicas(graph: Graph, nodes: Collection[str], statistics: bool = True) -> None:
     """Say it of running statistics and of modules kept whole among the `nodes` that are replicated.
+
+    Args:
+        statistics: say it of these, too; False: a plan's notes do.
 
     Raises:
         NetSplitError: as `require_replicable`.
     """
     require_replicable(graph, nodes)
-    told = replicated_statistics(graph, nodes)
+    told = replicated_statistics(graph, nodes) if statistics else []
     if told:
         log.warning(
-            "'%s'%s will be of the micro-batches of the first replica alone, as DistributedDataParallel has "
-            "it: losses are those of one device, evaluation is not",
+            "'%s'%s will come from the first replica's micro-batches alone, as in DistributedDataParallel: "
+            "training losses equal those of one device, evaluation may differ.",
             told[0],
             f" and {len(told) - 1} more running statistics" if len(told) > 1 else "",
         )
     whole = [name for name in nodes if isinstance(graph.calls.get(graph.nodes[name].op), ModuleCall)]
     if whole:
         log.warning(
-            "'%s' is kept whole, and every replica has a copy of it: what one notes in Python of its "
-            "micro-batches the others do not see",
+            "'%s' is kept whole, and every replica has a copy of it: no copy sees what another one keeps in "
+            "Python.",
             graph.nodes[whole[0]].module or whole[0],
         )
 

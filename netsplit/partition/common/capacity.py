@@ -120,8 +120,8 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
 
 
 def read_bytes(size: int, enough: bool = False) -> str:
-    """Bytes for people, with the exact number: ``1.5 GiB (1610612736 bytes)``; `enough`: rounded up."""
-    return f"{size} bytes" if size < 1024 else f"{nbytes(size, enough)} ({size} bytes)"
+    """Bytes for people, with the exact number: ``1.5 MiB (1572864 bytes)``; `enough`: rounded up."""
+    return f"{size} bytes" if size < 2**20 else f"{nbytes(size, enough)} ({size} bytes)"
 
 
 def _least_fill(problem: Problem) -> dict[str, str]:

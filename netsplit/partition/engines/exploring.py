@@ -117,9 +117,9 @@ class Explorer:
             try:
                 self.problem = self.problem.with_measured_parts(cut.rewrites)
             except ConfigError as refusal:
-                log.info("no %s: %s", cut.origin, refusal)
+                log.info("%s skipped: %s", cut.origin, refusal)
                 continue
-            log.info("%s was measured, although it is estimated not to gain", cut.origin)
+            log.debug("%s was measured, although it is estimated not to gain", cut.origin)
             self.measured.append(cut)
         return self.problem
 

@@ -43,6 +43,7 @@ CLIMBED = 8  # of them, from which moves begin; from all of them where every pla
 EVERY = 2**12  # placements, of which each is looked at, and none annealed
 ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
 PORTFOLIO = 0.3  # of the time, at most, for the methods
+TOLD_S = 5.0  # between two lines of progress
 
 
 @cache
@@ -141,6 +142,7 @@ class Search:
     ) -> None:
         self.problem, self.starts, self.methods, self.name = problem, starts, methods, name
         self.started, self.deadline = time.perf_counter(), deadline
+        self._told = self.started
         self.instance = Instance.of(problem)
         self.simulated = simulated and problem.evaluate is not None
         self.metered = turns is None and problem.evaluate is not None and problem.memory == "lifetimes"
@@ -207,11 +209,19 @@ class Search:
     def offer(self, answer: Scheduled) -> None:
         if answer.value_s < self.value_s:
             self.best = answer
-            log.info("%s: %.6g s by %s", self.name, answer.value_s, answer.source)
+            self._tell(answer)
             if self.problem.improved is not None:
                 self.problem.improved(answer.value_s, answer.source)
         if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
             self.unreplicated = answer
+
+    def _tell(self, answer: Scheduled) -> None:
+        """A line now and then; the answer itself is told at the end."""
+        now = time.perf_counter()
+        level = logging.INFO if now - self._told > TOLD_S else logging.DEBUG
+        self._told = now if level == logging.INFO else self._told
+        best = f"best so far {1e3 * answer.value_s:,.1f} ms"
+        log.log(level, "%s: %s (from %s)", self.name, best, answer.source)
 
     def portfolio(self, until: float, patience: float = 0.5) -> list[Candidate]:
         """What the methods answer, each of which is offered.
@@ -224,12 +234,12 @@ class Search:
         filled = fill_in_order(self.problem, self.instance.capacity.tolist())
         if filled is not None:  # whatever the clock does, there is an answer
             where = self.instance.encode(filled)
-            self._tried(where, self._order(where), "a fill in order")
+            self._tried(where, self._order(where), "an in-order fill")
         known = self.problem.known
         if known is not None and known.rewrites == self.problem.graph.rewrites:
             where = self.instance.encode(known.device_of)
             self.offer(
-                Scheduled(where, order_of(self.instance, known), self._value_of(known), "what is known")
+                Scheduled(where, order_of(self.instance, known), self._value_of(known), "an earlier plan")
             )
         left_out: dict[str, str] = {}
         for each in candidates(

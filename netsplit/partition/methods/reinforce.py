@@ -69,7 +69,7 @@ class Reinforce(Partitioner):
             device_of = fill_in_order(problem, instance.capacity.tolist())
             if device_of is None:
                 raise infeasible(problem, self.name)
-            trial.try_one(instance.encode(device_of), "a fill in order")
+            trial.try_one(instance.encode(device_of), "an in-order fill")
             assert trial.best is not None
         value_s, where, order, source = trial.best
         key = None if order is None else {instance.names[int(v)]: float(i) for i, v in enumerate(order)}

@@ -101,10 +101,10 @@ def exchange_line(problem: Problem, placement: Placement) -> str:
     own, each = nic_bytes(problem, placement)
     what = "1 variable is" if count == 1 else f"{count} variables are"
     if not each:
-        return f"{what} handed on from device to device"
+        return f"{what} forwarded from device to device"
     return (
-        f"{what} handed on from device to device: {nbytes(own)} instead of {nbytes(each)} of a "
-        "micro-batch leave hosts"
+        f"{what} forwarded from device to device: per micro-batch {nbytes(own)} leave hosts instead of "
+        f"{nbytes(each)}"
     )
 
 

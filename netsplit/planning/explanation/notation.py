@@ -34,9 +34,9 @@ def seconds(value: float) -> str:
     return f"{1e6 * value:.3g} us" if value else "0 s"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], joined: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f" {joined} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def arriving_lines(arriving: Mapping[str, int]) -> list[str]:
@@ -54,9 +54,9 @@ def is_path(module: str) -> bool:
     return re.fullmatch(r"[\w.]+", module) is not None
 
 
-def microbatches_listed(counts: Sequence[int]) -> str:
+def microbatches_listed(counts: Sequence[int], joined: str = "and") -> str:
     """``1, 2 and 4 micro-batches``."""
-    return f"{listed([str(m) for m in counts])} micro-batch{'' if list(counts) == [1] else 'es'}"
+    return f"{listed([str(m) for m in counts], joined)} micro-batch{'' if list(counts) == [1] else 'es'}"
 
 
 def counted(number: int, what: str, several: str = "s") -> str:

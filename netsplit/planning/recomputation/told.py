@@ -16,7 +16,7 @@ __all__ = ["recomputation_line"]
 def recomputation_line(
     compiler: Simulated, placement: Placement, program: Program, predicted: Timeline
 ) -> str:
-    """ "recomputes 5 of 12 parts on cpu:1, 310 MiB less for 4.0 % more seconds"; "" where nothing is.
+    """ "recomputes 5 of 12 parts on cpu:1 (310 MiB less), for 4.0 % more time"; "" where nothing is.
 
     Beside the same placement with everything kept. A device of replicas is named by the first of them.
     """
@@ -31,6 +31,6 @@ def recomputation_line(
         }
         if again:
             less = kept.peak_bytes[name] - predicted.peak_bytes[name]
-            devices.append(f"{len(again)} of {len(own)} parts on {name}, {nbytes(less)} less")
+            devices.append(f"{len(again)} of {len(own)} parts on {name} ({nbytes(less)} less)")
     more = predicted.iteration_s / kept.iteration_s - 1 if kept.iteration_s else 0.0
-    return f"recomputes {'; '.join(devices) or 'nothing'}; for {100 * more:.1f} % more seconds"
+    return f"recomputes {', '.join(devices) or 'nothing'}, for {100 * more:.1f} % more time"

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import Split
-from netsplit.tables import Column, Table
+from netsplit.tables import Column, Table, nbytes
 
 __all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table"]
 
@@ -47,7 +46,7 @@ class FrontierRow:
 
     @property
     def cells(self) -> tuple[Any, ...]:
-        told = (self.why_not or "chosen", self.in_parts, "recomputing" * self.recomputes)
+        told = (self.why_not or "chosen", self.in_parts, "recomputes" * self.recomputes)
         return (
             self.kind, self.placement, self.schedule, self.microbatches, self.devices, self.samples_per_s,
             self.peak_bytes, "; ".join(filter(None, told)),
@@ -84,13 +83,18 @@ def absent_kinds(judge: Judge, reasons: Mapping[Kind, str], method: Partitioner 
         method: whose placements alone were wanted.
     """
     shown = {tried.kind for tried in judge.tried}
-    usual = "what was tried of it was refused" if method is None else f"{method.name} alone was asked for"
-    return tuple(f"no {kind}: {reasons.get(kind, usual)}" for kind in KINDS if kind not in shown)
+    usual = "all that were tried were refused" if method is None else f"only {method.name} was asked for"
+    return tuple(
+        f"{kind.capitalize()} plans skipped: {reasons.get(kind, usual)}."
+        for kind in KINDS
+        if kind not in shown
+    )
 
 
 def frontier_table(rows: Iterable[FrontierRow]) -> Table:
     """For a terminal, a file, a notebook."""
-    return Table(_COLUMNS, [row.cells for row in rows], marked={0: "best"})
+    title = "Plans of each kind, the chosen one first:"
+    return Table(_COLUMNS, [row.cells for row in rows], title, marked={0: "best"})
 
 
 def _alike(tried: Tried, shown: Tried) -> bool:
@@ -125,10 +129,10 @@ def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
 def _why_not(tried: Tried, winner: Tried) -> str:
     """What it has more of than the chosen plan, where that is most."""
     if not tried.fits:
-        return f"{read_bytes(tried.missing_bytes)} are missing on {tried.missing_on}"
+        return f"does not fit: {tried.missing_on} lacks {nbytes(tried.missing_bytes)}"
     more = {
-        f"sums gradients for {{}} longer on {tried.busiest}": tried.sums_s - winner.sums_s,
-        f"computes activations again, {{}} more on {tried.busiest}": tried.recompute_s - winner.recompute_s,
+        f"{tried.busiest} sums gradients for {{}} more": tried.sums_s - winner.sums_s,
+        f"{tried.busiest} recomputes activations for {{}} more": tried.recompute_s - winner.recompute_s,
         f"{tried.busiest} computes {{}} more": (tried.compute_s - tried.recompute_s)
         - (winner.compute_s - winner.recompute_s),
         f"{tried.busiest} waits {{}} more (bubbles, transfers, overheads)": tried.wait_s - winner.wait_s,
@@ -153,5 +157,4 @@ def _second_to(tried: Tried, winner: Tried) -> str:
 
 
 def _ms(seconds: float) -> str:
-    """Of little, microseconds."""
-    return f"{1e3 * seconds:,.1f} ms" if seconds >= SHOWN_S else f"{1e6 * seconds:.2g} µs"
+    return f"{1e3 * seconds:,.1f} ms" if seconds >= SHOWN_S else f"{1e3 * seconds:.1g} ms"

@@ -11,6 +11,7 @@ from itertools import count
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Problem
+from netsplit.planning.explanation.notation import listed
 from netsplit.planning.whole.judge import Judge, Tried
 from netsplit.planning.whole.lines.stages import Group
 from netsplit.planning.whole.pace import SimulationPace
@@ -41,10 +42,11 @@ class Gain:
 
 
 def gain_lines(gains: Sequence[Gain]) -> list[str]:
-    """A line for each that brings something, and one for all others."""
+    """A line for each that brings something, below a heading, and one for all others."""
     none = [each.change for each in gains if each.gain < TOLD]
-    lines = [str(each) for each in gains if each.gain >= TOLD]
-    return [*lines, f"{', '.join(none)}: nothing faster was found"] if none else lines
+    lines = [f"  {each}" for each in gains if each.gain >= TOLD]
+    heading = ["More hardware would bring, at least:"] if lines else []
+    return [*heading, *lines, *([f"No faster plan was found with {listed(none, 'or')}."] if none else [])]
 
 
 @dataclass(frozen=True)

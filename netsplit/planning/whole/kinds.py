@@ -15,8 +15,8 @@ from netsplit.planning.whole.lines.structures import orders_of_devices
 
 __all__ = ["PLAINEST", "every_kind", "roomy"]
 
-LATE = "it was not tried, for want of time"
-NONE = "no cut of these operators that was tried makes one"
+LATE = "there was no time to try one"
+NONE = "no cut of these operators that was tried gives one"
 PLAINEST: tuple[Kind, ...] = ("single", "data parallel")
 REPLICATED: tuple[Kind, ...] = ("data parallel", "hybrid")
 LEAST: dict[Kind, int] = {"single": 1, "hybrid": 3}
@@ -68,7 +68,7 @@ def _impossible(problem: Problem, counts: Sequence[int], open_: AutoSchedule, ki
     """Why there can be none, whatever is tried."""
     least = LEAST.get(kind, 2)
     if len(problem.cluster.devices) < least:
-        return f"it takes {least} devices"
+        return f"they need at least {least} devices"
     if kind not in REPLICATED:
         return None
     if not open_.replicas:
@@ -76,7 +76,7 @@ def _impossible(problem: Problem, counts: Sequence[int], open_: AutoSchedule, ki
     refused = why_unreplicable(problem.graph, problem.graph.nodes)
     if refused is not None:
         return refused
-    return "it takes 2 micro-batches" if max(counts) < 2 else None
+    return "they need at least 2 micro-batches" if max(counts) < 2 else None
 
 
 def _examples(problem: Problem, counts: Sequence[int], kind: Kind) -> Iterator[tuple[int, tuple[Group, ...]]]:

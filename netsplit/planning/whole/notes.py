@@ -21,19 +21,19 @@ def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
     microbatches = simulated_by(problem).schedule.microbatches
     if microbatches > 1 and any(map(over_the_batch, graph)):
         notes.append(
-            f"batch normalisation is over micro-batches of {graph.batch_size} samples, as in PyTorch that "
-            "adds up gradients of so many smaller batches (schedule.microbatches=1 keeps the batch whole)"
+            f"BatchNorm uses per-micro-batch statistics ({graph.batch_size} samples), as in gradient "
+            "accumulation (schedule.microbatches=1 uses whole batches)."
         )
     own = unreplicable(graph, graph.nodes)
     if microbatches > 1 and own is not None:
         notes.append(
-            f"the forward writes '{own}' once for every micro-batch, as in PyTorch that adds up gradients of "
-            "so many smaller batches (schedule.microbatches=1 writes it once for the batch)"
+            f"The forward writes buffer '{own}' once per micro-batch, as in gradient accumulation "
+            "(schedule.microbatches=1 writes it once per batch)."
         )
     if replicated_statistics(graph, placement.replicated):
         notes.append(
-            "running statistics are those of the first replica's micro-batches, as DistributedDataParallel "
-            "has it (schedule.replicas=false uses none)"
+            "BatchNorm's running statistics come from the first replica's micro-batches, as in "
+            "DistributedDataParallel (schedule.replicas=false uses no replicas)."
         )
     return (*notes, *_guessed(problem, placement))
 
@@ -49,7 +49,7 @@ def _guessed(problem: Problem, placement: Placement) -> Iterator[str]:
         costs = problem.costs.of(kind)
         if costs.unsure:
             yield (
-                f"how {kind} workers slow one another could not be told, and is taken as "
-                f"{100 * (costs.contention - 1):.0f} %: several of them may take longer than predicted "
-                "(measure again on a quiet machine)"
+                f"The slow-down between {kind} workers is uncertain and assumed as "
+                f"{100 * (costs.contention - 1):.0f} %: training may take longer than predicted (measure "
+                "again on a quiet machine)."
             )

@@ -89,15 +89,14 @@ class WholePlan:
         schedule, chosen = self.schedule, self.frontier[0]
         given = len(self.plan.problem.cluster.devices)
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
-        again = ", some activations computed again" * bool(self.placement.recomputed)
+        again = ", some activations recomputed" * bool(self.placement.recomputed)
         proven = ""
         if self.bound_s > 0:
             faster = max(self.iteration_s / self.bound_s - 1.0, 0.0)
             plan = "plan of whole operators" if self.splits else "plan"
             much = f"{100 * faster:.1f} % faster" if faster < 1.0 else f"{1.0 + faster:.1f} times as fast"
-            proven = f"; proven: no {plan} is more than {much}"
-            if self.counts:
-                proven += f" with {microbatches_listed(self.counts)}"
+            cut = f" with {microbatches_listed(self.counts, 'or')}" if self.counts else ""
+            proven = f"proven: no {plan}{cut} is more than {much}"
         placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
         what = (
             f"{chosen.kind} on {used if given > 1 else 'the device'}: {placed}, {schedule.name} with"
@@ -111,26 +110,24 @@ class WholePlan:
                 f" ({self.explored.seconds:.1f} s for {counted(explored, 'cut')} estimated not to gain)"
             )
         predicted = (
-            f"predicted: {1e3 * self.iteration_s:,.1f} ms an iteration of {self.batch_size} samples, "
-            f"{self.samples_per_s:,.1f} samples/s{proven}"
+            f"predicted: {1e3 * self.iteration_s:,.1f} ms per iteration of {self.batch_size} samples, "
+            f"{self.samples_per_s:,.1f} samples/s"
         )
         return (
             what,
             predicted,
+            *filter(None, (proven,)),
             *self.plan.told_of_parts,
-            f"decided in {self.seconds:.1f} s from {counted(self.tried, 'simulated plan')}{measuring}",
+            f"{counted(self.tried, 'plan')} simulated in {self.seconds:.1f} s{measuring}",
             *self.notes,
         )
 
     def __str__(self) -> str:
         devices = self.plan.summary().devices.lines()
-        parts = [*self.lines, "", *devices, "", *frontier_table(self.frontier).lines(), *self.absent]
+        table = frontier_table(self.frontier)
+        parts = [*self.lines, "", *devices, "", table.title, *table.lines(), *self.absent]
         if self.gains:
-            parts += [
-                "",
-                "What more would bring, at least (each searched in short):",
-                *(f"  {line}" for line in gain_lines(self.gains)),
-            ]
+            parts += ["", *gain_lines(self.gains)]
         return "\n".join(parts)
 
     def __repr__(self) -> str:
@@ -209,7 +206,7 @@ def decide_whole(
     limit_s = open_.time_limit_s
     if method is None and limit_s >= WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
         load_kernels()
-    log.info("deciding, for %g s at most", limit_s)
+    log.info("Searching for a plan, for at most %g s.", limit_s)
     started = time.perf_counter()
     gains = gains and method is None
     searched = started + limit_s * (SEARCHED - GAINS * gains)
@@ -284,7 +281,8 @@ def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
             try:
                 return winner, _verified(judge, winner, time.perf_counter() - search.time.started, proving_s)
             except NetSplitError as refusal:
-                log.warning("%s under %s is not taken: %s", winner.origin, winner.schedule.name, refusal)
+                what = f"{winner.origin} under {winner.schedule.name}"
+                log.warning("Plan refused by verification, the next is taken: %s: %s", what, refusal)
                 refused = refusal
                 judge.discard(winner)
     assert refused is not None, "something fits"

@@ -67,7 +67,7 @@ def _walked(graph: Graph) -> tuple[dict[str, NodeBytes], Strides]:
         unknown = {node.op for node in graph if not walk.forward(node)}
         unknown |= {node.op for node in reversed(graph.nodes.values()) if not walk.run(node)}
     if unknown:
-        log.info("not predicted: what %s allocate for themselves while they run", ", ".join(sorted(unknown)))
+        log.info("Scratch memory is not predicted for %s.", ", ".join(sorted(unknown)))
     taken = {node.name: walk.transients.get(node.name, _NONE) for node in graph}
     return {name: each for name, each in taken.items() if each != _NONE}, walk.strides
 

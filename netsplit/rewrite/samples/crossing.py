@@ -81,7 +81,7 @@ _IN_A_DIAGONAL = operator_kinds("diag diag_embed diagflat")
 
 
 def crosses_samples(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> bool:
-    """Whether it is known that it does, otherwise than by a sum or a mean over all of them.
+    """Whether the operator is known to mix samples, other than by a sum or a mean over all of them.
 
     Args:
         call: an operator that has no way along the samples.

@@ -70,9 +70,9 @@ class LossWords:
         if not self._zeros_said:
             self._zeros_said = True
             log.warning(
-                "code that stays whole has left its input out, so that what comes before it has no gradient: "
-                "under this schedule devices have stepped on zeros instead, by which momentum and weight "
-                "decay move parameters that plain PyTorch leaves (said once)"
+                "Code that is kept whole did not use its input, so what comes before it got no gradient. "
+                "Under this schedule devices stepped on zeros instead: momentum and weight decay move "
+                "parameters that plain PyTorch leaves alone (said once)."
             )
 
     def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
@@ -82,9 +82,8 @@ class LossWords:
         if numbers is not None:
             self._uneven_said = True
             log.warning(
-                "the loss is a mean over the targets that count, and of these the micro-batches of iteration "
-                "%d have %s: what is trained is what plain PyTorch trains where it adds up gradients of such "
-                "micro-batches, and not the mean over the batch, which the schedule 'single_batch' trains "
-                "(said once)",
+                "The loss is a mean over the targets that count, and the micro-batches of iteration %d have "
+                "%s of them. Each is averaged by itself, as in gradient accumulation (schedule=single_batch "
+                "averages over the whole batch; said once).",
                 iteration, ", ".join(f"{number:g}" for number in numbers),
             )  # fmt: skip

@@ -265,7 +265,7 @@ def test_where_nothing_fits_into_memory_that_is_said(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=100))
     check_capture(model, nn.MSELoss(), graph, batch)
     (record,) = caplog.records
-    assert tells(record.message, "GrowsAList", "0.0 GiB", "0 of its modules")
+    assert tells(record.message, "GrowsAList", " B: 0 of its modules")
     assert f"{len(list(model.parameters()))} parameters that are in none" in record.message
     assert model.losses == []
 

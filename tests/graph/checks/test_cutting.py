@@ -122,7 +122,7 @@ def test_another_mean_is_said(
 def test_statistics_of_micro_batches_are_said_with_the_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         told(nn.CrossEntropyLoss(), model=nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)))
-    assert tells(caplog.text, "'1'", "statistics", "micro-batches of 2 samples")
+    assert tells(caplog.text, "'1'", "per-micro-batch statistics", "schedule=single_batch")
     assert "no mean" not in caplog.text
 
 
@@ -218,4 +218,4 @@ class Counting(nn.Module):
 def test_a_buffer_that_every_micro_batch_writes_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     told(nn.CrossEntropyLoss(), model=Counting())
-    assert "the forward writes 'average' once for every micro-batch" in caplog.text
+    assert "buffer 'average' once per micro-batch" in caplog.text

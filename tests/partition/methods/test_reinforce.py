@@ -149,7 +149,7 @@ def test_where_no_sample_fits_the_devices_are_filled_in_order() -> None:
     tight = with_capacities(problem, instance.used_bytes(instance.encode(filled)).tolist())
     report = Reinforce(evaluations=20).partition(tight).report
     assert report.notes["fitting"] == 0
-    assert report.notes["source"] == "a fill in order"
+    assert report.notes["source"] == "an in-order fill"
     with pytest.raises(InfeasibleError, match=r"reinforce finds no placement.*missing"):
         Reinforce(evaluations=1).partition(with_capacities(problem, [need // 5] * 4))
 

@@ -70,9 +70,9 @@ def test_the_table_has_room_on_a_hundred_columns_and_reasons_below_rows() -> Non
     assert max(map(len, lines)) <= 100
     assert lines[1].strip() == "why not"
     assert lines[3] == "    chosen"
-    assert lines[5].endswith(" are missing on d0; recomputing")
+    assert lines[5] == "    does not fit: d0 lacks 3072 MiB; recomputes"
     assert lines[7].startswith("    takes 100.0 times as long: d0 ")
-    assert lines[7].endswith("; recomputing")
+    assert lines[7].endswith("; recomputes")
 
 
 def test_what_comes_after_an_equal_plan_says_by_what() -> None:
@@ -99,5 +99,5 @@ def test_contention_that_could_not_be_told_is_remarked_on_where_it_may_matter() 
         Placement("drawn", where, problem.graph.position, SolverReport("heuristic", 0.0))
         for where in (alone, both)
     )
-    assert any("could not be told, and is taken as 0 %" in note for note in notes_of(unsure, two))
+    assert any("is uncertain and assumed as 0 %" in note for note in notes_of(unsure, two))
     assert notes_of(unsure, one) == notes_of(problem, one) == notes_of(problem, two)

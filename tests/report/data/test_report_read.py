@@ -456,7 +456,8 @@ def test_the_cases_of_a_run_reach_the_report_with_what_was_published(
     ],
 )
 def test_a_mistake_ends_in_one_sentence(run: Run, arguments: list[str], message: str) -> None:
-    code, _, err = run("tracking.uri=sqlite:///absent.db", *arguments)
+    Path("empty.db").touch()
+    code, _, err = run("tracking.uri=sqlite:///empty.db", *arguments)
     assert code == 2
     assert message in err
     assert "Traceback" not in err

@@ -74,7 +74,7 @@ def test_a_pulled_cable_is_named_and_training_goes_on_when_it_is_plugged_in(
     after_s, line = cabled.when("restarting the workers (1 of 3)")
     assert NAMED.search(line), line
     assert 0 < after_s < 2 * TIMEOUT_S + 5
-    assert cabled.when("going on from")[0] > UNPLUGGED_S
+    assert cabled.when("Resuming from")[0] > UNPLUGGED_S
     assert len(agents.started) == 4
     assert agents.ended()[2:] == [0, 0]
     assert hosts.a.processes() == hosts.b.processes() == []

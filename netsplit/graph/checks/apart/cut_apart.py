@@ -8,8 +8,8 @@ from typing import Literal
 __all__ = ["OTHERWISE", "CutApart"]
 
 OTHERWISE = (
-    "; what is trained is what plain PyTorch trains where it adds up gradients of micro-batches; the "
-    "schedule 'single_batch' trains on the whole batch at once"
+    "; each micro-batch trains with its own, as in gradient accumulation (schedule=single_batch trains on "
+    "the whole batch at once)"
 )
 """Of a batch that is cut all the same."""
 

@@ -158,14 +158,14 @@ class _Contenders:
             try:
                 self.problem = self.problem.with_measured_parts(first.rewrites)
             except ConfigError as refusal:
-                log.info("no %s: %s", first.origin, refusal)
+                log.info("%s skipped: %s", first.origin, refusal)
                 del self.judged[first.rewrites]
                 continue
             if self.problem.costs is self.known[first.rewrites]:
                 continue
             now = self._again(first)
             log.info(
-                "%s: %.4g ms with the operators in parts measured, %.4g ms estimated",
+                "%s: %.4g ms with the operators in parts measured (%.4g ms estimated)",
                 first.origin,
                 1e3 * now.iteration_s,
                 1e3 * first.iteration_s,
@@ -295,7 +295,7 @@ def _asked(
     problem = contenders.problem
     known = problem.known
     if known is not None and known.rewrites != problem.graph.rewrites:
-        yield "what is known", known.rewrites, known
+        yield "an earlier plan", known.rewrites, known
     seen: set[tuple[Rewrite, ...]] = set()
     part_s, left_out = PART_S, False
     for each in structures(problem):

@@ -324,7 +324,7 @@ def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict
         except ConfigError as refusal:
             if len(can_be) == 1:
                 raise
-            log.info("%s: not these parts: %s", OsDpos.name, refusal)
+            log.info("%s: parts skipped: %s", OsDpos.name, refusal)
             del can_be[answer]
             continue
         if known is problem:

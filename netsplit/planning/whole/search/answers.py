@@ -145,7 +145,7 @@ class MethodAnswers:
     def _tell(self, name: str, error: NetSplitError) -> None:
         """Of each method once, in short: it may refuse for every number of micro-batches alike."""
         if name not in self._told:
-            log.info("%s is left out where %s", name, _in_short(error))
+            log.info("%s skipped where %s", name, _in_short(error))
             self._told.add(name)
         log.debug("%s has no answer for the whole plan: %s", name, error)
 

@@ -82,7 +82,7 @@ class InTurn:
                 try:
                     took[size] = walker.walk()
                 except torch.OutOfMemoryError:
-                    log.info("%d samples at once are too many for %s", size, self.device)
+                    log.info("%s has too little memory for %d samples at once.", self.device, size)
                     self.walkers.remove(walker)
         return took
 
@@ -109,7 +109,7 @@ def in_rounds(
             break
     ratios = _medians(beside)
     if not _agree(beside):
-        log.info("how devices slow one another at each size is uncertain: rounds differ too much")
+        log.info("The slow-down between workers at each size is uncertain: the rounds differ too much.")
         ratios = {}
     return TurnSeconds(_medians(took), {n: max(ratio, 1.0) for n, ratio in ratios.items()})
 

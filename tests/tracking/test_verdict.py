@@ -1,0 +1,80 @@
+"""The last words of a comparison are true, whatever came out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from netsplit.tracking import ComparisonRow, verdict_of, winner_of
+from netsplit.tracking.verdict import Contender, verdict
+
+MIB = 2**20
+
+
+def row(method: str, rate: float, vary: float = 0.01, peak: int = 1, **more: object) -> ComparisonRow:
+    """Of a measured method whose iterations vary by so much, of a limit of 2 MiB."""
+    made = ComparisonRow(
+        method, "feasible", predicted_s=0.5, measured_s=64 / rate, throughput=rate,
+        spread=((1 - vary) * rate, (1 + vary) * rate), measured_peak={"cpu:0": peak * MIB},
+        capacity={"cpu:0": 2 * MIB},
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_the_fastest_is_said_beside_the_second_and_one_device() -> None:
+    rows = [row("m_topo", 226.4), row("auto", 283.0), row("netsplit", 204.9), row("single", 171.9)]
+    assert verdict_of(rows) == (
+        "auto is the fastest: 283.0 samples/s measured, 25 % more than m_topo (226.4) and 65 % more than one "
+        "device (single, 171.9)."
+    )
+    assert winner_of(rows) == "auto"
+
+
+def test_methods_are_level_where_their_iterations_vary_by_more_than_what_parts_them() -> None:
+    close = [row("auto", 100.0, 0.1), row("m_topo", 95.0, 0.1), row("single", 50.0)]
+    assert verdict_of(close).startswith("auto and m_topo are level: 100.0 and 95.0 samples/s measured")
+    assert "2.0 times as many as one device" in verdict_of(close)
+    apart = [row("auto", 100.0), row("m_topo", 95.0), row("single", 50.0)]
+    assert verdict_of(apart).startswith(
+        "auto is the fastest: 100.0 samples/s measured, 5.3 % more than m_topo"
+    )
+
+
+def test_what_exceeds_a_limit_does_not_win_and_is_named_where_it_is_faster() -> None:
+    rows = [row("auto", 100.0), row("single", 150.0, peak=3)]
+    assert winner_of(rows) == "auto"
+    assert "auto is the fastest" in verdict_of(rows)
+    assert "One device (single) is faster (150.0), but exceeds the limit of cpu:0." in verdict_of(rows)
+    slower = verdict_of([row("auto", 100.0), row("single", 80.0, peak=3)])
+    assert "one device (single, 80.0, which exceeds the limit of cpu:0)" in slower
+    alone = [row("single", 150.0, peak=3)]
+    assert winner_of(alone) is None
+    assert verdict_of(alone).startswith("One device (single) exceeds the limit of cpu:0: 150.0 samples/s")
+
+
+def test_one_method_is_said_beside_its_prediction_and_wins_nothing() -> None:
+    assert verdict_of([row("auto", 100.0)]) == "auto: 100.0 samples/s measured (128.0 predicted)."
+    failed = ComparisonRow("m_sct", "failed", error="no room")
+    said = verdict_of([row("auto", 100.0), failed])
+    assert "fastest" not in said
+    assert said.endswith("Failed: m_sct.")
+    assert verdict_of([failed]) == "Failed: m_sct."
+    assert winner_of([failed]) is None
+
+
+def test_what_was_not_measured_is_said_to_be_predicted() -> None:
+    planned = {"measured_s": None, "spread": None, "measured_peak": {}}
+    rows = [row("auto", 100.0, **planned), row("heft", 99.0, **planned)]
+    assert verdict_of(rows) == (
+        "auto is predicted to be the fastest: 100.0 samples/s, 1.0 % more than heft (99.0)."
+    )
+    same = [row("auto", 100.0, **planned), row("heft", 100.0, **planned)]
+    assert verdict_of(same) == "auto and heft are level: 100.0 and 100.0 samples/s predicted."
+
+
+@pytest.mark.parametrize("kind", ["single", "pipeline"])
+def test_one_device_that_does_not_fit_is_said(kind: str) -> None:
+    said = verdict([Contender("hybrid", 10.0), Contender(kind, None)], measured=False)
+    assert ("One device does not fit." in said) is (kind == "single")
+    assert said.startswith("hybrid is predicted to be the fastest: 10.0 samples/s.")
