@@ -4,3 +4,10 @@ A command is up to two modules. `compare.py` reads the config and refuses what i
 shows `--help` and says most mistakes within a second, for it loads no torch. `_compared.py` does the work:
 `job` imports it when these are accepted. That is the one import inside a function of a command.
 """
+
+import sys
+
+if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module that it will run as a command
+    from ._interrupts import end_while_loading
+
+    end_while_loading()
