@@ -7,7 +7,7 @@ shows `--help` and says most mistakes within a second, for it loads no torch. `_
 
 import sys
 
-if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module that it will run as a command
-    from ._interrupts import end_while_loading
+from netsplit.interrupts import end_while_loading
 
+if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module that it will run as a command
     end_while_loading()

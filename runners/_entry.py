@@ -45,8 +45,8 @@ from netsplit.config import build, suggest
 from netsplit.config_keys import TARGET, is_left_out, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, run_marked
+from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
 
-from ._interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
 from ._own_targets import addable, of_own_targets
 
 __all__ = ["console_of", "entry", "experiment", "option", "options", "sentence", "settings_of"]

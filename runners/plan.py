@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build, require_node
+from netsplit.errors import ConfigError
 
 from ._entry import entry, option, settings_of
 from ._graph_file import one_partitioner
@@ -24,6 +25,13 @@ def job(cfg: DictConfig) -> float:
 
     Returns predicted seconds of an iteration, which a sweep may minimise.
     """
+    if cfg.get("model") is None and cfg.get("graph") is None:
+        raise ConfigError(
+            "plan needs a model, and takes a cluster (cpu2 where none is given): give model=<option>, as in "
+            "model=resnet50 dataset=synthetic cluster=v100x8, or one of yours, as in `netsplit plan "
+            "my_module:build --cluster v100x8`, or graph=<file>, a measured profile."
+        )
+
     from .cli import planned
 
     kind = planned.PlanSettings

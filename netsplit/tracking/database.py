@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
-from netsplit.tracking.values import masked, reason_of
+from netsplit.tracking.values import masked, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -191,7 +191,7 @@ def _impatient() -> Iterator[None]:
 
 
 def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
-    reason = reason_of(error)
+    reason = words_of_failure(error)
     if "Read timed out" in reason:
         reason = "it takes connections and does not answer; set MLFLOW_HTTP_REQUEST_TIMEOUT to wait longer."
     return ConfigError(f"tracking uri '{masked(uri)}' cannot be opened: {reason}")

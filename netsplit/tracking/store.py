@@ -22,7 +22,7 @@ import psutil
 from netsplit.errors import NetSplitError
 from netsplit.tracking.datasets import DatasetRecord, source_text
 from netsplit.tracking.owner import is_gone
-from netsplit.tracking.values import chunks, plain_key, reason_of, shortened
+from netsplit.tracking.values import chunks, plain_key, shortened, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -235,7 +235,7 @@ def _writing(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise StoreError(f"MLflow could not record {what}: {reason_of(error)}") from error
+        raise StoreError(f"MLflow could not record {what}: {words_of_failure(error)}") from error
 
 
 @contextmanager

@@ -15,8 +15,8 @@ __all__ = [
     "numbers",
     "plain",
     "plain_key",
-    "reason_of",
     "shortened",
+    "words_of_failure",
 ]
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def masked(text: str) -> str:
     return _PASSWORD.sub(r"\1***@", text)
 
 
-def reason_of(error: Exception) -> str:
+def words_of_failure(error: Exception) -> str:
     """What MLflow passes on from its database driver, disk or network, in one line without passwords."""
     text = str(error).strip() or type(error).__name__
     if any(words in text for words in _FULL):

@@ -21,9 +21,9 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from netsplit import __version__
 from netsplit.errors import NetSplitError
+from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
 
 from .._entry import CONF, EXIT_MISTAKE
-from .._interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
 
 __all__ = ["main", "netsplit"]
 

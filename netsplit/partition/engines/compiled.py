@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core import event
 
 __all__ = ["compiled", "inlined", "inner"]
 
@@ -50,6 +51,26 @@ def _stamp() -> tuple[tuple[str, float, int], ...]:
 @cache
 def _say_that_nothing_is_kept() -> None:
     log.warning("compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder.")
+
+
+@cache
+def _say_that_it_compiles() -> None:
+    """To a user of Python too, who set up no log: nothing else is seen meanwhile."""
+    log.warning("Compiling the search: up to a minute, once per installation.")
+
+
+class _FirstCompiled(event.Listener):
+    """Hears of what numba compiles, and not of what it finds on disk."""
+
+    def on_start(self, event: event.Event) -> None:
+        if event.data["dispatcher"].py_func.__module__.startswith(f"{__package__.partition('.')[0]}."):
+            _say_that_it_compiles()
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+event.register("numba:compile", _FirstCompiled())
 
 
 def _kept(function: Callable[..., Any], **options: Any) -> Any:
