@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from netsplit.beside_torchvision import install
-from netsplit.lazy import imports_of
+from netsplit.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from netsplit.api import cpu_cluster, parallelize, plan
+    from netsplit.cluster.local import local_cluster
+    from netsplit.errors import NetSplitError
+    from netsplit.experiment.session import Session
+    from netsplit.graph.batches.batch import Arguments, per_sample, shared
+    from netsplit.graph.onnx import from_onnx
+    from netsplit.graph.plain_draws import draws
+    from netsplit.optim.learning_rate import LearningRate
+    from netsplit.optim.optimizers import ParameterGroups
+    from netsplit.planning.whole.auto_schedule import AutoSchedule
+    from netsplit.runtime.checkpoint.weights import CheckpointWeights, SafetensorsWeights, SeededWeights
+    from netsplit.runtime.resharding.redistribute import redistribute
+    from netsplit.training.adapt.adaptation import Adapt
+    from netsplit.training.parallel import ParallelModel
 
 __all__ = [
     "Adapt",
@@ -32,28 +50,4 @@ __version__ = "0.1.0"
 
 install()
 
-__getattr__ = imports_of(
-    __name__,
-    {
-        "Adapt": "training.adapt.adaptation",
-        "Arguments": "graph.batches.batch",
-        "AutoSchedule": "planning.whole.auto_schedule",
-        "CheckpointWeights": "runtime.checkpoint.weights",
-        "LearningRate": "optim.learning_rate",
-        "NetSplitError": "errors",
-        "ParallelModel": "training.parallel",
-        "ParameterGroups": "optim.optimizers",
-        "SafetensorsWeights": "runtime.checkpoint.weights",
-        "SeededWeights": "runtime.checkpoint.weights",
-        "Session": "experiment.session",
-        "cpu_cluster": "api",
-        "draws": "graph.plain_draws",
-        "from_onnx": "graph.onnx",
-        "local_cluster": "cluster.local",
-        "parallelize": "api",
-        "per_sample": "graph.batches.batch",
-        "plan": "api",
-        "redistribute": "runtime.resharding.redistribute",
-        "shared": "graph.batches.batch",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

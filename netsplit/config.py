@@ -29,7 +29,7 @@ from netsplit.signature import Parameter, locate, signature_of, suggest
 
 __all__ = [
     "CheckpointSettings", "LowPrecision", "OffloadName", "OnNonFinite", "ProfileMode", "Settings", "build",
-    "check_numbers", "check_switches", "locate", "require_node", "suggest", "validated",
+    "check_numbers", "check_switches", "locate", "require_node", "settings_in", "suggest", "validated",
 ]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
@@ -222,16 +222,10 @@ def require_node(config: DictConfig, key: str, options: bool) -> None:
         )
 
 
-def validated(
-    config: DictConfig,
-    provided: Mapping[str, Iterable[str]] | None = None,
-    groups: Iterable[str] | None = None,
-) -> Settings:
-    """Check every node that has a `_target_`, at any depth, and the top-level settings; builds nothing.
+def settings_in(config: DictConfig, groups: Iterable[str] | None = None) -> Settings:
+    """The top-level settings, checked; imports nothing that a node names.
 
     Args:
-        config: the composed config.
-        provided: full key of a node -> names of the parameters that the program will give to `build`.
         groups: the top-level keys there are beside the settings; None allows any.
 
     Raises:
@@ -242,9 +236,28 @@ def validated(
         if key not in known:
             raise ConfigError(f"{key} is not a config key: {suggest(key, known)}")
     given = {name: config[name] for name in Settings.__annotations__ if name in config}
-    settings = _convert(signature_of(Settings, "config"), DictConfig(given), "", frozenset(), "the config")
+    values = _convert(signature_of(Settings, "config"), DictConfig(given), "", frozenset(), "the config")
+    return Settings(**values)
+
+
+def validated(
+    config: DictConfig,
+    provided: Mapping[str, Iterable[str]] | None = None,
+    groups: Iterable[str] | None = None,
+) -> Settings:
+    """The top-level settings; every node that has a `_target_`, at any depth, is checked too, and none built.
+
+    Args:
+        config: the composed config.
+        provided: full key of a node -> names of the parameters that the program will give to `build`.
+        groups: see `settings_in`.
+
+    Raises:
+        ConfigError: the first key or value that cannot be used.
+    """
+    settings = settings_in(config, groups)
     _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})
-    return Settings(**settings)
+    return settings
 
 
 def _check_nodes(node: Any, provided: Mapping[str, frozenset[str]]) -> None:

@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+import sys
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["imports_of", "of_extra"]
+__all__ = ["lazy_names", "of_extra"]
 
 
-def imports_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are imported when first used.
 
-    Args:
-        homes: public name -> the module that has it, within `package`.
+    ::
+
+        if TYPE_CHECKING:
+            from netsplit.api import parallelize    # what type checkers read, and this function
+
+        __getattr__, __dir__ = lazy_names(__name__)
+
+    A name must not be that of a module of the package too: Python puts the module in its place.
     """
+    module = sys.modules[package]
+    homes = _under_type_checking(Path(str(module.__file__)))
 
     def attribute(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(import_module(homes[name]), name)
+        setattr(module, name, value)
+        return value
 
-    return attribute
+    def names() -> list[str]:
+        return sorted({*vars(module), *homes})
+
+    return attribute, names
+
+
+def _under_type_checking(file: Path) -> dict[str, str]:
+    """Name -> the module that it is imported from where `TYPE_CHECKING` holds."""
+    return {
+        alias.name: str(statement.module)
+        for block in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
 
 
 def of_extra(extra: str, what: str, package: str, *modules: str) -> ModuleType:

@@ -1,8 +1,9 @@
 """The commands: `python -m runners.<name>`.
 
 A command is up to two modules. `compare.py` reads the config and refuses what is wrong with it: it starts,
-shows `--help` and says most mistakes within a second, for it loads no torch. `_compared.py` does the work:
-`job` imports it when these are accepted. That is the one import inside a function of a command.
+shows `--help` and says most mistakes within a second, without torch, numba or MLflow
+(`tests/runners/test_imports.py`). Only keys and values of a model, dataset, loss or optimizer take longer, as
+those need torch. `_compared.py` does the work: `job` imports it when the rest is accepted.
 """
 
 import sys

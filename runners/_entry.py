@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.hydra_config import HydraConfig
@@ -42,7 +43,7 @@ from rich.console import Console
 from yaml import YAMLError
 
 from netsplit.config import build, suggest
-from netsplit.config_keys import TARGET, is_left_out, key_as_given
+from netsplit.config_keys import TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, run_marked
 from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
@@ -87,6 +88,7 @@ def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
         @functools.wraps(job)
         def command() -> None:
             sys.argv[1:] = addable(sys.argv[1:])
+            _name_options_at_once()
             start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
             _run(start(_logged(job, set(_default_folders()))))
 
@@ -180,6 +182,24 @@ def _run(start: Callable[[], None]) -> None:
     finally:
         if not wants_traceback:
             os.environ.pop(FULL_ERROR, None)
+
+
+def _name_options_at_once() -> None:
+    """For `--help` Hydra copies all its sources for every group that it names, a hundred times."""
+    slowly = ConfigLoaderImpl.get_group_options
+
+    def options_of(
+        self: ConfigLoaderImpl,
+        group_name: str,
+        results_filter: ObjectType | None = ObjectType.CONFIG,
+        config_name: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> list[str]:
+        if config_name is None and not overrides:
+            return self.repository.get_group_options(group_name, results_filter)
+        return slowly(self, group_name, results_filter, config_name, overrides)
+
+    ConfigLoaderImpl.get_group_options = options_of  # type: ignore[method-assign]
 
 
 def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
@@ -289,16 +309,27 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
     parent = error.parent_node
     names = [str(name) for name in parent] if isinstance(parent, DictConfig) and not parent._is_none() else []
     if names and str(error.key) not in names:
-        cases = _of_cases(key, parent)
-        if not cases and is_left_out(parent, str(error.key)):
-            return f"{key} is left out in the config: put + before it, as in +{key_as_given(key)}=<value>."
+        more = _of_cases(key, parent) or _of_target(key, parent)
         if key not in names and _options(key):
             return f"{key} is not chosen here: choose one before what it has is set ({key}=<option>)."
-        return f"{key} is not a config key: {suggest(str(error.key), names)}{cases}"
+        return f"{key} is not a config key: {suggest(str(error.key), names)}{more}"
     if isinstance(parent, ListConfig) and isinstance(error.key, int) and error.key >= len(parent):
         return f"{key} is not there: the list has {len(parent)} entries, counted from 0."
     first = str(error).splitlines()[0].strip().rstrip(".")
     return f"{key}: {first}." if key and key not in first else f"{first}."
+
+
+def _of_target(key: str, node: Any) -> str:
+    """What else a key may have meant that is not there, of a node that builds something, or within one.
+
+    The target is not asked what it takes: importing it may take seconds.
+    """
+    while node is not None and not (isinstance(node, DictConfig) and TARGET in node):
+        node = node._get_parent()
+    if node is None:
+        return ""
+    given = key_as_given(key)
+    return f" Put + before what {node[TARGET]} takes and the config leaves out: +{given}=<value>."
 
 
 def _of_cases(key: str, parent: Any) -> str:

@@ -1,19 +1,21 @@
-"""What `runners.partition` and `runners.simulate` are told alike: a graph file, one method, a cluster."""
+"""What commands that take a graph file are told: settings, the file, one method, a cluster."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from netsplit.cluster.described import ClusterDescription
-from netsplit.config import OffloadName, build
+import netsplit
+from netsplit import cluster as clusters
+from netsplit.config import LowPrecision, OffloadName, build, check_numbers
 from netsplit.config_keys import TARGET
-from netsplit.errors import ConfigError
-from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
 
 from ._entry import settings_of
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GraphSettings",
+    "PartitionSettings",
+    "PlanSettings",
     "SimulateSettings",
     "described",
     "graph_settings",
@@ -75,6 +79,55 @@ class SimulateSettings(GraphSettings):
         self.at_least(1, "pieces")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartitionSettings(GraphSettings):
+    """The top-level keys of `conf/partition.yaml`."""
+
+    objective: ObjectiveName = "latency"
+    contiguous: bool = False
+    passes: Literal["training", "forward"] = "training"
+    variable_copies: int | None = None
+    result: str | None = None
+    explain: bool = False
+    compare_with: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
+            raise ConfigError(
+                f"result is '{self.result}', which is the graph file itself: give another path."
+            )
+        if self.contiguous and self.objective not in CONTIGUOUS:
+            raise ConfigError(
+                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
+            )
+        if self.result is not None and (not self.result or Path(self.result).is_dir()):
+            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """The top-level keys of `conf/plan.yaml`."""
+
+    batch_size: int = 64
+    seed: int = 0
+    clip_norm: float | None = None
+    autocast: LowPrecision | None = None
+    ema_decay: float | None = None
+    offload: OffloadName | None = None
+    graph: str | None = None
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        check_numbers(batch_size=self.batch_size, seed=self.seed, microbatches=self.microbatches)
+        check_numbers(clip_norm=self.clip_norm, ema_decay=self.ema_decay)
+        if self.graph is None and self.microbatches != 1:
+            raise ConfigError(
+                f"microbatches is {self.microbatches}, which goes with graph=<file>: give "
+                "schedule.microbatches."
+            )
+
+
 def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> MemoryRule:
     """The rule asked for; else lifetimes, where the file has them and what is planned is `of_a_step`.
 
@@ -90,12 +143,14 @@ def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> Mem
 
 
 def need_graph(cfg: DictConfig) -> None:
-    """Raises ConfigError: the command line gives no graph file."""
+    """Raises NetSplitError: the command line gives no graph file, or one that is not there."""
     how = "the path of a graph file, as in graph=vgg16.txt."
     if "graph" not in cfg:  # so it is where ??? was left
         raise ConfigError(f"graph must be given: {how}")
     if isinstance(cfg.graph, str) and not cfg.graph.strip():
         raise ConfigError(f"graph is empty: give {how}")
+    if isinstance(cfg.graph, str) and not Path(cfg.graph).exists():
+        raise NetSplitError(f"graph file '{cfg.graph}' is not there.")
 
 
 def graph_settings(cfg: DictConfig, kind: type[GraphSettings]) -> Any:
@@ -114,8 +169,8 @@ def one_schedule(cfg: DictConfig) -> Schedule:
     Raises:
         ConfigError: it is to be decided, with the micro-batches.
     """
-    schedule: Schedule | AutoSchedule = build(cfg.schedule)
-    if isinstance(schedule, AutoSchedule):
+    schedule: Schedule | netsplit.AutoSchedule = build(cfg.schedule)
+    if isinstance(schedule, netsplit.AutoSchedule):
         raise ConfigError(
             "schedule=auto decides the micro-batches too, which a graph file has fixed: name a schedule, as "
             "in schedule=1f1b, or take `python -m runners.plan graph=<file>`."
@@ -145,14 +200,14 @@ def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partiti
     return partitioner
 
 
-def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
+def described(cfg: DictConfig, command: str) -> clusters.ClusterDescription | None:
     """The cluster that is described, or None for the file's own; `command` names who asks."""
     node = cfg.get("cluster")
     if node is None:
         return None
     here = str(node.get(TARGET, "")).startswith(HERE)
     description = None if here else build(node)  # GPUs that are not there would be refused for that
-    if not isinstance(description, ClusterDescription):
+    if not isinstance(description, clusters.ClusterDescription):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
             f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +19,7 @@ from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
+from netsplit.partition.objectives import CONTIGUOUS
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan, infeasible_record
@@ -30,41 +30,15 @@ from netsplit.program.schedules import Schedule
 from netsplit.tables import Column, Table
 
 from ._entry import console_of
-from ._graph_file import GraphSettings, memory_rule
+from ._graph_file import GraphSettings, PartitionSettings, memory_rule
 from ._progress import Waiting
 
-__all__ = ["NO_LIMIT", "PartitionSettings", "read", "run"]
+__all__ = ["NO_LIMIT", "read", "run"]
 
 log = logging.getLogger(__name__)
 
 NO_LIMIT = 2**50  # bytes: a capacity that stands for none
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartitionSettings(GraphSettings):
-    """The top-level keys of `conf/partition.yaml`."""
-
-    objective: ObjectiveName = "latency"
-    contiguous: bool = False
-    passes: Literal["training", "forward"] = "training"
-    variable_copies: int | None = None
-    result: str | None = None
-    explain: bool = False
-    compare_with: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
-            raise ConfigError(
-                f"result is '{self.result}', which is the graph file itself: give another path."
-            )
-        if self.contiguous and self.objective not in CONTIGUOUS:
-            raise ConfigError(
-                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
-            )
-        if self.result is not None and (not self.result or Path(self.result).is_dir()):
-            raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
 
 
 def run(

@@ -15,9 +15,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from netsplit import experiment as experiments
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.case_overrides import cases_of, published_of
-from netsplit.experiment.request import NAMED, Request
 
 from ._entry import console_of, entry, experiment, sentence
 from ._own_targets import own_names
@@ -43,10 +43,10 @@ def job(cfg: DictConfig) -> float | None:
     published, requests = published_of(cfg, overrides), {}
     for name, case in cases_of(cfg, overrides).items():
         try:
-            requests[name] = Request(case, cfg, published.get(name))
+            requests[name] = experiments.Request(case, cfg, published.get(name))
         except (NetSplitError, OmegaConfBaseException) as error:
             raise ConfigError(f"case {name}: {sentence(error)}") from error
-    asked = list(requests.values()) or [Request(cfg)]
+    asked = list(requests.values()) or [experiments.Request(cfg)]
     for request in asked:
         request.tracker.check()  # what is wrong with it shows before the work, not after
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -75,7 +75,7 @@ def _title() -> str:
 
 def _name() -> str:
     choices = _choices()
-    chosen = " · ".join(str(choices[group]) for group in NAMED if group != "scheduler")
+    chosen = " · ".join(str(choices[group]) for group in experiments.NAMED if group != "scheduler")
     return chosen if experiment() is None else f"{experiment()}: {chosen}"
 
 
@@ -93,7 +93,7 @@ def _labels(case: str | None = None, own: Collection[str] = ()) -> dict[str, str
     """
     choices = _choices()
     labels: dict[str, Any] = {"experiment": experiment(), "case": case, "command": _command()}
-    for group in NAMED:
+    for group in experiments.NAMED:
         labels[group] = choices.get(f"{group}@cases.{case}.{group}" if group in own else group)
     return {group: str(option) for group, option in labels.items() if option is not None}
 

@@ -16,12 +16,18 @@ from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
 
 from ._entry import entry, option, options
-from ._graph_file import described, graph_settings, need_graph, one_partitioner, one_schedule, with_limit
+from ._graph_file import (
+    PartitionSettings,
+    described,
+    graph_settings,
+    need_graph,
+    one_partitioner,
+    one_schedule,
+    with_limit,
+)
 
 if TYPE_CHECKING:
     from netsplit.partition.partitioner import Partitioner
-
-    from ._partitioned import PartitionSettings
 
 __all__ = ["job", "main"]
 
@@ -34,15 +40,16 @@ def job(cfg: DictConfig) -> float:
     need_graph(cfg)
     _check_own_result(cfg)
 
-    from . import _partitioned
-
-    settings: PartitionSettings = graph_settings(cfg, _partitioned.PartitionSettings)
+    settings: PartitionSettings = graph_settings(cfg, PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)
     schedule = one_schedule(cfg)
     cluster = described(cfg, "runners.partition")
     other = _other(settings)
     folder = Path(HydraConfig.get().runtime.output_dir)
     result = Path(settings.result) if settings.result is not None else folder / "result.json"
+
+    from . import _partitioned
+
     return _partitioned.run(settings, partitioner, schedule, cluster, other, result)
 
 

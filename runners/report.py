@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build
 from netsplit.errors import ConfigError
+from netsplit.tracking.database import require_database
 
 from ._entry import entry, settings_of
 
@@ -42,6 +43,7 @@ def job(cfg: DictConfig) -> None:
     tracker = build(cfg.tracking)
     if not tracker.enabled:
         raise ConfigError("tracking records nothing, so there is nothing to report: choose tracking=mlflow.")
+    require_database(tracker.uri)
 
     from netsplit.report import check_output, read_report, write_report
 

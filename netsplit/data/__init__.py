@@ -1,16 +1,21 @@
 """The datasets of the evaluation, one builder per file, and the order of their batches."""
 
-from netsplit.data.cifar10 import cifar10
-from netsplit.data.dataset import IGNORED, Data, Samples
-from netsplit.data.digits import digits
-from netsplit.data.digits_segmentation import digits_segmentation
-from netsplit.data.hugging_face import hugging_face
-from netsplit.data.imagefolder import imagefolder
-from netsplit.data.imagenet import imagenet
-from netsplit.data.reading.loader import Loader, batches
-from netsplit.data.synthetic import synthetic
-from netsplit.data.text import text
-from netsplit.data.voc2012 import voc2012
+from typing import TYPE_CHECKING
+
+from netsplit.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from netsplit.data.dataset import IGNORED, Data, Samples
+    from netsplit.data.reading.loader import Loader, batches
+    from netsplit.data.sets.cifar10 import cifar10
+    from netsplit.data.sets.digits import digits
+    from netsplit.data.sets.digits_segmentation import digits_segmentation
+    from netsplit.data.sets.hugging_face import hugging_face
+    from netsplit.data.sets.imagefolder import imagefolder
+    from netsplit.data.sets.imagenet import imagenet
+    from netsplit.data.sets.synthetic import synthetic
+    from netsplit.data.sets.text import text
+    from netsplit.data.sets.voc2012 import voc2012
 
 __all__ = [
     "IGNORED",
@@ -28,3 +33,5 @@ __all__ = [
     "text",
     "voc2012",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

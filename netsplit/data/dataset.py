@@ -10,13 +10,12 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
-__all__ = ["IGNORED", "Data", "Drawable", "ReadBy", "Samples"]
+from netsplit.data.keys import ReadBy
+
+__all__ = ["IGNORED", "Data", "Drawable", "Samples"]
 
 IGNORED = -100
 """The target of what does not count: `CrossEntropyLoss`'s own default, and what accuracy leaves out."""
-
-
-ReadBy = Literal["auto", "workers", "controller"]
 
 
 class Samples(Protocol):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from netsplit.errors import ConfigError
 
-__all__ = ["at_least", "check_common", "existing_file", "existing_folder", "root_folder"]
+__all__ = [
+    "ReadBy", "ReadingKeys", "at_least", "check_common", "existing_file", "existing_folder", "root_folder",
+]  # fmt: skip
+
+ReadBy = Literal["auto", "workers", "controller"]
 
 
 def at_least(least: int, **values: int | None) -> None:
@@ -18,6 +24,29 @@ def at_least(least: int, **values: int | None) -> None:
     for key, value in values.items():
         if value is not None and value < least:
             raise ConfigError(f"dataset.{key} is {value}: give at least {least}.")
+
+
+@dataclass(frozen=True)
+class ReadingKeys:
+    """How any dataset is read: keys of `dataset` that its own target does not have.
+
+    Args:
+        workers: processes that load samples, of every process that reads; None: as the dataset says, or 0.
+        prefetch: batches that each of them loads ahead; None: as the dataset says, or 2.
+        read_by: see `Data`; None: as the dataset says, or auto.
+        samples: how many of a stream make an epoch; None: its length, where it has one.
+        seed: of what samples draw.
+    """
+
+    workers: int | None = None
+    prefetch: int | None = None
+    read_by: ReadBy | None = None
+    samples: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(0, workers=self.workers)
+        at_least(1, prefetch=self.prefetch, samples=self.samples)
 
 
 def check_common(limit: int | None, workers: int, prefetch: int, seed: int, **sizes: int) -> None:

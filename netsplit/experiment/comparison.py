@@ -25,6 +25,7 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.config import Settings
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
+from netsplit.data.reading.own import as_data
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.here.step import TrainingOptions
 from netsplit.experiment.planner import Planner
@@ -105,7 +106,7 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     """
     settings = request.settings
     torch.manual_seed(settings.seed)
-    data = request.data()
+    data = as_data(request.dataset(), request.dataset_name, request.reading)
     for key, given in request.classes.items():
         if given < data.num_classes:
             raise ConfigError(

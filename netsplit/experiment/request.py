@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import check_offload
-from netsplit.config import build, require_node, validated
+from netsplit.config import build, require_node, settings_in, validated
 from netsplit.config_keys import TARGET
-from netsplit.data.reading.own import ReadingKeys, as_data
+from netsplit.data.keys import ReadingKeys
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.runtime.compiled import check_backend
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from netsplit.cluster.local import ClusterSpec
-    from netsplit.data.dataset import Data
     from netsplit.optim.learning_rate import LearningRate
     from netsplit.optim.optimizers import OptimizerFactory
     from netsplit.partition.partitioner import Partitioner
@@ -45,6 +44,8 @@ CLASSES = ("num_classes", "vocabulary")  # what models call the number of classe
 class Request:
     """One comparison: what takes no time is built, so that a mistake in it is said before any work.
 
+    What needs no torch comes first, as importing torch takes longer than all the rest.
+
     Args:
         cfg: all that the comparison is made of.
         whole: the config of which `cfg` is a case.
@@ -58,20 +59,27 @@ class Request:
         self, cfg: DictConfig, whole: DictConfig | None = None, published: Mapping[str, float] | None = None
     ) -> None:
         self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
-        cfg, reading = without_reading(cfg)
-        self.settings = validated(cfg, provided={"optimizer": ["params"]}, groups=GROUPS)
+        self.settings = settings_in(cfg, GROUPS)
         for key in (*NAMED, "tracking", "loss", *(["metrics"] if "metrics" in cfg else [])):
             require_node(cfg, key, options=key != "loss")
         if self.settings.resume not in ("never", "auto"):
             origin_checkpoint(self.settings.resume)
         self.tracker: Tracker = build(cfg.tracking)
         self.cluster: ClusterSpec | ClusterDescription = build(cfg.cluster)
+        self.schedule: Schedule | AutoSchedule = build(cfg.schedule)
         self.partitioners: dict[str, Partitioner] = {
             str(name): build(node) for name, node in cfg.partitioner.items()
         }
-        self.schedule: Schedule | AutoSchedule = build(cfg.schedule)
         if isinstance(self.schedule, AutoSchedule):
             self._check_open()
+        self._check_cluster()
+        if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
+            raise ConfigError(
+                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave "
+                "tracking=none out."
+            )
+        cfg, reading = without_reading(cfg)
+        validated(cfg, provided={"optimizer": ["params"]})
         self.optimizer: OptimizerFactory = build(cfg.optimizer)
         self.learning_rate: LearningRate | None = build(cfg.scheduler)
         reading.setdefault("seed", self.settings.seed)
@@ -84,6 +92,10 @@ class Request:
         self.classes = {key: cfg.model[key] for key in CLASSES if cfg.model.get(key) is not None}
         self.own = [group for group in NAMED if whole is not None and cfg[group] != whole[group]]
         self.published = dict(published or {})
+        self.settings.checkpoint.make_folder()
+
+    def _check_cluster(self) -> None:
+        """Raises ConfigError: it does not go with a setting."""
         if isinstance(self.cluster, ClusterDescription):
             self.cluster.require_models()
             if self.settings.adapt:
@@ -91,19 +103,13 @@ class Request:
                     "adapt is true, and on a described cluster nothing is trained: leave it out, or name a "
                     "cluster of devices that are here."
                 )
-        else:
-            devices = self.cluster.devices
-            check_offload(self.settings.offload, devices, self.settings.compile_backend)
-            if self.settings.profile == "predicted":
-                rates_by_kind(devices, self.settings.autocast)
-            names = [each.torch_device for each in devices]
-            check_backend(self.settings.compile_backend, names, self.settings.autocast)
-        if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
-            raise ConfigError(
-                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave "
-                "tracking=none out."
-            )
-        self.settings.checkpoint.make_folder()
+            return
+        devices = self.cluster.devices
+        check_offload(self.settings.offload, devices, self.settings.compile_backend)
+        if self.settings.profile == "predicted":
+            rates_by_kind(devices, self.settings.autocast)
+        names = [each.torch_device for each in devices]
+        check_backend(self.settings.compile_backend, names, self.settings.autocast)
 
     def _check_open(self) -> None:
         """Of a schedule that is decided with the placement.
@@ -122,14 +128,6 @@ class Request:
                 "memory is static, and schedule=auto decides by the lifetimes of tensors: leave memory out, "
                 "or name a schedule."
             )
-
-    def data(self) -> Data:
-        """What the dataset's target makes.
-
-        Raises:
-            ConfigError: it is no dataset, or cannot be made.
-        """
-        return as_data(self.dataset(), self.dataset_name, self.reading)
 
 
 def without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.files import dumps, load, loads, save
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.lazy import imports_of
+from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from netsplit.graph.deferral.deferred import WeightGradients
@@ -39,17 +39,4 @@ __all__ = [
     "unchanging",
 ]
 
-__getattr__ = imports_of(
-    __name__,
-    {
-        "DrawKey": "random_draws",
-        "WeightGradients": "deferral.deferred",
-        "capture": "recording.step",
-        "capture_inference": "recording.step",
-        "draws": "plain_draws",
-        "initial_values": "module",
-        "rebuild": "module",
-        "run_microbatch": "random_draws",
-        "unchanging": "operators",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

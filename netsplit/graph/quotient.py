@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import networkx
-
 from netsplit.graph.ir import Graph, once_of
 from netsplit.graph.order import topological_order
 
@@ -99,6 +97,8 @@ def passing(edges: Iterable[tuple[int, int, T]]) -> dict[tuple[int, int], tuple[
 
 def strong_components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     """[count] the strongly connected component of each vertex, numbered by their least vertices."""
+    import networkx  # a fifth of a second to load
+
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from(edges)

@@ -1,54 +1,35 @@
 """Methods that decide which device runs which node, and in which order: one file per method."""
 
-from netsplit.partition.base import Latency, Objective, Placement, Problem, SolverReport, Stage
-from netsplit.partition.methods.auto.auto import Auto
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.baechi.m_sct import MSct
-from netsplit.partition.methods.baechi.m_topo import MTopo
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.ddp import Ddp
-from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
-from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.layerwise import Layerwise
-from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
-from netsplit.partition.methods.pesto.pesto import Pesto
-from netsplit.partition.methods.pesto.pesto_full import PestoFull
-from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.random import Random
-from netsplit.partition.methods.reinforce import Reinforce
-from netsplit.partition.methods.round_robin import RoundRobin
-from netsplit.partition.methods.single import Single
-from netsplit.partition.methods.thesis.ablated import Ablated
-from netsplit.partition.methods.thesis.netsplit import NetSplit
-from netsplit.partition.objectives import MaxLoad, SimulatedIteration
-from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.partition.stage_time import StageTime
+from typing import TYPE_CHECKING
 
-METHODS: dict[str, type[Partitioner]] = {
-    kind.name: kind
-    for kind in (
-        Auto,
-        NetSplitExact,
-        NetSplit,
-        Pesto,
-        PestoFull,
-        MTopo,
-        MEtf,
-        MSct,
-        Heft,
-        Dpos,
-        OsDpos,
-        PipeDream,
-        Balanced,
-        Layerwise,
-        RoundRobin,
-        Random,
-        Reinforce,
-        Ddp,
-        Single,
-    )
-}
+from netsplit.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from netsplit.partition.base import Latency, Objective, Placement, Problem, SolverReport, Stage
+    from netsplit.partition.methods.all_methods import METHODS
+    from netsplit.partition.methods.auto.auto import Auto
+    from netsplit.partition.methods.baechi.m_etf import MEtf
+    from netsplit.partition.methods.baechi.m_sct import MSct
+    from netsplit.partition.methods.baechi.m_topo import MTopo
+    from netsplit.partition.methods.balanced import Balanced
+    from netsplit.partition.methods.ddp import Ddp
+    from netsplit.partition.methods.dpos import Dpos
+    from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
+    from netsplit.partition.methods.heft import Heft
+    from netsplit.partition.methods.layerwise import Layerwise
+    from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
+    from netsplit.partition.methods.pesto.pesto import Pesto
+    from netsplit.partition.methods.pesto.pesto_full import PestoFull
+    from netsplit.partition.methods.pipedream.pipedream import PipeDream
+    from netsplit.partition.methods.random import Random
+    from netsplit.partition.methods.reinforce import Reinforce
+    from netsplit.partition.methods.round_robin import RoundRobin
+    from netsplit.partition.methods.single import Single
+    from netsplit.partition.methods.thesis.ablated import Ablated
+    from netsplit.partition.methods.thesis.netsplit import NetSplit
+    from netsplit.partition.objectives import MaxLoad, SimulatedIteration
+    from netsplit.partition.partitioner import Choice, Partitioner
+    from netsplit.partition.stage_time import StageTime
 
 __all__ = [
     "METHODS",
@@ -84,3 +65,5 @@ __all__ = [
     "Stage",
     "StageTime",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

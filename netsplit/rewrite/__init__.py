@@ -5,7 +5,7 @@ What needs torch is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from netsplit.lazy import imports_of
+from netsplit.lazy import lazy_names
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, rewrite_from
 
 if TYPE_CHECKING:
@@ -39,21 +39,4 @@ __all__ = [
     "splits_of",
 ]
 
-__getattr__ = imports_of(
-    __name__,
-    {
-        "along_samples": "samples.data_parallel",
-        "also": "replay",
-        "applied": "replay",
-        "columns_and_rows": "columns_rows",
-        "copies_after": "samples.data_parallel",
-        "copy_weights": "copies",
-        "read_weights": "read",
-        "replicate": "samples.data_parallel",
-        "require_operators": "draft",
-        "rewritten_costs": "seconds",
-        "split_axes": "split",
-        "split_operator": "split",
-        "splits_of": "columns_rows",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,7 +1,5 @@
 """The torchrun agent of workers that NetSplit starts itself: they are forked from it, with torch loaded once.
 
-    python -m netsplit.runtime.worker_agent --workers N --controller HOST:PORT --rendezvous HOST:PORT …
-
 A worker of its own interpreter loads torch and, with its first optimiser, `torch._dynamo`: some five seconds
 of a processor each. CUDA cannot be used in a forked process once it was begun before, so that workers of
 GPUs are spawned.
@@ -81,6 +79,11 @@ class _OneHost(StaticTCPRendezvous):
         return RendezvousInfo(PrefixStore(self.run_id, self._store), self.rank, self.world_size, where)
 
 
+def _work(controller: str) -> None:
+    """A worker; where it is spawned, finding this function loads what is imported here."""
+    worker_process.work(controller)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="netsplit.runtime.worker_agent", description=__doc__)
     parser.add_argument("--workers", type=int, required=True, help="how many")
@@ -104,9 +107,5 @@ def main() -> None:
         logs_specs=DefaultLogsSpecs(log_dir=asked.logs),
     )
     with suppress(SignalException):  # the controller's, which has let its workers go
-        elastic_launch(config, worker_process.work)(asked.controller)
+        elastic_launch(config, _work)(asked.controller)
     os._exit(0)  # an interpreter that takes torch down in good order needs a second for it
-
-
-if __name__ == "__main__":
-    main()

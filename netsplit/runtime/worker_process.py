@@ -180,6 +180,8 @@ class _LogLine:
 
 
 def _join(rank: int, setup: Setup) -> Worker:
+    if setup.modules is not None:
+        setup.modules.take_over()
     torch.set_num_threads(1)
     device = setup.devices[rank]
     torch_device = torch.device(device.torch_device)

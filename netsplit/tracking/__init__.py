@@ -1,8 +1,13 @@
 """Records: MLflow runs, tables, pictures. Heavy imports (mlflow, matplotlib) happen on first use."""
 
-from netsplit.tracking.host import host_tags
-from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table, outline
-from netsplit.tracking.tracker import ComparisonRun, MethodRun, Tracker
+from typing import TYPE_CHECKING
+
+from netsplit.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from netsplit.tracking.host import host_tags
+    from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table, outline
+    from netsplit.tracking.tracker import ComparisonRun, MethodRun, Tracker
 
 __all__ = [
     "ComparisonRow",
@@ -14,3 +19,5 @@ __all__ = [
     "host_tags",
     "outline",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -42,6 +42,15 @@ _CONNECT_S = 5.0  # a server that does not answer in this time is reported at on
 _FIRST_QUESTION = {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{_CONNECT_S:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 
 
+def require_database(uri: str) -> None:
+    """Raises ConfigError: `uri` names a database file that is not there."""
+    path = sqlite_path(uri)
+    if path is not None and not path.exists():
+        raise ConfigError(
+            f"there is no database {path}: `netsplit compare` (`make run`) records one, or set tracking.uri."
+        )
+
+
 def sqlite_path(uri: str) -> Path | None:
     """The absolute path of a SQLite database, or None where `uri` is another kind of address.
 

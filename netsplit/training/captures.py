@@ -15,9 +15,10 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss, call_model
 from netsplit.graph.checks.check import check_capture
-from netsplit.graph.checks.evaluation import check_inference, mixes_samples
+from netsplit.graph.checks.evaluation import check_inference
 from netsplit.graph.checks.plain import stance
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
+from netsplit.graph.checks.rows import OutputDims, output_dims
 from netsplit.graph.checks.screen import hooks_of_all_modules
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
@@ -25,14 +26,11 @@ from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.interrupts import interrupts_held
 
-__all__ = ["MAX_PROGRAMS", "Captures", "OutputDims", "checked_capture"]
+__all__ = ["MAX_PROGRAMS", "Captures", "checked_capture"]
 
 log = logging.getLogger(__name__)
 
 MAX_PROGRAMS = 16
-
-OutputDims = tuple[int, ...] | None
-"""Of every output the dimension that grows with the samples; None: not all have one."""
 
 
 def checked_capture(
@@ -115,7 +113,11 @@ class Captures:
         key = batch.key, batch.samples
         if key not in self._inference:
             self.require_room(self._inference, batch, "prediction")
-            graph = self._evaluated(batch, f"inference{len(self._inference)}.")
+            graph = self._capture(
+                batch,
+                lambda batch, **options: capture_inference(self.model, batch, **options),
+                f"inference{len(self._inference)}.",
+            )
             self._check_inference(graph, batch.own())
             self._inference[key] = graph
         return self._inference[key]
@@ -142,20 +144,14 @@ class Captures:
             log.info("predicts as plain PyTorch does: checked in %.1f s", seconds)
 
     def output_dims(self, batch: Batch, size: int) -> OutputDims:
-        """As two captures tell, of `size` samples and of one more; the batch has more than `size`.
+        """Along which dimensions micro-batches of `size` samples are joined; None: it is predicted whole.
 
-        None, too, where the outputs of some samples depend on others of the batch.
+        `graph.checks.rows` finds out at the first batch of its kind; it has more than `size` samples.
         """
         if batch.key not in self._dims:
-            one, two = batch.rows(0, size), batch.rows(0, size + 1)
-            graph = self.inference(one)
-            dims = _growing(graph, self._evaluated(two, "unused."))
-            if dims is not None and self.check:
-                values = self.trained()
-                with interrupts_held():
-                    mixed = mixes_samples(self.model, graph, two.own().without_targets, dims, values)
-                dims = None if mixed else dims
-            self._dims[batch.key] = dims
+            graph, values = self.inference(batch.rows(0, size)), self.trained()
+            with interrupts_held():
+                self._dims[batch.key] = output_dims(self.model, graph, batch, size, values)
         return self._dims[batch.key]
 
     def known_dims(self, batch: Batch) -> OutputDims:
@@ -179,12 +175,6 @@ class Captures:
         groups = list(dict.fromkeys(key[0] for key in self._training))  # type: ignore[index]
         return groups.index(group) if group in groups else len(groups)
 
-    def _evaluated(self, batch: Batch, prefix: str) -> Graph:
-        def how(batch: Batch, **options: Any) -> Graph:
-            return capture_inference(self.model, batch, **options)
-
-        return self._capture(batch, how, prefix)
-
     def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:
         log.info("capturing %s for tensors of %s", type(self.model).__name__, _shapes(batch))
         options = {"autocast": self.autocast, "device_type": self.device_type, "constants": prefix}
@@ -194,27 +184,3 @@ class Captures:
 
 def _shapes(batch: Batch) -> str:
     return ", ".join(str(tuple(t.shape)) for t in batch.tensors)
-
-
-def _growing(one: Graph, two: Graph) -> OutputDims:
-    """The dimension of every output that has so many rows a sample in both; None if one has none."""
-    if len(one.output_variables) != len(two.output_variables) or not _same_statics(one, two):
-        return None
-    growing = []
-    for j, k in zip(one.output_variables, two.output_variables, strict=True):
-        before, after = one.variables[j].shape, two.variables[k].shape
-        grown = [d for d, (m, n) in enumerate(zip(before, after, strict=False)) if m != n]
-        if len(before) != len(after) or len(grown) != 1:
-            return None
-        rows, rest = divmod(before[grown[0]], one.batch_size)
-        if rest or after[grown[0]] != rows * two.batch_size:
-            return None
-        growing.append(grown[0])
-    return tuple(growing)
-
-
-def _same_statics(one: Graph, two: Graph) -> bool:
-    try:
-        return bool(one.output_spec.key == two.output_spec.key)
-    except NetSplitError:
-        return False

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json, write_text
-from netsplit.runtime.checkpoint.files import is_complete
+from netsplit.runtime.checkpoint.checksums import is_complete
 from netsplit.tables import nbytes
 
 __all__ = ["Checkpoints", "describe_training", "newest", "passed_over", "stable_folder"]

@@ -22,6 +22,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from netsplit import __version__
 from netsplit.errors import NetSplitError
 from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
+from netsplit.runtime.workers.modules import standard_first
 
 from .._entry import CONF, EXIT_MISTAKE
 
@@ -36,6 +37,10 @@ RUNNERS = {
     "report": "Recorded comparisons and studies as one page.",
 }
 SHELLS = ("bash", "zsh", "fish")
+IN_SCRIPTS = {  # of click's completion: no space follows a key or stands within a list, and a list has commas
+    "COMPREPLY+=($value)": 'COMPREPLY+=("$value"); [[ $value == *[=[,]* ]] && compopt -o nospace',
+    'string split ","': 'string split -m1 ","',
+}
 KINDS = ("partitioner", "cluster", "dataset", "plugin")
 
 
@@ -51,7 +56,10 @@ def netsplit() -> None:
 
 
 def _overrides(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Groups with their options, and keys, of the runner's config. For bash ``=`` is a word of its own."""
+    """Groups with their options, also within lists of them, and keys, of the runner's config.
+
+    For bash ``=`` is a word of its own.
+    """
     words = [word for word in context.params.get("words") or () if word != "="]
     group, given, option = incomplete.partition("=")
     shown = f"{group}=" if given else None
@@ -59,7 +67,13 @@ def _overrides(context: click.Context, parameter: click.Parameter, incomplete: s
         group, option, shown = words[-1], incomplete, ""
     if shown is not None:
         options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-        return [CompletionItem(f"{shown}{each}") for each in options if each.startswith(option)]
+        before = option[: max(option.rfind(mark) for mark in "[,") + 1]  # of a list: [auto,heft
+        last, chosen = option.removeprefix(before), before.strip("[").split(",")
+        return [
+            CompletionItem(f"{shown}{before}{each}")
+            for each in options
+            if each.startswith(last) and each not in chosen
+        ]
     file = CONF / f"{'config' if context.info_name == 'compare' else context.info_name}.yaml"
     lines = file.read_text(encoding="utf-8").splitlines()
     keys = {path.name for path in CONF.iterdir() if path.is_dir()}
@@ -112,13 +126,17 @@ def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None
     if words and "=" not in words[0] and not words[0].startswith("-"):
         if len(words) > 1:
             raise click.UsageError(f"what is '{words[1]}'? MODEL goes with the options of --help alone.")
-        _work("plan").plan(words[0], **options)
+        groups = {group: options.pop(group) for group in ("cluster", "schedule", "optimizer")}
+        groups["partitioner"] = f"[{options.pop('partitioner')}]"
+        folder, overrides = options.pop("config_dir"), options.pop("overrides")
+        request = _work("composed").requested(folder, overrides, **groups)
+        _work("plan").plan(words[0], **options, request=request)
         return
     given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if set(given) - {"config_dir"}:
         raise click.UsageError(f"--{min(given)} goes with MODEL: give KEY=VALUE, as in cluster=v100x8.")
-    folder = ["--config-dir", options["config_dir"]] if given else []
-    sys.argv = ["netsplit plan", *folder, *words]
+    config_dir = ["--config-dir", options["config_dir"]] if given else []
+    sys.argv = ["netsplit plan", *config_dir, *words]
     import_module(f"{__package__.rpartition('.')[0]}.plan").main()
 
 
@@ -166,7 +184,10 @@ def completion(shell: str) -> None:
     """Print what makes SHELL complete this command; for bash: eval "$(netsplit completion bash)"."""
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(netsplit, {}, "netsplit", "_NETSPLIT_COMPLETE").source())
+    script = kind(netsplit, {}, "netsplit", "_NETSPLIT_COMPLETE").source()
+    for theirs, ours in IN_SCRIPTS.items():
+        script = script.replace(theirs, ours)
+    click.echo(script)
 
 
 def _work(name: str) -> Any:
@@ -176,10 +197,10 @@ def _work(name: str) -> Any:
 
 
 def main() -> None:
-    """The command's entry: code in the folder it is called in is found, as it is by `python -m`."""
+    """The command's entry: code in the folder it is called in is found, after the standard library's."""
     here = os.getcwd()
     if here not in sys.path and str(Path(here)) not in sys.path:
-        sys.path.insert(0, here)
+        sys.path[:] = standard_first([here, *sys.path])
     _clear(netsplit)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -17,6 +18,7 @@ import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.profile.measured import default_folder
 from netsplit.runtime.transport.neighbours import may_be_read
+from netsplit.runtime.workers.modules import shadowing
 from netsplit.tracking.host import gpu_names, host_tags
 
 from .machine import probe
@@ -127,11 +129,22 @@ def _compiled() -> str:
     return f"kept in {folder}"
 
 
+def _modules() -> str:
+    """As a script that lies in this folder, and its workers, find them."""
+    files = ", ".join(shadowing([os.getcwd(), *sys.path]).values())
+    if files:
+        raise NetSplitError(
+            f"scripts here, and torch in them, import {files}, not the standard library: rename it"
+        )
+    return "no file here hides one of the standard library"
+
+
 CHECKS: dict[str, Callable[[], str]] = {
     "solvers": _solvers,
     "messages": _messages,
     "shared memory": _shared,
     "profiles": _profiles,
     "compiled code": _compiled,
+    "modules": _modules,
     "compiler": lambda: shutil.which("c++") or shutil.which("g++") or "none, which torch.compile alone needs",
 }

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import psutil
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
 
+from netsplit import experiment as experiments
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.nvml import Gpus, found_gpus
 from netsplit.config import build
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.session import Session
 from netsplit.tables import Column, Table
 from netsplit.tracking.host import host_tags
 
-from .._entry import CONF, console_of, sentence
+from .._entry import console_of
+from .composed import composed
 
-__all__ = ["composed", "devices", "probe"]
+__all__ = ["devices", "probe"]
 
 _WIDTH = 110
-
-
-def composed(overrides: list[str], folder: str | None) -> Any:
-    """The config of `compare` with overrides, and with the options of a folder beside NetSplit's.
-
-    Raises:
-        ConfigError: no such option or key.
-    """
-    if folder is not None:
-        overrides = [*overrides, f"hydra.searchpath=['{Path(folder).resolve()}']"]
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("config", overrides)
-    except HydraException as error:
-        raise ConfigError(sentence(error)) from error
 
 
 def devices() -> None:
@@ -87,7 +70,10 @@ def probe(cluster: str, folder: str | None) -> None:
     if isinstance(spec, ClusterDescription):
         raise ConfigError(f"cluster '{spec.name}' is described: give one that runs, as cpu2.")
     console = console_of(_WIDTH)
-    with tempfile.TemporaryDirectory(prefix="netsplit-probe-") as logs, Session(spec, Path(logs)) as session:
+    with (
+        tempfile.TemporaryDirectory(prefix="netsplit-probe-") as logs,
+        experiments.Session(spec, Path(logs)) as session,
+    ):
         with console.status(f"Starting {len(spec.devices)} workers and probing their links"):
             links = session.cluster.links
         how = "given" if spec.bandwidth is not None else "probed"

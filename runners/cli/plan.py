@@ -30,7 +30,6 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from .._entry import console_of
 from .._partitioned import show_plan
 from .._progress import Waiting
-from .machine import composed
 from .planned import show_whole
 
 __all__ = ["plan", "tensors_of"]
@@ -45,22 +44,14 @@ def plan(
     batch: str | None,
     targets: str | None,
     loss: str | None,
-    cluster: str,
-    partitioner: str,
-    schedule: str,
-    optimizer: str,
-    overrides: tuple[str, ...],
-    config_dir: str | None,
     out: str | None,
+    request: Request,
 ) -> None:
     """See `netsplit plan --help`.
 
     Raises:
         NetSplitError: what is given cannot be used, the model cannot be captured, or nothing fits.
     """
-    words = [f"cluster={cluster}", f"partitioner=[{partitioner}]", f"schedule={schedule}"]
-    words += [f"optimizer={optimizer}", "tracking=none", *overrides]
-    request = Request(composed(words, config_dir))
     described = isinstance(request.cluster, ClusterDescription)
     torch.manual_seed(request.settings.seed)
     subject = _subject(model, batch, targets, loss, torch.device("meta" if described else "cpu"))

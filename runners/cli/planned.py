@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,9 +11,9 @@ from rich.markup import escape
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.config import LowPrecision, OffloadName, build, check_numbers
+from netsplit.config import OffloadName, build
 from netsplit.data.reading.own import as_data
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.experiment.records import write_plan, write_whole
 from netsplit.experiment.request import without_reading
 from netsplit.experiment.whole.devices import Devices, cluster_here
@@ -33,34 +32,12 @@ from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
 
 from .._entry import console_of
+from .._graph_file import PlanSettings
 from .._progress import Waiting
 
-__all__ = ["PlanSettings", "foreseen", "profiled", "run", "show_whole"]
+__all__ = ["foreseen", "profiled", "run", "show_whole"]
 
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanSettings:
-    """The top-level keys of `conf/plan.yaml`."""
-
-    batch_size: int = 64
-    seed: int = 0
-    clip_norm: float | None = None
-    autocast: LowPrecision | None = None
-    ema_decay: float | None = None
-    offload: OffloadName | None = None
-    graph: str | None = None
-    microbatches: int = 1
-
-    def __post_init__(self) -> None:
-        check_numbers(batch_size=self.batch_size, seed=self.seed, microbatches=self.microbatches)
-        check_numbers(clip_norm=self.clip_norm, ema_decay=self.ema_decay)
-        if self.graph is None and self.microbatches != 1:
-            raise ConfigError(
-                f"microbatches is {self.microbatches}, which goes with graph=<file>: give "
-                "schedule.microbatches."
-            )
 
 
 def foreseen(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | ClusterDescription) -> Foreseen:

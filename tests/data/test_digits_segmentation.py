@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from netsplit.data import digits_segmentation
-from netsplit.data.digits import digits_split
-from netsplit.data.digits_segmentation import INK, MEAN, STD
+from netsplit.data.sets.digits import digits_split
+from netsplit.data.sets.digits_segmentation import INK, MEAN, STD
 from netsplit.errors import ConfigError
 
 

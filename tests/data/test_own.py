@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from netsplit.data import Data, Loader, batches
-from netsplit.data.reading.own import ReadingKeys, as_data
+from netsplit.data.keys import ReadingKeys
+from netsplit.data.reading.own import as_data
 from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError, ReadError
 from netsplit.experiment.comparison import experiment_of

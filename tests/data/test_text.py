@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.data import IGNORED, text
-from netsplit.data.text import MASK, UNKNOWN, VOCABULARY, encoded, text_of
+from netsplit.data.sets.text import MASK, UNKNOWN, VOCABULARY, encoded, text_of
 from netsplit.errors import ConfigError
 from tests.data.folders import make_text
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit import __version__
-from netsplit.errors import ConfigError
-from netsplit.runners.cli import command
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.runners.cli import command, doctor
 from netsplit.runners.cli.plan import tensors_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +81,8 @@ def test_a_mistake_in_an_override_is_a_sentence(tmp_path: Path) -> None:
         (["netsplit", "compare", "model=bert"], ["model=bert", "model=bert_small"]),
         (["netsplit", "compare", "model", "=", "bert_s"], ["bert_small"]),
         (["netsplit", "compare", "model", "="], ["alexnet"]),
+        (["netsplit", "compare", "partitioner=[auto,he"], ["partitioner=[auto,heft"]),
+        (["netsplit", "compare", "partitioner", "=", "[auto,netsplit_e"], ["[auto,netsplit_exact"]),
         (["netsplit", "compare", "clip"], ["clip_norm="]),
         (["netsplit", "partition", "compare_"], ["compare_with="]),
         (["netsplit", "pro"], ["probe"]),
@@ -101,6 +103,8 @@ def test_words_are_completed(words: list[str], expected: list[str], tmp_path: Pa
 def test_every_shell_has_its_script(shell: str) -> None:
     done = CliRunner().invoke(command.netsplit, ["completion", shell])
     assert "_NETSPLIT_COMPLETE" in done.output
+    assert (shell == "bash") == ("compopt -o nospace" in done.output)
+    assert (shell == "fish") == ("split -m1" in done.output)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +267,17 @@ def test_links_are_probed_and_the_doctor_finds_all_well(tmp_path: Path) -> None:
     refused = netsplit("probe", "--cluster", "titan_rtx3", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "is described" in refused.stderr
+
+
+def test_the_doctor_names_a_file_that_hides_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    look = doctor.CHECKS["modules"]
+    assert look()
+    (tmp_path / "random.py").touch()
+    with pytest.raises(NetSplitError, match=re.escape(str(tmp_path / "random.py"))):
+        look()
 
 
 def test_no_runs_are_shown_where_none_were_recorded(tmp_path: Path) -> None:

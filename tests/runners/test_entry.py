@@ -100,10 +100,10 @@ def test_outputs_lie_under_the_task_and_the_folder_stays(run: Run, tmp_path: Pat
         (["cluster.devices.7.name=x"], ["cluster.devices[7] is not there: the list has 2 entries"]),
         (
             ["++cluster.devices=[{name: a}]", "cluster.devices.0.capacity=9"],
-            ["cluster.devices[0].capacity is left out", "as in +cluster.devices.0.capacity=<value>."],
+            ["cluster.devices[0].capacity is not a config key", "+cluster.devices.0.capacity=<value>."],
         ),
         (["cluster.devices.0.capcity=9"], ["did you mean capacity?"]),
-        (["~model.num_layers", "model.num_layers=3"], ["as in +model.num_layers=<value>."]),
+        (["~model.num_layers", "model.num_layers=3"], ["+model.num_layers=<value>."]),
         (["dataset=imagefolder"], ["dataset.root must be given"]),
         (["model=["], ["cannot read 'model=['"]),
         (["dataset.root=~/flowers"], ["cannot read 'dataset.root=~/flowers'", "quote"]),

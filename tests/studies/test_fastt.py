@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from netsplit.data.synthetic import synthetic
+from netsplit.data.sets.synthetic import synthetic
 from netsplit.errors import ConfigError
 from netsplit.rewrite import CopyWeights, Split
 from netsplit.studies import ByName, ModelCase, V100Servers, largest_batches, split_speeds

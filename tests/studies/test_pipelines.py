@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from netsplit.data.synthetic import synthetic
+from netsplit.data.sets.synthetic import synthetic
 from netsplit.errors import ConfigError
 from netsplit.models.gpt import gpt
 from netsplit.program.schedules import OneFOneB

@@ -76,6 +76,33 @@ def test_a_slow_worker_is_slow_for_operators_that_it_has_never_had() -> None:
         assert costs.costs.devices["cpu:0"].nodes[name].total_s == pytest.approx(before.total_s, rel=1e-3)
 
 
+def swapped(plan: Plan) -> Plan:
+    """Each worker has the other's operators."""
+    other = {"cpu:0": "cpu:1", "cpu:1": "cpu:0"}
+    moved = {node: other[device] for node, device in plan.placement.device_of.items()}
+    return verified(plan.problem, replace(plan.placement, device_of=moved))
+
+
+@pytest.mark.parametrize("slow_since", ["the second window of the present plan", "the change of plan"])
+def test_what_a_worker_had_before_it_became_slow_is_slow_now_too(slow_since: str) -> None:
+    plan = plan_of()
+    now, costs = swapped(plan), costs_of_plan(plan)
+    usual, slow = costs.first, slowed(costs, "cpu:0", 6.0)
+    costs.observe(plan.simulated[0], [run(plan, costs, usual)])
+    if "window" in slow_since:
+        costs.observe(now.simulated[0], [run(now, costs, usual)])
+    for _ in range(2):
+        costs.observe(now.simulated[0], [run(now, costs, slow)])
+        assert costs.slowness("cpu:0") == pytest.approx(6.0, rel=1e-3)
+        assert costs.slowness("cpu:1") == pytest.approx(1.0, rel=1e-3)
+        for name, real in slow.devices["cpu:0"].nodes.items():
+            known = costs.costs.devices["cpu:0"].nodes[name]
+            assert known.total_s == pytest.approx(real.total_s, rel=1e-3)
+        assert run(plan, costs, costs.costs).iteration_s == pytest.approx(
+            run(plan, costs, slow).iteration_s, rel=1e-3
+        )
+
+
 def test_a_few_disturbed_spans_do_not_count() -> None:
     plan = plan_of()
     costs = costs_of_plan(plan)

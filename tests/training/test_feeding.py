@@ -21,7 +21,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import netsplit
 from netsplit.data import Data, Loader, batches
-from netsplit.data.reading.own import ReadingKeys, as_data
+from netsplit.data.keys import ReadingKeys
+from netsplit.data.reading.own import as_data
 from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError, NetSplitError, NonFiniteError, ReadError
 from netsplit.runtime.distributed import DistributedRuntime

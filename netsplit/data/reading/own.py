@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from netsplit.data.dataset import Data, ReadBy, Samples
-from netsplit.data.keys import at_least
+from netsplit.data.dataset import Data, Samples
+from netsplit.data.keys import ReadingKeys
 from netsplit.data.reading.samples import KeyedSamples, collated, pair_of
 from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError, NetSplitError
 
-__all__ = ["ReadingKeys", "as_data"]
+__all__ = ["as_data"]
 
 _HALVES = (("train", "training"), ("test", "validation", "val"))
 _HOW = "give a torch.utils.data.Dataset, a pair of them (train, test), or a netsplit.data.Data"
-
-
-@dataclass(frozen=True)
-class ReadingKeys:
-    """How any dataset is read: keys of `dataset` that its own target does not have.
-
-    Args:
-        workers: processes that load samples, of every process that reads; None: as the dataset says, or 0.
-        prefetch: batches that each of them loads ahead; None: as the dataset says, or 2.
-        read_by: see `Data`; None: as the dataset says, or auto.
-        samples: how many of a stream make an epoch; None: its length, where it has one.
-        seed: of what samples draw.
-    """
-
-    workers: int | None = None
-    prefetch: int | None = None
-    read_by: ReadBy | None = None
-    samples: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least(0, workers=self.workers)
-        at_least(1, prefetch=self.prefetch, samples=self.samples)
 
 
 def as_data(made: Any, name: str, keys: ReadingKeys) -> Data:

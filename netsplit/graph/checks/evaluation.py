@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 
 import psutil
 import torch
@@ -39,14 +38,14 @@ from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
 
-__all__ = ["check_inference", "mixes_samples"]
+__all__ = ["MOST_OF_MEMORY", "check_inference", "move_weights"]
 
 log = logging.getLogger(__name__)
 
 Values = Mapping[str, Tensor]
 """Present ones, by initializer."""
 
-_MOST_OF_MEMORY = 0.8
+MOST_OF_MEMORY = 0.8
 _COPIES = 4  # of parameters: the graph's, what is put back, and what is compared
 _STATE = "{} is another after every forward in evaluation mode"
 _CURE = (
@@ -73,7 +72,7 @@ def check_inference(
         return None
     activations = 2 * sum(v.nbytes for v in graph.variables.values())
     need = _COPIES * sum(t.nbytes for t in tensors.values()) + activations
-    if need > _MOST_OF_MEMORY * psutil.virtual_memory().available:
+    if need > MOST_OF_MEMORY * psutil.virtual_memory().available:
         log.warning(
             "comparing predictions with those of %s itself needs %.1f GiB: they are not",
             type(model).__name__, need / 2**30,
@@ -86,31 +85,6 @@ def check_inference(
     else:
         check.run_after(earlier)
     return time.perf_counter() - start
-
-
-def mixes_samples(
-    model: nn.Module, graph: Graph, batch: Batch, dims: tuple[int, ...], values: Values
-) -> bool:
-    """Whether outputs for some samples are others where one sample more is there.
-
-    Args:
-        graph: of all samples of `batch` but the last.
-        dims: of every output, along which its rows are.
-    """
-    if written_initializers(graph) or any(node_draws(node) for node in graph):
-        return False
-    try:
-        with holding(model, values), torch.no_grad(), autocast_of(graph, "cpu"):
-            model.eval()
-            more = replace(batch, tensors=valid_other_values(Inference(model, batch), batch.tensors))
-            fewer = more.rows(0, batch.samples - 1)
-            one, two = (Inference(model, each)(*copies(each.tensors)) for each in (fewer, more))
-        return any(
-            difference(a, b.narrow(dim, 0, a.shape[dim])) is not None
-            for a, b, dim in zip(one, two, dims, strict=True)
-        )
-    except Exception:  # it does not run on one sample more
-        return False
 
 
 class _EvaluationCheck:
@@ -136,7 +110,7 @@ class _EvaluationCheck:
             left = changed_state(before, state_of(self.model, None))
             left += self._changed_tensors()
             trained = self._trains() if left else None
-            self._move_weights()
+            move_weights(self.model, 0.01)  # what eval() has made of the weights must follow them
             self._begin()
             self._one(2, self.step.batch.tensors)
         if trained is not None:
@@ -277,11 +251,12 @@ class _EvaluationCheck:
                 f"forward in training reads it, which no captured step sees; {_CURE}."
             )
 
-    def _move_weights(self) -> None:
-        """As training does: what eval() has made of the weights must follow them; zeros, too."""
-        generator = torch.Generator().manual_seed(5)
-        trained = {t._cdata: t for t in named_tensors(self.model).values() if t.requires_grad}
-        for tensor in trained.values():
-            size = 0.01 * (float(tensor.detach().abs().max()) or 1.0) if tensor.numel() else 0.0
-            noise = torch.randn(tensor.shape, generator=generator) * size
-            tensor.data.add_(noise.to(tensor.dtype).to(tensor.device))
+
+def move_weights(model: nn.Module, part: float) -> None:
+    """As training may: every trained parameter, zeros too, by noise of this part of its largest element."""
+    generator = torch.Generator().manual_seed(5)
+    trained = {t._cdata: t for t in named_tensors(model).values() if t.requires_grad}
+    for tensor in trained.values():
+        size = part * (float(tensor.detach().abs().max()) or 1.0) if tensor.numel() else 0.0
+        noise = torch.randn(tensor.shape, generator=generator) * size
+        tensor.data.add_(noise.to(tensor.dtype).to(tensor.device))

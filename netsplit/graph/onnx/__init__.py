@@ -5,7 +5,7 @@ The package ``onnx`` is imported when one of these is first called.
 
 from typing import TYPE_CHECKING
 
-from netsplit.lazy import imports_of
+from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from netsplit.graph.onnx.export import export_inference, export_training
@@ -24,16 +24,4 @@ __all__ = [
     "write_onnx",
 ]
 
-__getattr__ = imports_of(
-    __name__,
-    {
-        "NodeNotes": "write",
-        "OnnxModule": "module",
-        "export_inference": "export",
-        "export_training": "export",
-        "from_onnx": "module",
-        "read_onnx": "read",
-        "write_node_data": "write",
-        "write_onnx": "write",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

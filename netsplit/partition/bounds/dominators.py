@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-import networkx
-
 from netsplit.partition.common.instance import Floats
 
 __all__ = ["dominated_sets"]
@@ -20,6 +18,8 @@ def dominated_sets(
     `before[t]` are the predecessors, all below t. Only sets with parallel tasks in them are returned;
     -1 stands for the start of everything. After the deadline the sets found so far are returned.
     """
+    import networkx
+
     graph = networkx.DiGraph((s, t) for t, sources in enumerate(before) for s in sources or (-1,))
     idom = networkx.immediate_dominators(graph, -1)
     sets = []

@@ -8,36 +8,58 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from numba import njit
-from numba.core import event
-
-__all__ = ["compiled", "inlined", "inner"]
+__all__ = ["Compiled", "compiled", "inlined", "inner"]
 
 log = logging.getLogger(__name__)
 
 _NOT_FROM_PYTHON: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+class Compiled:
+    """A function that numba is asked to compile at its first use: importing numba takes half a second.
+
+    Args:
+        options: of `numba.njit`.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.function, self.options = function, options
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.dispatcher(*arguments)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """Numba's own function."""
+        return _kept(self.function, **self.options)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """By which numba knows this where a compiled function calls it."""
+        return self.dispatcher._numba_type_
+
+
+def compiled(function: Callable[..., Any]) -> Compiled:
     """Compiled at the first call, kept on disk, and run without the interpreter's lock."""
-    return _kept(function)
+    return Compiled(function)
 
 
-def inner(function: Callable[..., Any]) -> Any:
+def inner(function: Callable[..., Any]) -> Compiled:
     """For what compiled functions alone call: nothing is compiled for calls from Python."""
-    return _kept(function, **_NOT_FROM_PYTHON)
+    return Compiled(function, **_NOT_FROM_PYTHON)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
+def inlined(function: Callable[..., Any]) -> Compiled:
     """As `inner`, for what makes no arrays: counting references to those of its tuples would take as long.
 
     The caller counts them.
     """
-    return _kept(function, forceinline=True, _nrt=False, **_NOT_FROM_PYTHON)
+    return Compiled(function, forceinline=True, _nrt=False, **_NOT_FROM_PYTHON)
 
 
 @cache
@@ -59,21 +81,26 @@ def _say_that_it_compiles() -> None:
     log.warning("Compiling the search: up to a minute, once per installation.")
 
 
-class _FirstCompiled(event.Listener):
-    """Hears of what numba compiles, and not of what it finds on disk."""
+@cache
+def _listen() -> None:
+    """To what numba compiles, which is not what it finds on disk."""
+    from numba.core import event
 
-    def on_start(self, event: event.Event) -> None:
-        if event.data["dispatcher"].py_func.__module__.startswith(f"{__package__.partition('.')[0]}."):
-            _say_that_it_compiles()
+    class FirstCompiled(event.Listener):
+        def on_start(self, event: event.Event) -> None:
+            if event.data["dispatcher"].py_func.__module__.startswith(f"{__package__.partition('.')[0]}."):
+                _say_that_it_compiles()
 
-    def on_end(self, event: event.Event) -> None:
-        pass
+        def on_end(self, event: event.Event) -> None:
+            pass
 
-
-event.register("numba:compile", _FirstCompiled())
+    event.register("numba:compile", FirstCompiled())
 
 
 def _kept(function: Callable[..., Any], **options: Any) -> Any:
+    from numba import njit
+
+    _listen()
     try:
         dispatcher = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:

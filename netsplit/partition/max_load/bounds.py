@@ -7,16 +7,19 @@ with the groups S, over all S with v in it. That is a minimum cut, and its linea
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-import highspy
 import numpy as np
 
 from netsplit.partition.common.instance import Floats, Ints
 from netsplit.partition.max_load.model import Hypergraph
 
+if TYPE_CHECKING:
+    import highspy
+
 __all__ = ["ColumnModel", "core_bound", "quiet", "sharing_bound"]
 
-_INF = highspy.kHighsInf
+_INF = np.inf
 _ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
 
 
@@ -57,6 +60,8 @@ class ColumnModel:
         self._scale = 1.0
         self._priced = True
         if integral:
+            import highspy
+
             kinds = np.full(model.count, highspy.HighsVarType.kInteger)
             self._highs.changeColsIntegrality(model.count, np.arange(model.count, dtype=np.int32), kinds)
 
@@ -72,6 +77,8 @@ class ColumnModel:
 
     def most(self, prices: Floats, time_limit_s: float, gap: float) -> tuple[float, Ints | None]:
         """An upper bound of the price [G] of a column, and the groups of the best column found."""
+        import highspy
+
         self._priced = True
         self._costs(np.concatenate([-prices, np.zeros(self.variables - self.count)]))
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(time_limit_s, 0.01))
@@ -154,6 +161,8 @@ def core_bound(model: Hypergraph, deadline: float, at_most: int = 200) -> float:
 
 def quiet() -> highspy.Highs:
     """HiGHS without output, on one thread."""
+    import highspy
+
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)

@@ -15,9 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import highspy
 import numpy as np
 
 from netsplit.partition.common.instance import Floats, Ints
@@ -28,9 +27,12 @@ from netsplit.partition.max_load.pricing.annealing import ColumnAnnealer, OrderP
 from netsplit.partition.max_load.pricing.dynamic import DynamicPricing
 from netsplit.partition.max_load.pricing.orders import narrowest
 
+if TYPE_CHECKING:
+    import highspy
+
 __all__ = ["excluded"]
 
-_INF = highspy.kHighsInf
+_INF = np.inf
 _SMOOTHING = 0.9  # weight of the best prices so far
 _SLACK = 0.1  # of the margin hoped for: columns that would cost less of it are not looked for
 _LESS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)  # tried after a proof that was not found

@@ -34,7 +34,7 @@ from netsplit.report.data.results import (
     Report,
 )
 from netsplit.report.data.studies import read_studies
-from netsplit.tracking.database import open_client, sqlite_path
+from netsplit.tracking.database import open_client, require_database
 from netsplit.tracking.metrics import TEST
 from netsplit.tracking.table import ComparisonRow
 from netsplit.tracking.values import masked, plain_key
@@ -68,11 +68,7 @@ def read_report(
         ConfigError: there is no database, no such experiment or run, or none that has finished.
     """
     check_runs(runs)
-    path = sqlite_path(uri)
-    if path is not None and not path.exists():
-        raise ConfigError(
-            f"there is no database {path}: `netsplit compare` (`make run`) records one, or set tracking.uri."
-        )
+    require_database(uri)
     client = open_client(uri)
     try:
         chosen = choose_runs(client, experiments, runs)

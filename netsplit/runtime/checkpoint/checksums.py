@@ -1,4 +1,6 @@
-"""Whether a checkpoint's files are what was written: torch's own reader takes a flipped bit for a number."""
+"""Whether a checkpoint is whole, and its files what was written: torch's own reader takes a flipped bit for a
+number.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,18 @@ from pathlib import Path
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
 
-__all__ = ["CHECKSUMS", "checksums_of", "require_unharmed"]
+__all__ = ["CHECKSUMS", "EXTRA", "METADATA", "checksums_of", "is_complete", "require_unharmed"]
 
 CHECKSUMS = "checksums.json"
+EXTRA = "netsplit.json"
+METADATA = ".metadata"
 _CHUNK = 2**24  # bytes
 _AT_ONCE = 4  # files: zlib leaves Python's lock
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder holds a whole checkpoint of ours."""
+    return (folder / METADATA).is_file() and (folder / EXTRA).is_file()
 
 
 def checksums_of(folder: Path, names: Iterable[str]) -> str:

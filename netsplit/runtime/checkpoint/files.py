@@ -32,7 +32,14 @@ from torch import Tensor
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json
 from netsplit.interrupts import interrupts_held
-from netsplit.runtime.checkpoint.checksums import CHECKSUMS, checksums_of, require_unharmed
+from netsplit.runtime.checkpoint.checksums import (
+    CHECKSUMS,
+    EXTRA,
+    METADATA,
+    checksums_of,
+    is_complete,
+    require_unharmed,
+)
 from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
 from netsplit.runtime.checkpoint.tensor_parts import piece_at
 
@@ -49,7 +56,6 @@ __all__ = [
     "Saved",
     "State",
     "check_fits",
-    "is_complete",
     "kind_of",
     "read_extra",
     "reason_of",
@@ -57,8 +63,6 @@ __all__ = [
     "write_checkpoint",
 ]
 
-EXTRA = "netsplit.json"
-METADATA = ".metadata"
 _REMOVALS, _REMOVAL_S = 40, 0.05  # tries to remove what a failed save leaves, and seconds between them
 _FORMAT = 1
 
@@ -192,11 +196,6 @@ def _as_json(extra: Mapping[str, Any]) -> str:
         return json.dumps({"format": _FORMAT, **extra}, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"extra holds what JSON does not take ({error}): give plain values.") from error
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether a folder holds a whole checkpoint of ours."""
-    return (folder / METADATA).is_file() and (folder / EXTRA).is_file()
 
 
 def read_extra(folder: Path) -> dict[str, Any]:

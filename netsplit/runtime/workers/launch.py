@@ -17,6 +17,7 @@ import psutil
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, mark_of
+from netsplit.runtime.workers.modules import ModulesSeen, standard_first
 
 __all__ = ["KEPT_MEMORY", "LOOK_S", "STOP_S", "Launcher", "external_command"]
 
@@ -44,15 +45,16 @@ class Launcher:
     def __init__(self, spec: ClusterSpec, folder: Path, controller: str, key: str) -> None:
         self.spec = spec
         self.log = folder / "workers.log"
+        # -P: what lies in this folder is found where `sys.path` has it, and not before all else.
+        path = standard_first(ModulesSeen.here().path)
+        begin = f"import sys; sys.path[:] = {path!r}; from netsplit.runtime.worker_agent import main; main()"
         command = [
-            sys.executable, "-m", "netsplit.runtime.worker_agent",
+            sys.executable, "-P", "-c", begin,
             f"--workers={len(spec.devices)}", f"--controller={controller}",
             f"--rendezvous={spec.host}:{spec.port}", f"--logs={folder / 'torchelastic'}",
             f"--start-method={_start_method(spec)}",
         ]  # fmt: skip
-        # What this process can import, the workers can: a user's optimiser may live beside his script.
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         with self.log.open("wb") as output:
             # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.

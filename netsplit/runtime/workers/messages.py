@@ -13,6 +13,7 @@ import torch
 from netsplit.cluster.cluster import Device
 from netsplit.graph.batches.strides import memory_order
 from netsplit.runtime.workers.heartbeat import Heartbeat
+from netsplit.runtime.workers.modules import ModulesSeen
 
 __all__ = ["FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Reply", "Setup", "Sign", "packed"]
 
@@ -28,6 +29,7 @@ class Setup:
     folder: str  # of the heartbeats
     host: str  # of the controller, where that folder is
     cross_memory: bool = True  # workers of one host read from one another's memory, where they can
+    modules: ModulesSeen | None = None  # the controller's, for workers that it starts itself
 
 
 @dataclass(frozen=True)

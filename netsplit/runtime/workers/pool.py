@@ -51,6 +51,7 @@ from netsplit.runtime.workers.messages import (
     Sign,
     packed,
 )
+from netsplit.runtime.workers.modules import ModulesSeen
 from netsplit.runtime.workers.watchdog import Pace, Watchdog
 
 __all__ = ["WorkerPool"]
@@ -179,7 +180,8 @@ class WorkerPool:
                 self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
             self._accept(listener, key.encode())
         host = socket.gethostname()
-        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory)
+        seen = None if spec.external else ModulesSeen.here()
+        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory, seen)
         for rank, connection in enumerate(self.connections):
             limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
             tune(connection)

@@ -123,7 +123,7 @@ class WorkerCosts:
         predicted: Mapping[SegmentTime, float],
     ) -> DeviceCosts:
         known = self.costs.devices[name]
-        nodes = dict(known.nodes)
+        nodes, timed = dict(known.nodes), set[str]()
         for segment, own in segments.items():
             inside = [node for node in own if node in nodes]  # a transfer has no seconds
             times = {
@@ -132,24 +132,35 @@ class WorkerCosts:
                 if (seconds := measured.get((name, kind, segment))) is not None
             }
             if times and inside:
-                self.seen[name].update(inside)
+                timed.update(inside)
                 nodes |= _corrected(nodes, inside, times)
         learnt = replace(known, nodes=nodes)
         step: SegmentTime = (name, "step", "optimiser step")
         if measured.get(step, 0.0) > 0 and predicted.get(step, 0.0) > 0:
             ratio = measured[step] / predicted[step]
             learnt = replace(learnt, step_s_per_byte=known.step_s_per_byte * ratio)
-        return self._extended(name, learnt)
+        return self._extended(name, learnt, timed)
 
-    def _extended(self, name: str, learnt: DeviceCosts) -> DeviceCosts:
-        """With operators that were never timed here as much slower as those that were."""
-        first, seen = self.first.devices[name], self.seen[name]
-        before = sum(first.nodes[node].total_s for node in seen)
-        now = sum(learnt.nodes[node].total_s for node in seen)
-        if before <= 0 or now <= 0:
-            return learnt
-        others = first.scaled(before / now).nodes
-        return replace(learnt, nodes=others | {node: learnt.nodes[node] for node in seen})
+    def _extended(self, name: str, learnt: DeviceCosts, timed: set[str]) -> DeviceCosts:
+        """With what was not timed in this window as much slower as what was.
+
+        What earlier windows timed, by how much slower what they and this one timed has become; where that is
+        nothing, by how much slower than expected this one's is. What none timed, as all that some did.
+        """
+        known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
+        earlier, seen = self.seen[name] - timed, self.seen[name] | timed
+        speed = _speed(known, learnt.nodes, self.seen[name] & timed or timed)
+        nodes = {**learnt.nodes, **{node: known[node].scaled(speed) for node in earlier}}
+        speed = _speed(first, nodes, seen)
+        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in seen}
+        self.seen[name] = seen
+        return replace(learnt, nodes=nodes)
+
+
+def _speed(before: Mapping[str, NodeSeconds], now: Mapping[str, NodeSeconds], nodes: Iterable[str]) -> float:
+    """How many times as fast as before, by these operators; 1 where nothing is known of them."""
+    then_s, now_s = (sum(each[node].total_s for node in nodes) for each in (before, now))
+    return then_s / now_s if then_s > 0 and now_s > 0 else 1.0
 
 
 def _corrected(

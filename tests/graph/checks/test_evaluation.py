@@ -148,12 +148,6 @@ class Normed(Layered):
         return F.dropout(self.norm(self.layer(x)), 0.3, training=True)
 
 
-class MixesSamples(Layered):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layer(x)
-        return y if self.training else y - y.mean(0)
-
-
 def captures(kind: type[nn.Module], check: bool = True, **trained: Any) -> Captures:
     return Captures(kind(), None, None, "cpu", check=check, trained=lambda: trained)
 
@@ -216,10 +210,3 @@ def test_it_is_the_trained_values_that_are_compared() -> None:
     assert captures(BranchesInEval).inference(Batch.of(X))
     with pytest.raises(CaptureError, match="'sign' of the model"):
         captures(BranchesInEval, **{"layer.bias": -bias}).inference(Batch.of(X))
-
-
-@pytest.mark.parametrize("check", [True, False])
-def test_a_model_that_mixes_samples_is_computed_whole(check: bool) -> None:
-    assert captures(Layered, check).output_dims(Batch.of(X), 4) == (0,)
-    assert captures(Normed, check).output_dims(Batch.of(X), 4) == (0,)
-    assert captures(MixesSamples, check).output_dims(Batch.of(X), 4) == (None if check else (0,))

@@ -43,15 +43,12 @@ from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Program, compile_program
-from netsplit.runtime.checkpoint.checksums import CHECKSUMS
+from netsplit.runtime.checkpoint.checksums import CHECKSUMS, EXTRA, METADATA, is_complete
 from netsplit.runtime.checkpoint.files import (
-    EXTRA,
-    METADATA,
     CheckpointPart,
     Refusal,
     Saved,
     State,
-    is_complete,
     read_extra,
     write_checkpoint,
 )

@@ -6,7 +6,12 @@ Whichever way, all of them listen on the loopback alone.
 from __future__ import annotations
 
 import os
+import queue
+import random
+import secrets
 import sys
+import types
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -16,6 +21,7 @@ import torch
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.local import ClusterSpec
 from netsplit.runtime.workers import launch
+from netsplit.runtime.workers.modules import shadowing
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.workers import cpu_workers
 
@@ -61,3 +67,34 @@ def test_workers_of_gpus_are_spawned() -> None:
 
     assert launch._start_method(spec("cpu", "cpu")) == "fork"
     assert launch._start_method(spec("cpu", "cuda:0")) == "spawn"
+
+
+def files_of(_: object, *names: str) -> list[str]:
+    return [str(import_module(name).__file__) for name in names]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_import_what_the_controller_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Files where they start hide nothing; a user's module under a name of the standard library is found."""
+    for name in ("profile", "queue", "random", "secrets", "types"):
+        (tmp_path / f"{name}.py").write_text("LAYERS = 3")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "profile.py").write_text("def doubled(worker, number): return 2 * number")
+    (own / "secrets.py").touch()  # loaded here from the standard library already
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(own)
+    monkeypatch.delitem(sys.modules, "profile", raising=False)
+    monkeypatch.setattr(launch, "_start_method", lambda _: method)
+    profile = import_module("profile")
+    with WorkerPool(cpu_workers(1), tmp_path) as pool:
+        assert pool.call(profile.doubled, 4) == [8]
+        names = ("profile", "queue", "random", "secrets", "types")
+        assert pool.call(files_of, *names) == [files_of(None, *names)]
+    assert files_of(None, *names) == [
+        str(own / "profile.py"),
+        *(m.__file__ for m in (queue, random, secrets, types)),
+    ]
+    assert shadowing([str(tmp_path), *sys.path]).keys() == set(names)

@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from netsplit.data.class_folders import LabelledPicture, class_folders
-from netsplit.data.dataset import Data, ReadBy
-from netsplit.data.keys import check_common
+from netsplit.data.dataset import Data
+from netsplit.data.keys import ReadBy, check_common
 from netsplit.data.pictures import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -19,6 +18,7 @@ from netsplit.data.pictures import (
     flip,
     random_resized_crop,
 )
+from netsplit.data.sets.class_folders import LabelledPicture, class_folders
 from netsplit.errors import ConfigError
 
 __all__ = ["imagenet"]

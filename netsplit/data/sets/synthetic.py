@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data, ReadBy
+from netsplit.data.dataset import Data
 from netsplit.data.draw import generator_of
-from netsplit.data.keys import check_common
+from netsplit.data.keys import ReadBy, check_common
 from netsplit.errors import ConfigError
 
 __all__ = ["synthetic"]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data, ReadBy
-from netsplit.data.digits import digits_split
+from netsplit.data.dataset import Data
 from netsplit.data.draw import generator_of
-from netsplit.data.keys import at_least, check_common
+from netsplit.data.keys import ReadBy, at_least, check_common
+from netsplit.data.sets.digits import digits_split
 from netsplit.errors import ConfigError
 
 __all__ = ["digits_segmentation"]

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data, ReadBy
+from netsplit.data.dataset import Data
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import check_common, existing_file, existing_folder, root_folder
+from netsplit.data.keys import ReadBy, check_common, existing_file, existing_folder, root_folder
 from netsplit.data.pictures import Normalise
 from netsplit.errors import ConfigError
 

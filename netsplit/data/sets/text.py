@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, ReadBy
+from netsplit.data.dataset import IGNORED, Data
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import check_common, root_folder
+from netsplit.data.keys import ReadBy, check_common, root_folder
 from netsplit.errors import ConfigError
 
 __all__ = ["MASK", "UNKNOWN", "VOCABULARY", "encoded", "text", "text_of"]

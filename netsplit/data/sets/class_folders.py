@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data, ReadBy
+from netsplit.data.dataset import Data
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import existing_folder, root_folder
+from netsplit.data.keys import ReadBy, existing_folder, root_folder
 from netsplit.data.pictures import Normalise, Picture, open_picture, planes
 from netsplit.errors import ConfigError
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, ReadBy
+from netsplit.data.dataset import IGNORED, Data
 from netsplit.data.draw import limited
-from netsplit.data.keys import check_common, root_folder
+from netsplit.data.keys import ReadBy, check_common, root_folder
 from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, Normalise, planes
 from netsplit.errors import ConfigError
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import ImageOps
 
-from netsplit.data.class_folders import LabelledPicture, class_folders
-from netsplit.data.dataset import Data, ReadBy
-from netsplit.data.keys import check_common
+from netsplit.data.dataset import Data
+from netsplit.data.keys import ReadBy, check_common
 from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, MODES, Normalise, Picture
+from netsplit.data.sets.class_folders import LabelledPicture, class_folders
 from netsplit.errors import ConfigError
 
 __all__ = ["imagefolder"]

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, ReadBy
+from netsplit.data.dataset import IGNORED, Data
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import check_common, existing_file, existing_folder, root_folder
+from netsplit.data.keys import ReadBy, check_common, existing_file, existing_folder, root_folder
 from netsplit.data.pictures import (
     IMAGENET_MEAN,
     IMAGENET_STD,

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import TensorDataset
 
-from netsplit.data.dataset import Data, ReadBy
-from netsplit.data.keys import at_least
+from netsplit.data.dataset import Data
+from netsplit.data.keys import ReadBy, at_least
 
 __all__ = ["digits", "digits_split"]
 

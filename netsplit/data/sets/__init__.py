@@ -1,0 +1,1 @@
+"""The datasets, one builder per file."""

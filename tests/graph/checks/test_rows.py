@@ -1,0 +1,108 @@
+"""A batch is predicted in micro-batches only where the outputs of a sample depend on no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from netsplit.graph.batches.batch import Batch
+from netsplit.training.captures import Captures
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Net(nn.Module):
+    def __init__(self, output: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.layer = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.gate = nn.Parameter(torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(()))
+        self.output = output
+
+    def forward(self, x: Tensor) -> Any:
+        return self.output(self, self.layer(x))
+
+
+def normed(net: Any, y: Tensor) -> Any:
+    return {"y": net.norm(y), "twice": torch.cat([y, y], 1).T, "pairs": y.reshape(-1, 2)}
+
+
+def one_by_one(net: Any, y: Tensor) -> Tensor:
+    """Branches on values, so that the model stays Python, and is the same for every sample."""
+    return torch.stack([row * 2 if row.sum() > 0 else row for row in y])
+
+
+def above(net: Any, y: Tensor) -> Tensor:
+    return y + y[y > 0].mean()
+
+
+def gated(net: Any, y: Tensor) -> Tensor:
+    return y + net.gate * y.mean(0)
+
+
+def largest(net: Any, y: Tensor) -> Tensor:
+    return y / y.abs().max()
+
+
+def with_capacity(net: Any, y: Tensor) -> Tensor:
+    """Two experts, each of which takes so many samples of a batch and drops the others."""
+    chosen = F.one_hot(y[:, :2].argmax(1), 2)
+    place = chosen.cumsum(0) * chosen
+    return y * (place <= (3 * len(y) + 3) // 4).all(1, keepdim=True)
+
+
+def dropped(net: Any, y: Tensor) -> Tensor:
+    return F.dropout(y, 0.3, training=True)
+
+
+def counted(net: Any, y: Tensor) -> Tensor:
+    net.seen += len(y)
+    return y
+
+
+def compared(net: Any, y: Tensor) -> Tensor:
+    return y @ y.T
+
+
+def numbered(net: Any, y: Tensor) -> Any:
+    return y, len(y)
+
+
+def dims(output: Callable[[Any, Tensor], Any], check: bool = True) -> Any:
+    captures = Captures(Net(output), None, None, "cpu", check=check, trained=dict)
+    return captures.output_dims(Batch.of(X), 2)
+
+
+def test_rows_of_samples_alone_are_joined_along_their_dimension() -> None:
+    assert dims(normed) == (0, 1, 0)
+    assert dims(one_by_one) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    {
+        above: "depends on others",
+        gated: "depends on others",
+        largest: "depends on others",
+        with_capacity: "depends on others",
+        dropped: "draws",
+        counted: "writes 'seen'",
+        compared: "(4, 4) has no rows",
+        numbered: "other numbers",
+    }.items(),
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_any_other_batch_is_predicted_whole_and_the_log_says_why(
+    output: Callable[[Any, Tensor], Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="netsplit"):
+        assert dims(output) is None
+    assert why in caplog.messages[-1]
+    assert dims(output, check=False) is None
