@@ -1,6 +1,16 @@
-"""`python -m netsplit`: the command `netsplit`."""
+"""`python -m netsplit` and the script `netsplit`: the command `netsplit`."""
 
-from netsplit.runners.cli.command import main
+from importlib import import_module
+
+from netsplit.interrupts import end_while_loading
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    end_while_loading()
+    import_module("netsplit.runners.cli.command").main()
+
 
 if __name__ == "__main__":
     main()

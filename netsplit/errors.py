@@ -110,8 +110,8 @@ def told_plainly(function: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt as stop:
             if not _innermost(stop).startswith(_WAITING):
                 raise
-            args, kwargs = (), {}  # type: ignore[assignment]
-        raise KeyboardInterrupt
+            args, kwargs, by = (), {}, stop.args  # type: ignore[assignment]
+        raise KeyboardInterrupt(*by)
 
     return told
 

@@ -3,20 +3,33 @@
 Python raises KeyboardInterrupt between any two instructions of the main thread: in the middle of a message,
 or when one worker of two has been asked; and in a destructor or a callback of the collector, where it drops
 the exception. Within `interrupts_held` it waits for `let_interrupt`, or the end.
+
+A command ends by SIGTERM and SIGHUP as by Ctrl-C: with one sentence and exit code 130, from its first line.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-__all__ = ["interrupts_held", "let_interrupt"]
+__all__ = [
+    "EXIT_INTERRUPTED",
+    "end_while_loading",
+    "interrupted",
+    "interrupts_held",
+    "let_interrupt",
+    "raise_interrupts",
+]
+
+EXIT_INTERRUPTED = 130
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @dataclass
@@ -79,3 +92,38 @@ def let_interrupt() -> None:
     if _holding is None or _holding.firm or threading.current_thread() is not threading.main_thread():
         return
     _holding.let()
+
+
+def interrupted(by: str = "") -> str:
+    """The sentence; `by` is empty for Ctrl-C, else the signal's name."""
+    return f"interrupted{f' by {by}' if by else ''}: stopped before the end."
+
+
+def end_while_loading() -> None:
+    """End at once: nothing has begun, and what raises in the midst of an import may be dropped there."""
+    _handle(_end)
+
+
+def raise_interrupts() -> None:
+    """Raise KeyboardInterrupt, with the signal's name but for Ctrl-C: what has begun ends in good order."""
+    _handle(_raise)
+
+
+def _handle(handler: signal._HANDLER) -> None:
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    with suppress(OSError):  # the terminal is gone
+        os.write(2, f"{interrupted(_name(number))}\n".encode())
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _raise(number: int, _: object) -> NoReturn:
+    raise KeyboardInterrupt(*filter(None, [_name(number)]))
+
+
+def _name(number: int) -> str:
+    return "" if number == signal.SIGINT else signal.Signals(number).name

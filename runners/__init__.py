@@ -5,3 +5,10 @@ shows `--help` and says most mistakes within a second, without torch, numba or M
 (`tests/runners/test_imports.py`). Only keys and values of a model, dataset, loss or optimizer take longer, as
 those need torch. `_compared.py` does the work: `job` imports it when the rest is accepted.
 """
+
+import sys
+
+from netsplit.interrupts import end_while_loading
+
+if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module that it will run as a command
+    end_while_loading()

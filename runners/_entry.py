@@ -10,7 +10,8 @@
 
 What the job returns is what a sweep that searches makes small (docs/sweeps.md).
 
-Exit codes: 0 done, 1 a bug (with its traceback), 2 a mistake that the user can mend, 130 Ctrl-C.
+Exit codes: 0 done, 1 a bug (with its traceback), 2 a mistake that the user can mend, 130 Ctrl-C, SIGTERM or
+SIGHUP.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -47,6 +47,7 @@ from netsplit.config import build, suggest
 from netsplit.config_keys import TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, run_marked
+from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
 
 from ._own_targets import addable, of_own_targets
 
@@ -67,7 +68,7 @@ UNUSABLE = {
     errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ENOENT, errno.ENOSPC,
     errno.ENOTDIR, errno.EROFS,
 }  # fmt: skip
-EXIT_BUG, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_BUG, EXIT_MISTAKE = 1, 2
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _SEVERAL = ("partitioner",)
 """Groups of which a list of options is chosen."""
@@ -181,14 +182,11 @@ def _run(start: Callable[[], None]) -> None:
     logging.raiseExceptions = False  # a log that cannot be written, on a full disk, is not worth tracebacks
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
-    for name in ("SIGTERM", "SIGHUP"):  # a scheduler's way to say Ctrl-C, and a terminal's that is closed
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _interrupt)
+    raise_interrupts()
     try:
         start()
-    except KeyboardInterrupt:
-        _leave("interrupted: stopped before the end.", EXIT_INTERRUPTED)
+    except KeyboardInterrupt as stop:
+        _leave(interrupted(*stop.args), EXIT_INTERRUPTED)
     except JobEnd as end:
         _finish(end.__cause__ or end, wants_traceback)
     except JobsFailed as end:
@@ -219,10 +217,6 @@ def _name_options_at_once() -> None:
         return slowly(self, group_name, results_filter, config_name, overrides)
 
     ConfigLoaderImpl.get_group_options = options_of  # type: ignore[method-assign]
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from types import TracebackType
@@ -29,7 +30,27 @@ log = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 10.0
 _ITERATION_EVERY_S = 15.0  # since the last line of an epoch or an iteration
-_DECIDING_EVERY_S = 10.0
+_DECIDING_FIRST_S = 10.0  # then after twice as long as before
+
+
+class _Bar(Progress):
+    """Lines of the log go above it, instead of into it: rich shows so what is printed, and no handler's."""
+
+    def start(self) -> None:
+        before = (sys.stdout, sys.stderr)
+        super().start()
+        self._moved = [
+            (handler, handler.stream)
+            for handler in logging.getLogger().handlers
+            if isinstance(handler, logging.StreamHandler) and handler.stream in before
+        ]
+        for handler, stream in self._moved:
+            handler.setStream(sys.stdout if stream is before[0] else sys.stderr)
+
+    def stop(self) -> None:
+        for handler, stream in self._moved:
+            handler.setStream(stream)
+        super().stop()
 
 
 class ConsoleProgress:
@@ -37,7 +58,7 @@ class ConsoleProgress:
 
     def __init__(self, console: Console) -> None:
         self.live = console.is_terminal
-        self.bar = Progress(
+        self.bar = _Bar(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -106,12 +127,12 @@ class ConsoleProgress:
 
 
 class Waiting:
-    """Seconds gone and the limit while a method decides: a bar on a terminal, else a line now and then."""
+    """Seconds gone and the limit while a method decides: a bar on a terminal, else ever fewer lines."""
 
     def __init__(self, console: Console, name: str, limit_s: float | None, doing: str = "decides") -> None:
         self.what, self.limit_s = f"{name} {doing}", limit_s
         self.live = console.is_terminal
-        self.bar = Progress(
+        self.bar = _Bar(
             SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
             console=console, transient=True,
         )  # fmt: skip
@@ -135,7 +156,8 @@ class Waiting:
 
     def _tell(self) -> None:
         task = self.bar.add_task(self.what, total=self.limit_s, note="")
-        while not self.ended.wait(0.25 if self.live else _DECIDING_EVERY_S):
+        pause_s = 0.25 if self.live else _DECIDING_FIRST_S
+        while not self.ended.wait(pause_s):
             gone = time.monotonic() - self.started
             within = (
                 self.limit_s is not None and gone <= self.limit_s
@@ -145,3 +167,4 @@ class Waiting:
                 self.bar.update(task, completed=min(gone, self.limit_s or gone), note=f"{gone:.0f}{limit} s")
             else:
                 log.info("%s: %.0f%s s", self.what, gone, limit)
+                pause_s *= 2

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.cluster.local import ClusterSpec
 from netsplit.config import build, require_node
+from netsplit.errors import ConfigError
 
 from ._entry import command_line, entry, option, settings_of
 from ._graph_file import PlanSettings, need_graph, one_partitioner
@@ -29,6 +30,12 @@ def job(cfg: DictConfig) -> float:
     settings: PlanSettings = settings_of(cfg, f"{__package__}._graph_file.PlanSettings", names, GROUPS)
     if settings.graph is not None:
         need_graph(cfg)
+    elif cfg.get("model") is None:
+        raise ConfigError(
+            "plan needs a model, and takes a cluster (cpu2 where none is given): give model=<option>, as in "
+            "model=resnet50 dataset=synthetic cluster=v100x8, or one of yours, as in `netsplit plan "
+            "my_module:build --cluster v100x8`, or graph=<file>, a measured profile."
+        )
     cluster = None if cfg.get("cluster") is None else build(cfg.cluster)
     schedule, method = build(cfg.schedule), one_partitioner(cfg, None)
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -42,7 +49,8 @@ def job(cfg: DictConfig) -> float:
         return planned.run(step, schedule, method, settings.seed, folder)
     if cluster is None:
         cluster = build(OmegaConf.create({"cluster": option("cluster", USUAL)}).cluster)
-    train = command_line("train", HydraConfig.get().overrides.task) if isinstance(cluster, ClusterSpec) else ""
+    here = isinstance(cluster, ClusterSpec)
+    train = command_line("train", HydraConfig.get().overrides.task) if here else ""
     foreseen = planned.foreseen(settings, cfg, cluster)
     return planned.run(foreseen, schedule, method, settings.seed, folder, train)
 

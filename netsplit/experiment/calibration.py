@@ -3,6 +3,8 @@
 one worker of each kind, alone      operators, optimiser, instructions        reused from disk
 all CPU workers of a kind at once   contention, messages (`trial_run`)        with the rest, if it was steady
 
+What is reused is checked by a short trial run, and measured anew where it is out of date.
+
 Or all of it is predicted, and the devices' speed alone measured, by a piece of work that is always the same.
 """
 
@@ -28,7 +30,7 @@ from netsplit.cluster.processors import (
     shared_processors,
     usable_processors,
 )
-from netsplit.experiment.trial_run import Show, TrialRun, fit_trial, nobody_looks
+from netsplit.experiment.trial_run import FAR, Show, TrialRun, checked_trial, fit_trial, nobody_looks
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.clock import host_seconds_per_byte
@@ -60,7 +62,6 @@ log = logging.getLogger(__name__)
 
 REPEATS = 4  # timed walks over the graph in one of two rounds
 MEASURING = "measuring"  # key of a worker's memory
-MOVED = 0.10  # of the machine's speed since a profile was kept, from which a word is said
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,10 @@ def _of_kind(
     rank: int,
     show: Show,
 ) -> Measured:
-    """Kept, or measured on the worker `rank` alone and then with its `mates`; kept without what is unsure."""
+    """Kept, or measured on the worker `rank` alone and then with its `mates`; kept without what is unsure.
+
+    Once kept costs are out of date, the cache gives nothing that was kept before any more.
+    """
     device, spec = cluster.devices[rank], pool.spec
     digest = profile_digest(
         task.graph,
@@ -158,15 +162,19 @@ def _of_kind(
     )
     kept = cache.get(digest, task.graph.nodes)
     measured, age_s = kept if kept is not None else (None, 0.0)
-    if measured is not None and not _still_good(device, measured, age_s, pool.call_one(rank, _speed)):
-        measured, age_s = None, 0.0
+    if measured is not None and not measured.steady and digest in cache.unsure:
+        log.info(
+            "Using the costs measured on %s %s ago. The slow-down between workers stays as an earlier job "
+            "of this command measured it, uncertain.",
+            device.name, _ago(age_s),
+        )  # fmt: skip
+        return cache.unsure[digest]
+    if measured is not None and not _still_true(
+        task, pool, cluster, measured, age_s, mates if measured.steady else [rank], rank
+    ):
+        measured, age_s, cache.refresh = None, 0.0, True
     if measured is not None and measured.steady:
         return measured
-    if measured is not None and digest in cache.unsure:
-        log.info(
-            "The slow-down between workers stays as an earlier job of this command measured it, uncertain."
-        )
-        return cache.unsure[digest]
     if measured is not None:
         log.info("The slow-down between workers was uncertain then: it is measured again.")
     if measured is None:
@@ -227,34 +235,49 @@ def _together(
     whether that was steady."""
     copying = pool.call(_measure_copying, mates[:2])
     costs = replace(alone, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
-    names = tuple(cluster.devices[rank].name for rank in mates)
-    kind = cluster.devices[mates[0]].kind
-    log.info("Trial run: how much do %s slow each other down?", " and ".join(names))
-    trial = TrialRun(task.graph, task.batch, task.values, task.optimizer, kind, names)
-    fit = fit_trial(trial, Costs({kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool, show)
+    trial = _trial(task, cluster, mates)
+    log.info("Trial run: how much do %s slow each other down?", " and ".join(trial.names))
+    fit = fit_trial(trial, Costs({trial.kind: costs}, optimizer_alpha(task.optimizer)), cluster, pool, show)
     # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
     return replace(costs, contention=fit.contention, message_s=fit.message_s or None), fit.steady
 
 
-def _still_good(device: Device, kept: Measured, age_s: float, now_s: float) -> bool:
-    """Says how old it is, and how far the machine's speed has moved since.
+def _trial(task: Calibration, cluster: Cluster, ranks: list[int]) -> TrialRun:
+    names = tuple(cluster.devices[rank].name for rank in ranks)
+    kind = cluster.devices[ranks[0]].kind
+    return TrialRun(task.graph, task.batch, task.values, task.optimizer, kind, names)
 
-    False: that is too far for a trial run with these seconds, which would blame the difference on contention.
+
+def _still_true(
+    task: Calibration,
+    pool: WorkerPool,
+    cluster: Cluster,
+    kept: Measured,
+    age_s: float,
+    tried: list[int],
+    rank: int,
+) -> bool:
+    """Whether a short trial run on the devices `tried` takes what kept costs say, within `FAR`; says so.
+
+    A GPU, which may not hold the whole model, does a piece of work that is always the same instead.
     """
-    log.info("Using the costs measured on %s %s ago.", device.name, _ago(age_s))
-    moved = now_s / kept.reference_s - 1 if kept.reference_s > 0 else 0.0
-    if abs(moved) <= MOVED:
+    device = cluster.devices[rank]
+    if torch.device(device.torch_device).type == "cpu":
+        what, trial = "a trial run", _trial(task, cluster, tried)
+        costs = Costs({device.kind: kept.costs}, optimizer_alpha(task.optimizer))
+        said_s, took_s = checked_trial(trial, costs, cluster, pool)
+    else:
+        what, said_s, took_s = "a piece of work", kept.reference_s, pool.call_one(rank, _speed)
+    off = took_s / said_s - 1 if said_s > 0 else 0.0
+    took = f"{what} takes {100 * abs(off):.0f} % {'longer' if off > 0 else 'less'} than they say"
+    if abs(off) <= FAR:
+        log.info("Using the costs measured on %s %s ago; %s.", device.name, _ago(age_s), took)
         return True
-    if kept.steady:
-        log.warning(
-            "%s takes %.0f %% %s for the same work than when its costs were measured (%s ago): measure anew "
-            "for predictions as of now.",
-            device.name,
-            100 * abs(moved),
-            "longer" if moved > 0 else "less",
-            _ago(age_s),
-        )
-    return kept.steady
+    log.warning(
+        "The costs measured on %s %s ago are out of date: %s (%.1f ms, not %.1f ms). Measuring anew.",
+        device.name, _ago(age_s), took, 1e3 * took_s, 1e3 * said_s,
+    )  # fmt: skip
+    return False
 
 
 def _ago(seconds: float) -> str:

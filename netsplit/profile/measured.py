@@ -86,7 +86,7 @@ def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProfileCache:
     """Measurements as files; None as the folder: nothing is kept.
 
@@ -95,7 +95,7 @@ class ProfileCache:
     """
 
     folder: Path | None
-    refresh: bool = False  # measure anew, and keep that
+    refresh: bool = False  # measure anew, and keep that; also once what was kept is out of date
     unsure: dict[str, Measured] = field(default_factory=dict)
 
     def get(self, digest: str, nodes: Collection[str] | None = None) -> tuple[Measured, float] | None:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
-from netsplit.tracking.values import masked
+from netsplit.tracking.values import masked, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -157,7 +157,8 @@ def _database(uri: str) -> str:
     return uri.partition("://")[0].partition("+")[0]
 
 
-def _connect(uri: str) -> MlflowClient:
+def _connect(uri: str, called: str | None = None) -> MlflowClient:
+    """A client for `uri`, which errors call by another name where it is not the user's."""
     for key, value in _QUIET.items():
         os.environ.setdefault(key, value)
     for noisy in ("alembic", "mlflow", "git"):
@@ -173,7 +174,7 @@ def _connect(uri: str) -> MlflowClient:
         with _impatient():
             client.search_experiments(max_results=1)
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
-        raise _cannot_be_opened(uri, error) from error
+        raise _cannot_be_opened(called or uri, error) from error
     return client
 
 
@@ -199,10 +200,10 @@ def _impatient() -> Iterator[None]:
 
 
 def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = words_of_failure(error)
     if "Read timed out" in reason:
         reason = "it takes connections and does not answer; set MLFLOW_HTTP_REQUEST_TIMEOUT to wait longer."
-    return ConfigError(f"tracking uri '{masked(uri)}' cannot be opened: {masked(reason)}")
+    return ConfigError(f"tracking uri '{masked(uri)}' cannot be opened: {reason}")
 
 
 def _create(path: Path) -> None:
@@ -212,15 +213,21 @@ def _create(path: Path) -> None:
     except OSError as error:
         raise _no_folder(path, error.strerror) from error
     logger.info("Creating the MLflow database %s (once; takes up to a quarter of a minute).", path)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        scratch = Path(folder) / "new.db"
-        _connect(f"{_SQLITE}{scratch}")
-        try:
-            os.link(scratch, path)  # unlike a rename, leaves alone what another process put there meanwhile
-        except FileExistsError:
-            return
-        except OSError:  # a file system without hard links
-            scratch.replace(path)
+    address = f"{_SQLITE}{path}"
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            scratch = Path(folder) / "new.db"
+            _connect(f"{_SQLITE}{scratch}", address)
+            try:
+                os.link(
+                    scratch, path
+                )  # unlike a rename, leaves alone what another process put there meanwhile
+            except FileExistsError:
+                return
+            except OSError:  # a file system without hard links
+                scratch.replace(path)
+    except OSError as error:
+        raise _cannot_be_opened(address, error) from error
 
 
 def _no_folder(path: Path, why: str | None) -> ConfigError:

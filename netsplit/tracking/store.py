@@ -22,7 +22,7 @@ import psutil
 from netsplit.errors import NetSplitError
 from netsplit.tracking.datasets import DatasetRecord, source_text
 from netsplit.tracking.owner import is_gone
-from netsplit.tracking.values import chunks, masked, plain_key, shortened
+from netsplit.tracking.values import chunks, plain_key, shortened, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -235,9 +235,7 @@ def _writing(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        lines = (str(error).strip() or type(error).__name__).splitlines()
-        reason = next((line for line in lines if not line.startswith("(raised as a result of")), lines[0])
-        raise StoreError(f"MLflow could not record {what}: {masked(reason)}") from error
+        raise StoreError(f"MLflow could not record {what}: {words_of_failure(error)}") from error
 
 
 @contextmanager

@@ -7,8 +7,9 @@
             run.summary({"measured_iteration_s": 0.41})
 
 A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
-KILLED on Ctrl-C, and its comparison with it. Whatever happens, what was logged is written first. Runs of a
-process that was killed outright stay RUNNING; the next `Tracker` of the database on this machine ends them.
+KILLED on Ctrl-C or SIGTERM, and its comparison with it. Whatever happens, what was logged is written first.
+Runs of a process that was killed outright stay RUNNING; the next `Tracker` of the database on this machine
+ends them.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class MethodRun:
     def status(self) -> RunStatus:
         """How the run ends when nothing leaves its block."""
         return "FINISHED"
+
+    @property
+    def reason(self) -> str:
+        """Why it ends so, where that is no good end."""
+        return ""
 
     def metrics(self, values: Sequence[tuple[str, float, int]]) -> None:
         """Log (key, value, step) triples, time-stamped now."""
@@ -203,6 +209,7 @@ class ComparisonRun(MethodRun):
         self.killed = False
         self.begun = 0
         self.failed: list[str] = []
+        self._why = ""  # the first of them failed, or an interrupt
 
     @property
     def status(self) -> RunStatus:
@@ -210,6 +217,10 @@ class ComparisonRun(MethodRun):
         if self.killed:
             return "KILLED"
         return "FAILED" if self.begun and len(self.failed) == self.begun else "FINISHED"
+
+    @property
+    def reason(self) -> str:
+        return "" if self.status == "FINISHED" else self._why
 
     def data(self, data: Any) -> None:
         """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
@@ -231,11 +242,12 @@ class ComparisonRun(MethodRun):
                 run.params(params, columns=parameters(params, self._labels, name))
                 run.datasets(self._data)
                 yield run
-        except KeyboardInterrupt:
-            self.killed = True
+        except KeyboardInterrupt as stop:
+            self.killed, self._why = True, _interrupted(stop)
             raise
-        except BaseException:
+        except BaseException as error:
             self.failed.append(name)
+            self._why = self._why or _sentence(error)
             self.note({"failed_methods": ", ".join(self.failed)})
             raise
 
@@ -344,13 +356,18 @@ def _ended(run: MethodRun, stop: Callable[[], None] = lambda: None) -> Iterator[
             yield
         finally:
             stop()
-    except KeyboardInterrupt:
-        run.close("KILLED", "interrupted (Ctrl-C)")
+    except KeyboardInterrupt as stop:
+        run.close("KILLED", _interrupted(stop))
         raise
     except BaseException as error:
         run.close("FAILED", _sentence(error))
         raise
-    run.close(run.status)
+    run.close(run.status, run.reason)
+
+
+def _interrupted(stop: KeyboardInterrupt) -> str:
+    """With the name of the signal; it has none of its own for Ctrl-C."""
+    return f"interrupted ({stop.args[0] if stop.args else 'Ctrl-C'})"
 
 
 def _sentence(error: BaseException) -> str:

@@ -16,12 +16,15 @@ __all__ = [
     "plain",
     "plain_key",
     "shortened",
+    "words_of_failure",
 ]
 
 T = TypeVar("T")
 
 _MAX_KEY = 250
 _PASSWORD = re.compile(r"(://[^:/\s]*:)(?:(?!://)\S)+@")  # up to the last @: a password can hold others
+_WRAPPED = "(raised as a result of"  # SQLAlchemy's line before the driver's own
+_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # SQLite's words, and the system's
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
 
@@ -74,6 +77,15 @@ def plain_key(key: str) -> str:
 def masked(text: str) -> str:
     """`text` without the passwords of addresses: ``postgresql://me:***@host``."""
     return _PASSWORD.sub(r"\1***@", text)
+
+
+def words_of_failure(error: Exception) -> str:
+    """What MLflow passes on from its database driver, disk or network, in one line without passwords."""
+    text = str(error).strip() or type(error).__name__
+    if any(words in text for words in _FULL):
+        return "the disk is full: make room, or set another tracking.uri (tracking=none records nothing)."
+    lines = text.splitlines()
+    return masked(next((line for line in lines if not line.startswith(_WRAPPED)), lines[0]))
 
 
 def shortened(text: str, limit: int) -> str:

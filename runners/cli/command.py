@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from netsplit import __version__
 from netsplit.errors import NetSplitError
+from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
 from netsplit.runtime.workers.modules import standard_first
 
 from .._entry import CONF, EXIT_MISTAKE
@@ -190,7 +191,9 @@ def completion(shell: str) -> None:
 
 
 def _work(name: str) -> Any:
-    return import_module(f".{name}", __package__)
+    module = import_module(f".{name}", __package__)
+    raise_interrupts()
+    return module
 
 
 def main() -> None:
@@ -202,9 +205,16 @@ def main() -> None:
 
 
 def _clear(command: Callable[..., Any]) -> None:
-    """What NetSplit refuses in its own words is a sentence and exit code 2, as of the runners."""
+    """What NetSplit refuses in its own words is a sentence and exit code 2, and an interrupt one with 130."""
     try:
-        command(prog_name="netsplit")
+        sys.exit(command(prog_name="netsplit", standalone_mode=False))
+    except click.ClickException as refused:
+        refused.show()
+        sys.exit(refused.exit_code)
+    except click.Abort as stop:  # click's word for KeyboardInterrupt
+        why = stop.__cause__.args if isinstance(stop.__cause__, KeyboardInterrupt) else ()
+        click.echo(interrupted(*why), err=True)
+        sys.exit(EXIT_INTERRUPTED)
     except NetSplitError as error:
         click.echo(f"error: {' '.join(str(error).split())}", err=True)
         sys.exit(EXIT_MISTAKE)

@@ -120,7 +120,7 @@ def _profiles() -> str:
 
 
 def _compiled() -> str:
-    function = import_module("netsplit.partition.engines.anneal").anneal
+    function = import_module("netsplit.partition.engines.anneal").anneal.dispatcher
     folder = getattr(function._cache, "cache_path", None)  # numba's: a function that is not kept has none
     if folder is None:
         raise OSError(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, TrialRun, fit_trial, in_turns
+from netsplit.experiment.trial_run import MOST_MESSAGE_S, Fit, TrialRun, checked_trial, fit_trial, in_turns
 from netsplit.graph import capture, initial_values
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
@@ -153,3 +153,19 @@ def test_a_cost_beyond_reason_is_left_at_rest_and_not_to_be_kept(
     assert fit.contention < 2
     assert fit.message_s < MOST_MESSAGE_S
     assert "no sensible cost explains it" in caplog.text
+
+
+@pytest.mark.parametrize("kept", [1.0, 3.0, 1 / 3])
+@pytest.mark.parametrize("busy", [1.0, 2.0])
+def test_costs_that_were_kept_are_told_beside_what_a_trial_run_takes(kept: float, busy: float) -> None:
+    """Of two runs the nearer counts, where the machine was busy in the first."""
+    played = trial(TRUE)
+    seconds = iter([busy, 1.0])
+    vars(played).update(
+        seconds=lambda program, pool: next(seconds) * simulate(program, cpus(2), TRUE).iteration_s
+    )
+    nodes = {v: NodeSeconds(kept * s.forward_s, kept * s.backward_s) for v, s in SECONDS.items()}
+    costs = Costs({"cpu": replace(TRUE.devices["cpu"], nodes=nodes)}, 2)
+    said_s, took_s = checked_trial(played, costs, cpus(2), cast(WorkerPool, None))
+    nearer = busy if kept == 3.0 else 1.0
+    assert took_s / said_s == pytest.approx(nearer / kept, rel=0.1)

@@ -6,6 +6,8 @@ import errno
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from runners._entry import entry, experiment
 from tests.commands import Command
 
 Run = Callable[..., tuple[int, str]]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def job(cfg: DictConfig) -> None:
@@ -161,6 +164,31 @@ def test_a_refused_job_leaves_what_lies_beside_its_folder(run: Run, tmp_path: Pa
     (tmp_path / "mine").mkdir()
     run("hydra.run.dir=mine/own", "seed=2")
     assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("module", "imported"), [("runners.compare", "hydra"), ("netsplit", "click")])
+def test_an_interrupt_while_a_command_imports_is_one_sentence(
+    module: str, imported: str, end: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / f"{imported}.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", module],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # ignored in the background
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(end)
+        _, said = process.communicate(timeout=30)
+    by = "" if end == signal.SIGINT else f" by {end.name}"
+    assert (process.returncode, said) == (130, f"interrupted{by}: stopped before the end.\n")
 
 
 def test_an_interrupt_exits_with_130(run: Run) -> None:

@@ -83,10 +83,22 @@ def test_a_measured_profile_is_planned_with_its_micro_batches(run: Run) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(words: list[str], sentence: str, run: Run) -> None:
-    ended = run(*words)
+    given = [] if any(word.startswith("graph=") for word in words) else ["model=vgg19_small"]
+    ended = run(*given, *words)
     assert ended.code == 2
     assert sentence in ended.err
     assert ended.err.count("error:") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["cluster=cpu4"], ["batch_size=8"]])
+def test_without_a_model_it_says_what_it_needs(words: list[str], run: Run) -> None:
+    ended = run(*words)
+    assert ended.code == 2
+    assert ended.err.count("\n") == 1
+    assert all(
+        each in ended.err for each in ("model=<option>", "my_module:build", "graph=<file>", "cluster=")
+    )
+    assert not Path("outputs").exists()
 
 
 @pytest.mark.parametrize(("name", "work"), [("partition", partition), ("simulate", simulate)])

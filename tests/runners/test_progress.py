@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
+import time
 
 import pytest
 from rich.console import Console
 
-from runners._progress import ConsoleProgress
+from runners._progress import ConsoleProgress, Waiting
 
 
 def test_elsewhere_than_on_a_terminal_lines_say_how_long_it_will_take(
@@ -42,3 +44,32 @@ def test_on_a_terminal_a_bar_goes_when_all_parts_are_done(caplog: pytest.LogCapt
         progress.method("auto", 10)
         assert [task.description for task in progress.bar.tasks] == ["auto"]
     assert not caplog.records
+
+
+def test_a_line_of_the_log_goes_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written into it, every line left a bar behind."""
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    handler = logging.StreamHandler(screen)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    with Waiting(Console(force_terminal=True, width=80), "plan", None):
+        time.sleep(0.6)
+        logging.getLogger("netsplit").warning("a line of the log")
+        assert handler.stream is not screen
+    assert handler.stream is screen
+    before, after = screen.getvalue().split("a line of the log\n")
+    assert "plan decides" in before
+    assert before.endswith("\x1b[2K")  # the bar's line is erased first, and the bar drawn anew below
+    assert "plan decides" in after
+
+
+def test_in_a_log_ever_fewer_lines_say_that_a_method_decides(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("runners._progress._DECIDING_FIRST_S", 0.01)
+    with (
+        caplog.at_level(logging.INFO, logger="runners._progress"),
+        Waiting(Console(file=io.StringIO()), "plan", None),
+    ):
+        time.sleep(0.5)
+    assert 2 <= len(caplog.records) <= 6

@@ -158,7 +158,9 @@ def test_what_mlflow_prints_and_warns_of_tells_no_password(
 def test_creation_is_announced_and_leaves_no_scratch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(database, "_connect", lambda uri: Path(uri.removeprefix("sqlite:///")).touch())
+    monkeypatch.setattr(
+        database, "_connect", lambda uri, called="": Path(uri.removeprefix("sqlite:///")).touch()
+    )
     with caplog.at_level(logging.INFO):
         open_client(f"sqlite:///{tmp_path}/a/m.db")
     assert "Creating the MLflow database" in caplog.text
@@ -166,13 +168,28 @@ def test_creation_is_announced_and_leaves_no_scratch(
 
 
 def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(uri: str) -> None:
+    def interrupt(uri: str, called: str) -> None:
         Path(uri.removeprefix("sqlite:///")).touch()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(database, "_connect", interrupt)
     with pytest.raises(KeyboardInterrupt):
         open_client(f"sqlite:///{tmp_path}/m.db")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_too_full_for_a_new_database_is_told_with_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made beside its place, under a name that the user never gave."""
+
+    def full(**_: object) -> None:
+        raise RuntimeError("(sqlite3.OperationalError) database or disk is full\n[SQL: CREATE TABLE]")
+
+    monkeypatch.setattr("mlflow.MlflowClient", full)
+    with pytest.raises(ConfigError) as e:
+        open_client(f"sqlite:///{tmp_path}/m.db")
+    assert f"'sqlite:///{tmp_path}/m.db' cannot be opened: the disk is full: make room" in str(e.value)
     assert not list(tmp_path.iterdir())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import threading
 import time
 from contextlib import suppress
@@ -123,11 +122,24 @@ def test_an_unexpected_error_is_named_with_its_type(tracker: Tracker) -> None:
     assert (run.info.status, run.data.tags["error"]) == ("FAILED", "ZeroDivisionError: division by zero")
 
 
-def test_ctrl_c_marks_method_and_comparison_killed(tracker: Tracker) -> None:
+def test_a_comparison_all_of_whose_methods_failed_says_why(tracker: Tracker) -> None:
+    with tracker.comparison("all") as comparison:
+        for method in ("first", "second"):
+            with pytest.raises(InfeasibleError):
+                run_and_raise(comparison, method, InfeasibleError(f"{method} does not fit."))
+    run = fetched(tracker)["all"]
+    assert (run.info.status, run.data.tags["error"]) == ("FAILED", "first does not fit.")
+
+
+@pytest.mark.parametrize(("given", "said"), [((), "Ctrl-C"), (("SIGTERM",), "SIGTERM")])
+def test_an_interrupt_marks_method_and_comparison_killed(
+    given: tuple[str, ...], said: str, tracker: Tracker
+) -> None:
     with pytest.raises(KeyboardInterrupt), tracker.comparison("stopped") as comparison:
-        run_and_raise(comparison, "netsplit", KeyboardInterrupt())
+        run_and_raise(comparison, "netsplit", KeyboardInterrupt(*given))
     runs = fetched(tracker)
     assert {run.info.status for run in runs.values()} == {"KILLED"}
+    assert {run.data.tags["error"] for run in runs.values()} == {f"interrupted ({said})"}
     assert runs["netsplit"].data.metrics == {"loss": 3.0}
 
 
@@ -297,7 +309,12 @@ def test_of_a_full_disk_the_reason_is_told_and_nothing_else(database: str) -> No
     """MLflow logs what it raises with its traceback, a hundred lines for each metric that is lost."""
     open_client(database)
     assert not logging.getLogger("mlflow.store.db.utils").isEnabledFor(logging.ERROR)
-    reason = "(sqlite3.OperationalError) database or disk is full"
-    told = f"(raised as a result of Query-invoked autoflush; consider)\n{reason}\n[SQL: INSERT]"
-    with pytest.raises(StoreError, match=f"could not record tags: {re.escape(reason)}$"), _writing("tags"):
-        raise RuntimeError(told)
+    for reason, shown in (
+        ("(sqlite3.OperationalError) database or disk is full", "the disk is full: make room"),
+        ("(sqlite3.OperationalError) database is locked", "(sqlite3.OperationalError) database is locked"),
+    ):
+        told = f"(raised as a result of Query-invoked autoflush; consider)\n{reason}\n[SQL: INSERT]"
+        with pytest.raises(StoreError) as e, _writing("tags"):
+            raise RuntimeError(told)
+        assert str(e.value).startswith(f"MLflow could not record tags: {shown}")
+        assert "SQL: " not in str(e.value)

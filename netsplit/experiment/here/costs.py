@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
@@ -77,7 +78,7 @@ class CostsHere:
         known = {} if known is None else known
         return MeasuredParts(task, whole, self.pool, self.cluster(), self._cache, self.stages.note, known)
 
-    @property
+    @cached_property
     def _cache(self) -> ProfileCache:
         folder = None if self.profile == "off" else self.kept or default_folder()
         return ProfileCache(folder, self.profile == "refresh", _UNSURE)

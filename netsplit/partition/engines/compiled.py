@@ -75,9 +75,32 @@ def _say_that_nothing_is_kept() -> None:
     log.warning("compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder.")
 
 
+@cache
+def _say_that_it_compiles() -> None:
+    """To a user of Python too, who set up no log: nothing else is seen meanwhile."""
+    log.warning("Compiling the search: up to a minute, once per installation.")
+
+
+@cache
+def _listen() -> None:
+    """To what numba compiles, which is not what it finds on disk."""
+    from numba.core import event
+
+    class FirstCompiled(event.Listener):
+        def on_start(self, event: event.Event) -> None:
+            if event.data["dispatcher"].py_func.__module__.startswith(f"{__package__.partition('.')[0]}."):
+                _say_that_it_compiles()
+
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    event.register("numba:compile", FirstCompiled())
+
+
 def _kept(function: Callable[..., Any], **options: Any) -> Any:
     from numba import njit
 
+    _listen()
     try:
         dispatcher = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:

@@ -6,10 +6,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,35 +56,13 @@ def load_kernels() -> None:
     problem = Problem(graph, costs, Cluster("one", (Device("cpu:0", "cpu", 2**10),), {}))
     instance = Instance.of(problem)
     tasks = StepTasks.of(instance)
-
-    def listed() -> object:
-        ranks = tasks.upward_ranks(tasks.seconds.mean(axis=1), np.zeros(len(tasks.nbytes)))
-        return schedule_within_memory(problem, "list schedule", tasks, tasks.by_rank(ranks))
-
-    _compiled_s(listed)
-    _compiled_s(partial(_annealed_once, Annealer(instance)))
+    ranks = tasks.upward_ranks(tasks.seconds.mean(axis=1), np.zeros(len(tasks.nbytes)))
+    schedule_within_memory(problem, "list schedule", tasks, tasks.by_rank(ranks))
+    _anneal_once(Annealer(instance))
 
 
-def _annealed_once(annealer: Annealer) -> object:
-    return annealer.run(np.zeros(annealer.instance.n, np.int64), 0, seed=0)
-
-
-def _compiled_s(once: Callable[[], object]) -> float:
-    """Seconds that it took to compile, once an installation; 0 where all was there to be loaded."""
-    began = time.perf_counter()
-    said = threading.Timer(
-        COLD_S, log.info, ["loading the search, or compiling it: half a minute, once an installation"]
-    )
-    said.start()
-    try:
-        once()
-    finally:
-        said.cancel()
-    spent = time.perf_counter() - began
-    if spent <= COLD_S:
-        return 0.0
-    log.info("the search was ready after %.1f s", spent)
-    return spent
+def _anneal_once(annealer: Annealer) -> None:
+    annealer.run(np.zeros(annealer.instance.n, np.int64), 0, seed=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +141,10 @@ class Search:
 
     def compile(self) -> None:
         """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
-        spent = _compiled_s(partial(_annealed_once, self.annealer))
-        self.started, self.deadline = self.started + spent, self.deadline + spent
+        began = time.perf_counter()
+        _anneal_once(self.annealer)
+        if (spent := time.perf_counter() - began) > COLD_S:
+            self.started, self.deadline = self.started + spent, self.deadline + spent
 
     def run(self, prover: Proof | None) -> Scheduled | None:
         """The best found, by the search or the prover; None where nothing fits."""

@@ -61,6 +61,7 @@ class Launcher:
             self.process = subprocess.Popen(
                 command,
                 env={**KEPT_MEMORY, **os.environ, **own},
+                stdin=subprocess.PIPE,  # whose end tells it that this process is gone
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -111,6 +112,8 @@ class Launcher:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
 
     def _last_line(self) -> str:
         try:
