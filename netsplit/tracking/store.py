@@ -62,7 +62,7 @@ class Store:
     Every call of one that writes has written before it returns, or raises `StoreError`.
     """
 
-    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
+    def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         return ""
 
     def log(
@@ -99,14 +99,12 @@ class MlflowStore(Store):
         self.client = client
         self.experiment_id = experiment_id
 
-    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
+    def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         given = {
             "mlflow.user": _user(),
             "mlflow.source.name": Path(sys.argv[0]).name,
             "mlflow.source.type": "LOCAL",
         }
-        if parent_run_id is not None:
-            given["mlflow.parentRunId"] = parent_run_id
         with _writing(f"run '{name}'"):
             run = self.client.create_run(self.experiment_id, run_name=name, tags=given)
         run_id = str(run.info.run_id)

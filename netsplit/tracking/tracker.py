@@ -1,10 +1,13 @@
-"""Runs in MLflow: one for a comparison and one under it for each method; metrics written in batches.
+"""Runs in MLflow: one for a comparison and one for each of its methods; metrics written in batches.
 
     tracker = Tracker("sqlite:///outputs/mlflow.db")
     with tracker.comparison("digits", config) as comparison:
         with comparison.method("netsplit", config) as run:
-            run.metrics([("loss", 2.3, 0), ("iteration_s", 0.4, 0)])
-            run.summary({"measured_iteration_s": 0.41})
+            run.metrics([("train/loss", 2.3, 0), ("train/iteration_s", 0.4, 0)])
+            run.summary({"speed/samples_per_s": 156.1})
+
+MLflow draws no charts of runs that lie under another one, so those of methods do not: each has the id of its
+comparison as a tag, by which `charts_of` finds them.
 
 A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
 KILLED on Ctrl-C, and its comparison with it. Whatever happens, what was logged is written first. Runs of a
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.tracking.charts import charts_of
 from netsplit.tracking.columns import LABELS, parameters, title
 from netsplit.tracking.database import artifact_root, check_address, open_client, open_experiment, sqlite_path
 from netsplit.tracking.datasets import DatasetRecord, records_of
@@ -38,7 +42,8 @@ from netsplit.tracking.store import (
     Store,
     StoreError,
 )
-from netsplit.tracking.values import as_yaml, dotted_keys, masked, numbers, plain
+from netsplit.tracking.tags import COMPARISON
+from netsplit.tracking.values import as_yaml, dotted_keys, masked, plain, told
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,15 +87,14 @@ class MethodRun:
         if len(self._points) >= MAX_METRICS or time.monotonic() - self._flushed > _FLUSH_S:
             self.flush()
 
-    def summary(self, values: Mapping[str, Any]) -> None:
-        """Log values of the whole run: numbers as metrics, the rest as tags; keys dotted, nothing empty."""
-        metrics, tags = numbers(values)
-        self.metrics([(key, value, 0) for key, value in metrics.items()])
-        self.tags(tags)
+    def summary(self, values: Mapping[str, float | None]) -> None:
+        """Log metrics of the whole run; None is none."""
+        self.metrics([(key, value, 0) for key, value in values.items() if value is not None])
 
     def tags(self, values: Mapping[str, Any]) -> None:
-        if values:
-            self._store.log(self.run_id, tags={key: str(value) for key, value in values.items()})
+        """Set tags: nested keys dotted, nothing that is None or empty."""
+        if tags := told(values):
+            self._store.log(self.run_id, tags=tags)
 
     def describe(self, markdown: str) -> None:
         """Show `markdown` on the run's page, above its metrics."""
@@ -177,10 +181,10 @@ class MethodRun:
 
 
 class ComparisonRun(MethodRun):
-    """The parent run; each `method` is a child of it.
+    """The run of a comparison, beside which each `method` has its own.
 
     Args:
-        labels: what model, dataset, cluster and schedule are called; they are in the children's names.
+        labels: what model, dataset, cluster and schedule are called, for the names of the methods' runs.
         config: of the comparison; its ``dataset`` is the source of the data.
         watch_s: seconds between two records of the machine's load while a method runs; None: no records.
     """
@@ -205,6 +209,13 @@ class ComparisonRun(MethodRun):
         self.failed: list[str] = []
 
     @property
+    def charts(self) -> str:
+        """See `charts_of`; empty where nothing is recorded."""
+        return (
+            charts_of(self._store.experiment_id, self.run_id) if isinstance(self._store, MlflowStore) else ""
+        )
+
+    @property
     def status(self) -> RunStatus:
         """How it ends when nothing leaves its block: failed when every method did."""
         if self.killed:
@@ -221,9 +232,10 @@ class ComparisonRun(MethodRun):
     def method(
         self, name: str, params: Any = None, tags: Mapping[str, Any] | None = None
     ) -> Iterator[MethodRun]:
-        """A child run for one method. An exception marks it FAILED and is passed on: catch it outside."""
+        """A run for one method. An exception marks it FAILED and is passed on: catch it outside."""
         shown = title(name, self._labels)
-        run_id = self._store.create_run(shown, _tags("method", name, tags), self.run_id)
+        own = {"role": "method", "method": name, COMPARISON: self.run_id}
+        run_id = self._store.create_run(shown, _tags(own, tags))
         run = MethodRun(self._store, name, run_id, self.models)
         self.begun += 1
         try:
@@ -313,9 +325,8 @@ class Tracker:
         name: str,
         params: Any = None,
         tags: Mapping[str, Any] | None = None,
-        parent_run_id: str | None = None,
     ) -> Iterator[ComparisonRun]:
-        """A parent run; tagged with commit, versions and host.
+        """A run for a comparison, tagged with commit, versions and host.
 
         Args:
             params: the nested config.
@@ -324,16 +335,16 @@ class Tracker:
         """
         store = self.open()
         labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
-        run_id = store.create_run(name, _tags("comparison", name, tags), parent_run_id)
+        run_id = store.create_run(name, _tags({"role": "comparison"}, tags))
         run = ComparisonRun(store, name, run_id, labels, params, self.system_metrics, self.models)
         with _ended(run):
             run.params(params, columns=(dotted_keys(params) if params else {}) | labels)
             yield run
 
 
-def _tags(role: str, name: str, tags: Mapping[str, Any] | None) -> dict[str, str]:
+def _tags(own: dict[str, str], tags: Mapping[str, Any] | None) -> dict[str, str]:
     given = {key: str(value) for key, value in (tags or {}).items()}
-    return host_tags() | {"role": role, role: name, OWNER: owner_mark()} | given
+    return host_tags() | {OWNER: owner_mark()} | own | given
 
 
 @contextmanager

@@ -23,11 +23,16 @@ def ui(port: int, host: str, database: str) -> None:
     Raises:
         ConfigError: nothing was recorded there.
     """
+    from netsplit.tracking.charts import newest_charts
+
     if database.startswith(FILE) and not Path(database.removeprefix(FILE)).is_file():
         raise ConfigError(
             f"{database.removeprefix(FILE)} is not there: compare something first, or give --database."
         )
-    sys.stdout.write(f"Runs: http://{host}:{port}/#/experiments?workflowType=machine_learning\n")
+    charts, address = newest_charts(database), f"http://{host}:{port}/"
+    sys.stdout.write(f"Runs: {address}#/experiments?workflowType=machine_learning\n")
+    if charts is not None:
+        sys.stdout.write(f"Charts of the newest comparison: {address}{charts}\n")
     sys.stdout.flush()
     where = ["--backend-store-uri", database, "--host", host, "--port", str(port)]
     server = subprocess.Popen(
