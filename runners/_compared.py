@@ -14,7 +14,8 @@ from netsplit.experiment.carry_out import comparison_of, comparisons_of
 from netsplit.experiment.cases import Cases
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
-from netsplit.tracking import Tracker, comparison_table, outline, server_of
+from netsplit.tracking import Tracker, comparison_table, outline
+from netsplit.tracking.charts import server_of
 from netsplit.tracking.values import masked
 
 from ._entry import CONF

@@ -1,6 +1,5 @@
 """Records: MLflow runs, tables, pictures. Heavy imports (mlflow, matplotlib) happen on first use."""
 
-from netsplit.tracking.charts import charts_of, newest_charts, server_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table, outline
 from netsplit.tracking.tracker import ComparisonRun, MethodRun, Tracker
@@ -10,11 +9,8 @@ __all__ = [
     "ComparisonRun",
     "MethodRun",
     "Tracker",
-    "charts_of",
     "comparison_markdown",
     "comparison_table",
     "host_tags",
-    "newest_charts",
     "outline",
-    "server_of",
 ]

@@ -15,10 +15,11 @@ per iteration  train/loss, train/iteration_s,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from netsplit.partition.base import SolverReport
-from netsplit.simulate.timeline import Timeline
+if TYPE_CHECKING:
+    from netsplit.partition.base import SolverReport
+    from netsplit.simulate.timeline import Timeline
 
 __all__ = [
     "TEST",

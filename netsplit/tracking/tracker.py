@@ -16,7 +16,6 @@ process that was killed outright stay RUNNING; the next `Tracker` of the databas
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -43,7 +42,7 @@ from netsplit.tracking.store import (
     StoreError,
 )
 from netsplit.tracking.tags import COMPARISON
-from netsplit.tracking.values import as_yaml, dotted_keys, masked, plain, told
+from netsplit.tracking.values import as_yaml, dotted_keys, masked, told
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -132,11 +131,6 @@ class MethodRun:
     def text(self, text: str, file: str) -> None:
         """Write `text` as the artifact `file`, a path inside the run."""
         self._store.log_text(self.run_id, text, file)
-
-    def dict(self, values: Any, file: str) -> None:
-        """Write `values` as JSON (``.json``) or YAML (else) into the artifact `file`."""
-        is_json = file.endswith(".json")
-        self.text(json.dumps(plain(values), indent=2) if is_json else as_yaml(values), file)
 
     def model(self, model: nn.Module, inputs: Tensor) -> None:
         """Log a trained model, in evaluation mode on the CPU, with the signature of these example inputs.

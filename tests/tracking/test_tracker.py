@@ -167,12 +167,11 @@ def test_artifacts_lie_beside_the_database(tracker: Tracker, database: str, tmp_
     with tracker.comparison("files") as comparison:
         comparison.artifact(tmp_path / "note.txt", "notes")
         comparison.text("a b", "table.md")
-        comparison.dict({"x": [1, 2]}, "data/x.json")
         with pytest.raises(FileNotFoundError, match="absent"):
             comparison.artifact(tmp_path / "absent")
     folder = artifacts(tracker, fetched(tracker)["files"])
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert files == {"notes/note.txt", "table.md", "data/x.json"}
+    assert files == {"notes/note.txt", "table.md"}
     assert folder.is_relative_to(Path(database.removeprefix("sqlite:///")).parent)
 
 
