@@ -7,7 +7,6 @@ The MLflow client is used rather than MLflow's "active run", so that no environm
 from __future__ import annotations
 
 import getpass
-import json
 import logging
 import os
 import sys
@@ -20,12 +19,12 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from netsplit.errors import NetSplitError
-from netsplit.tracking.datasets import DatasetRecord, source_text
 from netsplit.tracking.owner import is_gone
 from netsplit.tracking.values import chunks, masked, plain_key, shortened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
 __all__ = ["OWNER", "MlflowStore", "Point", "RunStatus", "Store", "StoreError"]
@@ -78,7 +77,7 @@ class Store:
 
     def log_text(self, run_id: str, text: str, file: str) -> None: ...
 
-    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None: ...
+    def log_datasets(self, run_id: str, records: list[DatasetInput]) -> None: ...
 
     def log_model(self, run_id: str, model: nn.Module, inputs: Tensor, registered: str | None) -> None: ...
 
@@ -143,19 +142,9 @@ class MlflowStore(Store):
         with _writing(f"artifact {file}"):
             self.client.log_text(run_id, text, file)
 
-    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-        from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
-
-        inputs = [
-            DatasetInput(
-                Dataset(each.name, each.digest, "code", source_text(each), profile=json.dumps(each.profile)),
-                [InputTag(MLFLOW_DATASET_CONTEXT, each.context)],
-            )
-            for each in records
-        ]
+    def log_datasets(self, run_id: str, records: list[DatasetInput]) -> None:
         with _writing("datasets"):
-            self.client.log_inputs(run_id, inputs)
+            self.client.log_inputs(run_id, records)
 
     def log_model(self, run_id: str, model: nn.Module, inputs: Tensor, registered: str | None) -> None:
         """As MLflow's PyTorch flavour does, exported: to be read without this code and without pickle."""

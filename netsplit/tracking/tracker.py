@@ -29,7 +29,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.tracking.charts import charts_of
 from netsplit.tracking.columns import LABELS, parameters, title
 from netsplit.tracking.database import artifact_root, check_address, open_client, open_experiment, sqlite_path
-from netsplit.tracking.datasets import DatasetRecord, records_of
+from netsplit.tracking.datasets import records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.owner import owner_mark
 from netsplit.tracking.store import (
@@ -45,6 +45,7 @@ from netsplit.tracking.tags import COMPARISON
 from netsplit.tracking.values import as_yaml, dotted_keys, masked, told
 
 if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
 __all__ = ["ComparisonRun", "MethodRun", "Models", "Tracker"]
@@ -113,7 +114,7 @@ class MethodRun:
         if logged:
             self._store.log(self.run_id, params={key: masked(value) for key, value in logged.items()})
 
-    def datasets(self, records: Sequence[DatasetRecord]) -> None:
+    def datasets(self, records: list[DatasetInput]) -> None:
         """Show on the run's page what it was trained and tested on."""
         if records:
             self._store.log_datasets(self.run_id, records)
@@ -197,7 +198,7 @@ class ComparisonRun(MethodRun):
         self._labels = dict(labels or {})
         self._source = config.get("dataset") if hasattr(config, "get") else None
         self._watch_s = watch_s
-        self._data: list[DatasetRecord] = []
+        self._data: list[DatasetInput] = []
         self.killed = False
         self.begun = 0
         self.failed: list[str] = []
