@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-__all__ = ["browse", "needs_browser", "watch"]
+__all__ = ["BROWSER", "FLAGS", "browse", "needs_browser", "watch"]
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [

@@ -23,7 +23,7 @@ def data(seed: int = 0, count: int = 8) -> Data:
 def test_both_halves_are_described() -> None:
     training, evaluation = records_of(data(), {"_target_": "netsplit.data.dots", "seed": 0})
     assert [each.tags[0].value for each in (training, evaluation)] == ["training", "evaluation"]
-    assert json.loads(training.dataset.profile) == {
+    assert json.loads(str(training.dataset.profile)) == {
         "num_samples": 8,
         "num_classes": 2,
         "input": "float32 [3, 4, 4]",
