@@ -62,11 +62,11 @@ async def _watched(socket: str, address: str, script: str, seconds: float, folde
 
         await ask("Page.navigate", url=address)
         end = time.monotonic() + seconds
-        found = None
-        while not found and time.monotonic() < end:
+        result = None
+        while not result and time.monotonic() < end:
             await asyncio.sleep(0.5)
             answer = await ask("Runtime.evaluate", expression=script, returnByValue=True)
-            found = answer["result"].get("value")
+            result = answer["result"].get("value")
         picture = await ask("Page.captureScreenshot")
         (folder / "page.png").write_bytes(base64.b64decode(picture["data"]))
-        return found
+        return result

@@ -42,7 +42,7 @@ from netsplit.tracking.store import (
     StoreError,
 )
 from netsplit.tracking.tags import COMPARISON
-from netsplit.tracking.values import as_yaml, dotted_keys, masked, told
+from netsplit.tracking.values import as_tags, as_yaml, dotted_keys, masked
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -93,7 +93,7 @@ class MethodRun:
 
     def tags(self, values: Mapping[str, Any]) -> None:
         """Set tags: nested keys dotted, nothing that is None or empty."""
-        if tags := told(values):
+        if tags := as_tags(values):
             self._store.log(self.run_id, tags=tags)
 
     def describe(self, markdown: str) -> None:

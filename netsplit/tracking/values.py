@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 __all__ = [
+    "as_tags",
     "as_yaml",
     "chunks",
     "dotted_keys",
@@ -15,7 +16,6 @@ __all__ = [
     "plain",
     "plain_key",
     "shortened",
-    "told",
 ]
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ def dotted_keys(value: Any, prefix: str = "") -> dict[str, str]:
     return {key: str(item) for key, item in _leaves(plain(value), prefix)}
 
 
-def told(values: Mapping[str, Any]) -> dict[str, str]:
+def as_tags(values: Mapping[str, Any]) -> dict[str, str]:
     """Nested mappings as dotted keys, without None and what is empty."""
     return {key: str(item) for key, item in _leaves(plain(values), "") if item not in (None, "", [], {})}
 

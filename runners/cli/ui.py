@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from netsplit.errors import ConfigError
+from netsplit.tracking.charts import newest_charts
 
 __all__ = ["ui"]
 
@@ -25,8 +26,6 @@ def ui(port: int, host: str, database: str) -> None:
     Raises:
         ConfigError: nothing was recorded there.
     """
-    from netsplit.tracking.charts import newest_charts
-
     if database.startswith(FILE) and not Path(database.removeprefix(FILE)).is_file():
         raise ConfigError(
             f"{database.removeprefix(FILE)} is not there: compare something first, or give --database."

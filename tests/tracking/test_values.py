@@ -18,7 +18,7 @@ from netsplit.tracking.metrics import (
     timeline_metrics,
     timeline_tags,
 )
-from netsplit.tracking.values import as_yaml, dotted_keys, masked, plain_key, told
+from netsplit.tracking.values import as_tags, as_yaml, dotted_keys, masked, plain_key
 from tests.tracking.samples import timeline
 
 
@@ -34,7 +34,7 @@ def test_nested_keys_are_dotted_and_lists_of_values_stay_whole() -> None:
 
 
 def test_of_nothing_there_is_no_value() -> None:
-    assert dotted_keys({}) == told({}) == {}
+    assert dotted_keys({}) == as_tags({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_configs_are_resolved() -> None:
 def test_what_is_empty_is_no_tag() -> None:
     """Where nothing is in parts, say; of a config it is a setting, and stays."""
     values = {"n": np.float32(0.5), "no": False, "zero": 0, "path": Path("a/b"), "none": None, "some": ()}
-    assert told(values) == {"n": "0.5", "no": "False", "zero": "0", "path": "a/b"}
+    assert as_tags(values) == {"n": "0.5", "no": "False", "zero": "0", "path": "a/b"}
     report = SolverReport("feasible", 1.0, notes={"splits": [], "answered": "whole", "cut": {}, "why": ""})
-    assert told(solver_tags(report)) == {"solver_status": "feasible", "solver_notes.answered": "whole"}
+    assert as_tags(solver_tags(report)) == {"solver_status": "feasible", "solver_notes.answered": "whole"}
     assert dotted_keys({"empty": []}) == {"empty": "[]"}
 
 
@@ -90,12 +90,12 @@ def test_metric_names_are_the_contract() -> None:
     }
     assert metrics["prediction_error"] == pytest.approx(-0.2)
     assert metrics["speed/samples_per_s"] == pytest.approx(34 / timeline(1.25).iteration_s)
-    assert told(timeline_tags(timeline(), None)) == {
+    assert as_tags(timeline_tags(timeline(), None)) == {
         f"predicted_peak_bytes.{device}": str(nbytes) for device, nbytes in timeline().peak_bytes.items()
     }
     report = SolverReport("optimal", 1.5, "highs 1", 2.0, 1.0, 0.5, {"groups": 40}, "one pass")
     assert solver_metrics(report) == {"solver_seconds": 1.5, "solver_gap": 0.5}
-    assert told(solver_tags(report)) == {
+    assert as_tags(solver_tags(report)) == {
         "solver_status": "optimal",
         "solver_engine": "highs 1",
         "solver_optimises": "one pass",
