@@ -15,6 +15,7 @@ from netsplit.experiment.cases import Cases
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
+from netsplit.tracking.charts import server_of
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import ONE_DEVICE
 
@@ -26,6 +27,7 @@ __all__ = ["each_case", "one"]
 
 TABLE_WIDTH = 104  # what the table takes; a narrower terminal gets the outline
 SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' shows
+PORT = 5000  # where it does
 
 
 def one(
@@ -48,7 +50,8 @@ def one(
         console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
     else:
         console.print(comparison_table(comparison.rows, title=name))
-    console.print(written(comparison.folder, request.tracker), markup=False, soft_wrap=True)
+    said = written(comparison.folder, request.tracker, comparison.charts)
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
     last = [verdict_of(comparison.rows), *([next_step(comparison, request, command)] if command else [])]
     if any(last):
         console.print(
@@ -102,10 +105,13 @@ def show(cases: Cases, title: str, folder: Path, console: Console) -> None:
     console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
 
 
-def written(folder: Path, tracker: Tracker) -> str:
-    """Where all that was recorded is."""
+def written(folder: Path, tracker: Tracker, charts: str = "") -> str:
+    """Where all that was recorded is, and the address of its charts where a server has them."""
     runs, table = "", "'comparison.md' there is this table"
     if tracker.enabled:
         runs, place = ("'make ui' shows the runs, ", "") if tracker.uri == SHOWN else ("", tracker.uri)
         table += f"; the runs are in {masked(place)}" if place else ""
-    return f"Written to {folder}; {runs}{table}."
+    served = {SHOWN: (", once 'make ui' runs", f"http://127.0.0.1:{PORT}/")}
+    when, server = served.get(tracker.uri, ("", server_of(tracker.uri)))
+    shown = f"\nCharts of these methods{when}: {server}{charts}" if charts and server else ""
+    return f"Written to {folder}; {runs}{table}.{shown}"

@@ -37,6 +37,7 @@ from netsplit.experiment.records import (
     record_comparison,
     record_decisions,
     record_plan,
+    record_result,
     record_row,
     record_whole,
     record_workload,
@@ -58,7 +59,6 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.tables import nbytes
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure
-from netsplit.tracking.metrics import overflow_summary
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.checkpoints import (
@@ -213,7 +213,7 @@ def each_method(
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
     record_workload(parent, planner, folder)
-    comparison = Comparison(folder, decided=planner.decided)
+    comparison = Comparison(folder, decided=planner.decided, charts=parent.charts)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
@@ -221,8 +221,7 @@ def each_method(
                 if planner.decided is not None:
                     record_whole(run, planner.decided, folder / run.name)
                 done = row(partitioner, run, comparison)
-                run.summary(overflow_summary(done.predicted_peak, done.capacity))
-                run.summary({"over_capacity": ", ".join(done.overfull) or None})
+            record_result(parent, done)
             comparison.rows.append(done)
         except (NetSplitError, OSError) as error:
             reason = " ".join(str(error).split())
@@ -301,7 +300,7 @@ def _method(
     adapt = Adapt() if settings.adapt else None
     model = session.deploy(planner, plan, False, settings.seed, settings.compile_backend, adapt)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
-    observer = ProgressRecorder(run, progress, settings.batch_size)
+    observer = ProgressRecorder(run, progress)
     with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:
         try:
             history = fit(

@@ -27,8 +27,11 @@ from netsplit.tracking.metrics import (
     epoch_metrics,
     iteration_metrics,
     learning_rate_metrics,
-    solver_summary,
-    timeline_summary,
+    overflow_bytes,
+    solver_metrics,
+    solver_tags,
+    timeline_metrics,
+    timeline_tags,
 )
 from netsplit.tracking.tags import DECISION
 from netsplit.training.adapt.decisions import Decision, decision_table
@@ -43,6 +46,7 @@ __all__ = [
     "record_comparison",
     "record_decisions",
     "record_plan",
+    "record_result",
     "record_row",
     "record_whole",
     "record_workload",
@@ -71,10 +75,9 @@ class Progress(Observer, Protocol):
 class ProgressRecorder:
     """Passes on to the progress shown what it writes to MLflow, and knows which iterations this run did."""
 
-    def __init__(self, run: MethodRun, progress: Progress, batch_size: int) -> None:
+    def __init__(self, run: MethodRun, progress: Progress) -> None:
         self.run = run
         self.progress = progress
-        self.batch_size = batch_size
         self.first: int | None = None  # step that this run began with; None: nothing was left to train
         self.rates: tuple[float, ...] = ()  # learning rates written last
 
@@ -85,11 +88,7 @@ class ProgressRecorder:
 
     def iteration(self, done: Iteration) -> None:
         self.first = done.step if self.first is None else self.first
-        if done.timed:
-            samples = done.samples or self.batch_size
-            self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds, samples))
-        else:
-            self.run.metrics([("loss", done.loss, done.step)])
+        self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds if done.timed else None))
         if done.learning_rates != self.rates:
             self.rates = done.learning_rates
             self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
@@ -115,6 +114,7 @@ class Comparison:
     rows: list[ComparisonRow] = field(default_factory=list)
     histories: dict[str, History] = field(default_factory=dict)
     decided: WholePlan | None = None  # where the schedule was decided with the placement
+    charts: str = ""  # what follows MLflow's address, to see it there; empty where nothing is recorded
 
     @property
     def failed(self) -> list[ComparisonRow]:
@@ -187,7 +187,8 @@ def record_workload(run: MethodRun, planner: Planner, folder: Path) -> None:
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
     """Before anything is trained: placement, program, summary and the placed graph's picture."""
-    run.summary(solver_summary(plan.placement.report))
+    run.summary(solver_metrics(plan.placement.report))
+    run.tags(solver_tags(plan.placement.report))
     write_plan(plan, folder)
     record_parts(run, plan, folder)
     run.describe(f"```\n{plan.summary()}\n```")
@@ -239,7 +240,7 @@ def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
 def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
     """What was decided about the plan while it trained: counts, a point each, and all of it as files."""
     outcomes = Counter(each.outcome for each in decisions)
-    run.summary(
+    run.tags(
         {
             "adaptive": {
                 "looks": len(decisions),
@@ -288,21 +289,40 @@ def record_row(
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
     timeline_figure(predicted, measured, folder / "timeline.png", plan.event_parts)
-    throughputs = history.throughputs if history is not None else None
-    summary = timeline_summary(predicted, typical, plan.compiler.batch_size, throughputs)
-    changes = sum(each.changed for each in decisions)
-    if earlier or changes:
-        summary |= {"prediction_error": None}
-    if earlier:
-        summary |= {"measured_by": "an earlier run"}
-    run.summary(summary)
-    if history is None:
-        run.summary({"predicted_throughput": _throughput(plan)})
-    row = replace(row_of(plan, run.name, history, earlier), changes=changes)
-    run.summary({"static_bytes": plan.static_bytes, "transfers": program.transfers})
-    run.summary({"capacity_bytes": row.capacity, "nodes": row.nodes})
+    row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
+    metrics = timeline_metrics(predicted, typical, plan.compiler.batch_size)
+    run.summary(metrics | {"prediction_error": row.prediction_error})
+    run.tags(
+        {
+            **timeline_tags(predicted, typical),
+            "capacity_bytes": row.capacity,
+            "static_bytes": plan.static_bytes,
+            "overflow_bytes": overflow_bytes(row.predicted_peak, row.capacity),
+            "over_capacity": ", ".join(row.overfull),
+            "nodes": row.nodes,
+            "transfers": program.transfers,
+            "samples_per_s": row.throughputs._asdict() if row.throughputs is not None else None,
+            "measured_by": "an earlier run" if earlier else None,
+        }
+    )
     run.artifact(folder)
     return row
+
+
+def record_result(run: MethodRun, row: ComparisonRow) -> None:
+    """What came out of one method, as metrics ``<method>/...`` of the comparison's run."""
+    throughput = "samples_per_s_predicted" if row.measured_s is None else "samples_per_s"
+    figures = {
+        throughput: row.throughput,
+        "seconds_per_iteration": row.measured_s,
+        "seconds_per_iteration_predicted": row.predicted_s,
+        "peak_bytes": max(row.measured_peak.values(), default=None),
+        "peak_bytes_predicted": max(row.predicted_peak.values(), default=None),
+        row.metric: row.score,
+        "loss": row.loss,
+        "solver_seconds": row.solve_s,
+    }
+    run.summary({f"{row.method}/{name}": value for name, value in figures.items()})
 
 
 def record_comparison(run: MethodRun, comparison: Comparison) -> None:

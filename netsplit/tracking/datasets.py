@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from netsplit.tracking.values import masked, plain
 
-__all__ = ["DatasetRecord", "records_of", "source_text"]
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
+__all__ = ["records_of"]
 
 _PROBES = 3  # samples whose content goes into the digest: the first, one in the middle, the last
 
@@ -30,26 +32,13 @@ class _TrackedData(Protocol):
     def classes(self) -> Sequence[str]: ...
 
 
-@dataclass(frozen=True)
-class DatasetRecord:
-    """One half of a dataset.
+def records_of(data: _TrackedData, source: Any = None) -> list[DatasetInput]:
+    """Both halves, as MLflow has them; `source` is the config node the data was built from."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
-    Args:
-        digest: the same for the same data, at most 36 characters.
-        context: what it was used for: training or evaluation.
-        source: where it comes from: the settings it was built with.
-    """
-
-    name: str
-    digest: str
-    context: str
-    source: dict[str, Any] = field(default_factory=dict)
-    profile: dict[str, Any] = field(default_factory=dict)
-
-
-def records_of(data: _TrackedData, source: Any = None) -> list[DatasetRecord]:
-    """Both halves; `source` is the config node the data was built from."""
     records = []
+    origin = json.dumps(plain(source) if source is not None else {"name": data.name}, sort_keys=True)
     for context, samples in (("training", data.train), ("evaluation", data.test)):
         if len(samples):
             shapes, content = _content(samples)
@@ -57,8 +46,8 @@ def records_of(data: _TrackedData, source: Any = None) -> list[DatasetRecord]:
             # MLflow holds one dataset for a name and digest, so equal halves must differ in it too.
             head = json.dumps([data.name, context, profile, list(map(str, data.classes))], sort_keys=True)
             digest = hashlib.sha256(head.encode() + content).hexdigest()[:8]
-            origin = plain(source) if source is not None else {"name": data.name}
-            records.append(DatasetRecord(data.name, digest, context, origin, profile))
+            half = Dataset(data.name, digest, "code", masked(origin), profile=json.dumps(profile))
+            records.append(DatasetInput(half, [InputTag(MLFLOW_DATASET_CONTEXT, context)]))
     return records
 
 
@@ -83,8 +72,3 @@ def _tensors(sample: Any) -> Iterator[Any]:
     for part in tree_leaves(sample):
         if part is not None and not isinstance(part, str | bytes):
             yield torch.as_tensor(part).detach().cpu().contiguous()
-
-
-def source_text(record: DatasetRecord) -> str:
-    """The source as JSON; passwords are hidden."""
-    return masked(json.dumps(record.source, sort_keys=True))

@@ -1,60 +1,61 @@
-"""The names of metrics: what people select in MLflow's compare view, so they stay as they are.
+"""The names of metrics. MLflow draws a chart of each, so what is no result is a tag.
 
-per iteration  loss, iteration_s, throughput (samples/s),
-               learning_rate where it changed (of the first group; learning_rate.1, .2, … of further ones)
-per epoch      train_loss, epoch_s, test_<metric> (test_accuracy, test_mse, …; none without a metric)
-per run        predicted_iteration_s, measured_iteration_s (the median), prediction_error,
-               median_throughput (at that median), min_throughput, mean_throughput, max_throughput (of the
-               iterations' samples/s),
-               predicted_peak_bytes.<device>, measured_peak_bytes.<device>,
-               predicted_host_bytes.<device>, measured_host_bytes.<device> (at most, of what is offloaded),
-               peak_bytes (of the fullest device; measured, where it was),
-               predicted_overflow_bytes (above a device's capacity; 0: all fits),
-               solver_seconds, solver_objective_s, solver_bound_s, solver_gap
+MLflow makes a section of charts of what stands before the ``/``, in alphabetical order, and puts names
+without it last: speed comes first, then what was tested and the loss, then the rest.
+
+per run        speed/samples_per_s, speed/seconds_per_iteration (of the median iteration),
+               speed/samples_per_s_predicted, seconds_per_iteration_predicted, prediction_error,
+               peak_bytes (of the fullest device), peak_bytes_predicted, solver_seconds, solver_gap
+per epoch      test/<metric> (test/accuracy, test/mse, …; none without a metric),
+               train/epoch_loss, train/epoch_s
+per iteration  train/loss, train/iteration_s,
+               train/learning_rate where it changed (of the first group; train/learning_rate.1, … of others)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from netsplit.partition.base import SolverReport
-from netsplit.simulate.timeline import Timeline
-from netsplit.training.history import Throughputs
+if TYPE_CHECKING:
+    from netsplit.partition.base import SolverReport
+    from netsplit.simulate.timeline import Timeline
 
 __all__ = [
     "TEST",
     "epoch_metrics",
     "iteration_metrics",
     "learning_rate_metrics",
-    "overflow_summary",
+    "overflow_bytes",
     "overfull",
     "prediction_error",
-    "solver_summary",
-    "timeline_summary",
+    "solver_metrics",
+    "solver_tags",
+    "timeline_metrics",
+    "timeline_tags",
 ]
 
 
-TEST = "test_"
+TEST = "test/"
 """Before the name of what was computed on the test half."""
 
 
-def iteration_metrics(step: int, loss: float, seconds: float, samples: int) -> list[tuple[str, float, int]]:
-    """Metrics of one iteration; `step` counts over all epochs."""
-    throughput = samples / seconds if seconds > 0 else 0.0
-    return [("loss", loss, step), ("iteration_s", seconds, step), ("throughput", throughput, step)]
+def iteration_metrics(step: int, loss: float, seconds: float | None) -> list[tuple[str, float, int]]:
+    """Metrics of one iteration; `step` counts over all epochs, `seconds` are None where they mean nothing."""
+    timed = [] if seconds is None else [("train/iteration_s", seconds, step)]
+    return [("train/loss", loss, step), *timed]
 
 
 def learning_rate_metrics(step: int, rates: Sequence[float]) -> list[tuple[str, float, int]]:
     """Learning rates of the optimiser's groups, as they were in an iteration's step."""
-    return [(f"learning_rate.{i}" if i else "learning_rate", rate, step) for i, rate in enumerate(rates)]
+    return [(f"train/learning_rate{f'.{i}' * bool(i)}", rate, step) for i, rate in enumerate(rates)]
 
 
 def epoch_metrics(
     epoch: int, *, train_loss: float, score: float | None, seconds: float, metric: str = "accuracy"
 ) -> list[tuple[str, float, int]]:
     """Metrics of one epoch; `score` is the metric's on the test half, None where nothing was evaluated."""
-    metrics = [("train_loss", train_loss, epoch), ("epoch_s", seconds, epoch)]
+    metrics = [("train/epoch_loss", train_loss, epoch), ("train/epoch_s", seconds, epoch)]
     if score is not None:
         metrics.append((TEST + metric, score, epoch))
     return metrics
@@ -67,34 +68,37 @@ def prediction_error(predicted_s: float | None, measured_s: float | None) -> flo
     return (predicted_s - measured_s) / measured_s
 
 
-def timeline_summary(
-    predicted: Timeline | None,
-    measured: Timeline | None,
-    samples: int | None = None,
-    throughputs: Throughputs | None = None,
-) -> dict[str, Any]:
-    """Iteration seconds and peak bytes of both timelines, for `MethodRun.summary`; None where unknown.
-
-    Args:
-        samples: of an iteration.
-        throughputs: of the measured iterations, whose median `measured` has.
-    """
-    predicted_s = None if predicted is None else predicted.iteration_s
-    measured_s = None if measured is None else measured.iteration_s
-    fullest = measured or predicted
+def timeline_metrics(
+    predicted: Timeline | None, measured: Timeline | None, samples: int
+) -> dict[str, float | None]:
+    """Of an iteration of so many samples, in seconds and bytes; None where unknown."""
+    predicted_s, predicted_bytes = _figures(predicted)
+    measured_s, measured_bytes = _figures(measured)
     return {
-        "predicted_iteration_s": predicted_s,
-        "measured_iteration_s": measured_s,
+        "speed/samples_per_s": samples / measured_s if measured_s else None,
+        "speed/samples_per_s_predicted": samples / predicted_s if predicted_s else None,
+        "speed/seconds_per_iteration": measured_s,
+        "seconds_per_iteration_predicted": predicted_s,
         "prediction_error": prediction_error(predicted_s, measured_s),
-        "median_throughput": samples / measured_s if samples and measured_s else None,
-        "min_throughput": throughputs.least if throughputs else None,
-        "mean_throughput": throughputs.mean if throughputs else None,
-        "max_throughput": throughputs.greatest if throughputs else None,
-        "peak_bytes": max(fullest.peak_bytes.values(), default=None) if fullest else None,
-        "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
-        "measured_peak_bytes": None if measured is None else measured.peak_bytes,
-        "predicted_host_bytes": (predicted.host_bytes or None) if predicted else None,
-        "measured_host_bytes": (measured.host_bytes or None) if measured else None,
+        "peak_bytes": measured_bytes,
+        "peak_bytes_predicted": predicted_bytes,
+    }
+
+
+def _figures(timeline: Timeline | None) -> tuple[float | None, int | None]:
+    """Seconds of an iteration, bytes of the fullest device."""
+    if timeline is None:
+        return None, None
+    return timeline.iteration_s, max(timeline.peak_bytes.values(), default=None)
+
+
+def timeline_tags(predicted: Timeline | None, measured: Timeline | None) -> dict[str, Mapping[str, int]]:
+    """The peaks of each device, and on its host of what is offloaded, in bytes."""
+    return {
+        f"{name}_{kind}_bytes": each.peak_bytes if kind == "peak" else each.host_bytes
+        for name, each in (("predicted", predicted), ("measured", measured))
+        if each is not None
+        for kind in ("peak", "host")
     }
 
 
@@ -103,21 +107,22 @@ def overfull(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]
     return [device for device, peak in peaks.items() if device in capacity and peak > capacity[device]]
 
 
-def overflow_summary(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> dict[str, Any]:
-    """How far the worst predicted peak is above its device's capacity."""
-    beyond = (peaks[device] - capacity[device] for device in overfull(peaks, capacity))
-    return {"predicted_overflow_bytes": max(beyond, default=0)}
+def overflow_bytes(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> int:
+    """How far the worst peak is above its device's capacity."""
+    return max((peaks[device] - capacity[device] for device in overfull(peaks, capacity)), default=0)
 
 
-def solver_summary(report: SolverReport) -> dict[str, Any]:
-    """A solver's report, for `MethodRun.summary`; status and engine become tags, notes their own kind."""
+def solver_metrics(report: SolverReport) -> dict[str, float | None]:
+    return {"solver_seconds": report.seconds, "solver_gap": report.gap}
+
+
+def solver_tags(report: SolverReport) -> dict[str, Any]:
+    """What a solver said: its objective is of its own, so that beside another method's it would mislead."""
     return {
         "solver_status": report.status,
-        "solver_engine": report.engine or None,
-        "solver_optimises": report.optimises or None,
-        "solver_seconds": report.seconds,
+        "solver_engine": report.engine,
+        "solver_optimises": report.optimises,
         "solver_objective_s": report.objective,
         "solver_bound_s": report.bound,
-        "solver_gap": report.gap,
-        "solver_notes": report.notes or None,
+        "solver_notes": report.notes,
     }

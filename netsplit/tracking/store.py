@@ -7,7 +7,6 @@ The MLflow client is used rather than MLflow's "active run", so that no environm
 from __future__ import annotations
 
 import getpass
-import json
 import logging
 import os
 import sys
@@ -20,12 +19,12 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from netsplit.errors import NetSplitError
-from netsplit.tracking.datasets import DatasetRecord, source_text
 from netsplit.tracking.owner import is_gone
 from netsplit.tracking.values import chunks, plain_key, shortened, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
 __all__ = ["OWNER", "MlflowStore", "Point", "RunStatus", "Store", "StoreError"]
@@ -62,7 +61,7 @@ class Store:
     Every call of one that writes has written before it returns, or raises `StoreError`.
     """
 
-    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
+    def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         return ""
 
     def log(
@@ -78,7 +77,7 @@ class Store:
 
     def log_text(self, run_id: str, text: str, file: str) -> None: ...
 
-    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None: ...
+    def log_datasets(self, run_id: str, records: list[DatasetInput]) -> None: ...
 
     def log_model(self, run_id: str, model: nn.Module, inputs: Tensor, registered: str | None) -> None: ...
 
@@ -99,14 +98,12 @@ class MlflowStore(Store):
         self.client = client
         self.experiment_id = experiment_id
 
-    def create_run(self, name: str, tags: Mapping[str, str], parent_run_id: str | None) -> str:
+    def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         given = {
             "mlflow.user": _user(),
             "mlflow.source.name": Path(sys.argv[0]).name,
             "mlflow.source.type": "LOCAL",
         }
-        if parent_run_id is not None:
-            given["mlflow.parentRunId"] = parent_run_id
         with _writing(f"run '{name}'"):
             run = self.client.create_run(self.experiment_id, run_name=name, tags=given)
         run_id = str(run.info.run_id)
@@ -145,19 +142,9 @@ class MlflowStore(Store):
         with _writing(f"artifact {file}"):
             self.client.log_text(run_id, text, file)
 
-    def log_datasets(self, run_id: str, records: Sequence[DatasetRecord]) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-        from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
-
-        inputs = [
-            DatasetInput(
-                Dataset(each.name, each.digest, "code", source_text(each), profile=json.dumps(each.profile)),
-                [InputTag(MLFLOW_DATASET_CONTEXT, each.context)],
-            )
-            for each in records
-        ]
+    def log_datasets(self, run_id: str, records: list[DatasetInput]) -> None:
         with _writing("datasets"):
-            self.client.log_inputs(run_id, inputs)
+            self.client.log_inputs(run_id, records)
 
     def log_model(self, run_id: str, model: nn.Module, inputs: Tensor, registered: str | None) -> None:
         """As MLflow's PyTorch flavour does, exported: to be read without this code and without pickle."""

@@ -1,9 +1,11 @@
 """Tags of runs that are read again, by the report."""
 
-__all__ = ["COMMAND", "DECISION", "PARTS", "PUBLISHED"]
+__all__ = ["COMMAND", "COMPARISON", "DECISION", "PARTS", "PUBLISHED"]
 
 PUBLISHED = "published."
 """``published.<method>``: the samples per second that others report of it."""
+COMPARISON = "comparison"
+"""Of a method's run, the id of the run of its comparison."""
 COMMAND = "command"
 """The same of all that one command recorded, its cases or the jobs of a sweep."""
 DECISION = "adaptive.decision."

@@ -1,10 +1,13 @@
-"""Runs in MLflow: one for a comparison and one under it for each method; metrics written in batches.
+"""Runs in MLflow: one for a comparison and one for each of its methods; metrics written in batches.
 
     tracker = Tracker("sqlite:///outputs/mlflow.db")
     with tracker.comparison("digits", config) as comparison:
         with comparison.method("netsplit", config) as run:
-            run.metrics([("loss", 2.3, 0), ("iteration_s", 0.4, 0)])
-            run.summary({"measured_iteration_s": 0.41})
+            run.metrics([("train/loss", 2.3, 0), ("train/iteration_s", 0.4, 0)])
+            run.summary({"speed/samples_per_s": 156.1})
+
+MLflow draws no charts of runs that lie under another one, so those of methods do not: each has the id of its
+comparison as a tag, by which `charts_of` finds them.
 
 A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
 KILLED on Ctrl-C or SIGTERM, and its comparison with it. Whatever happens, what was logged is written first.
@@ -14,7 +17,6 @@ ends them.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -25,9 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.tracking.charts import charts_of
 from netsplit.tracking.columns import LABELS, parameters, title
 from netsplit.tracking.database import artifact_root, check_address, open_client, open_experiment, sqlite_path
-from netsplit.tracking.datasets import DatasetRecord, records_of
+from netsplit.tracking.datasets import records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.owner import owner_mark
 from netsplit.tracking.store import (
@@ -39,9 +42,11 @@ from netsplit.tracking.store import (
     Store,
     StoreError,
 )
-from netsplit.tracking.values import as_yaml, dotted_keys, masked, numbers, plain
+from netsplit.tracking.tags import COMPARISON
+from netsplit.tracking.values import as_tags, as_yaml, dotted_keys, masked
 
 if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
 __all__ = ["ComparisonRun", "MethodRun", "Models", "Tracker"]
@@ -88,15 +93,14 @@ class MethodRun:
         if len(self._points) >= MAX_METRICS or time.monotonic() - self._flushed > _FLUSH_S:
             self.flush()
 
-    def summary(self, values: Mapping[str, Any]) -> None:
-        """Log values of the whole run: numbers as metrics, the rest as tags; keys dotted, nothing empty."""
-        metrics, tags = numbers(values)
-        self.metrics([(key, value, 0) for key, value in metrics.items()])
-        self.tags(tags)
+    def summary(self, values: Mapping[str, float | None]) -> None:
+        """Log metrics of the whole run; None is none."""
+        self.metrics([(key, value, 0) for key, value in values.items() if value is not None])
 
     def tags(self, values: Mapping[str, Any]) -> None:
-        if values:
-            self._store.log(self.run_id, tags={key: str(value) for key, value in values.items()})
+        """Set tags: nested keys dotted, nothing that is None or empty."""
+        if tags := as_tags(values):
+            self._store.log(self.run_id, tags=tags)
 
     def describe(self, markdown: str) -> None:
         """Show `markdown` on the run's page, above its metrics."""
@@ -116,7 +120,7 @@ class MethodRun:
         if logged:
             self._store.log(self.run_id, params={key: masked(value) for key, value in logged.items()})
 
-    def datasets(self, records: Sequence[DatasetRecord]) -> None:
+    def datasets(self, records: list[DatasetInput]) -> None:
         """Show on the run's page what it was trained and tested on."""
         if records:
             self._store.log_datasets(self.run_id, records)
@@ -134,11 +138,6 @@ class MethodRun:
     def text(self, text: str, file: str) -> None:
         """Write `text` as the artifact `file`, a path inside the run."""
         self._store.log_text(self.run_id, text, file)
-
-    def dict(self, values: Any, file: str) -> None:
-        """Write `values` as JSON (``.json``) or YAML (else) into the artifact `file`."""
-        is_json = file.endswith(".json")
-        self.text(json.dumps(plain(values), indent=2) if is_json else as_yaml(values), file)
 
     def model(self, model: nn.Module, inputs: Tensor) -> None:
         """Log a trained model, in evaluation mode on the CPU, with the signature of these example inputs.
@@ -183,10 +182,10 @@ class MethodRun:
 
 
 class ComparisonRun(MethodRun):
-    """The parent run; each `method` is a child of it.
+    """The run of a comparison, beside which each `method` has its own.
 
     Args:
-        labels: what model, dataset, cluster and schedule are called; they are in the children's names.
+        labels: what model, dataset, cluster and schedule are called, for the names of the methods' runs.
         config: of the comparison; its ``dataset`` is the source of the data.
         watch_s: seconds between two records of the machine's load while a method runs; None: no records.
     """
@@ -205,11 +204,18 @@ class ComparisonRun(MethodRun):
         self._labels = dict(labels or {})
         self._source = config.get("dataset") if hasattr(config, "get") else None
         self._watch_s = watch_s
-        self._data: list[DatasetRecord] = []
+        self._data: list[DatasetInput] = []
         self.killed = False
         self.begun = 0
         self.failed: list[str] = []
         self._why = ""  # the first of them failed, or an interrupt
+
+    @property
+    def charts(self) -> str:
+        """See `charts_of`; empty where nothing is recorded."""
+        return (
+            charts_of(self._store.experiment_id, self.run_id) if isinstance(self._store, MlflowStore) else ""
+        )
 
     @property
     def status(self) -> RunStatus:
@@ -232,9 +238,10 @@ class ComparisonRun(MethodRun):
     def method(
         self, name: str, params: Any = None, tags: Mapping[str, Any] | None = None
     ) -> Iterator[MethodRun]:
-        """A child run for one method. An exception marks it FAILED and is passed on: catch it outside."""
+        """A run for one method. An exception marks it FAILED and is passed on: catch it outside."""
         shown = title(name, self._labels)
-        run_id = self._store.create_run(shown, _tags("method", name, tags), self.run_id)
+        own = {"role": "method", "method": name, COMPARISON: self.run_id}
+        run_id = self._store.create_run(shown, _tags(own, tags))
         run = MethodRun(self._store, name, run_id, self.models)
         self.begun += 1
         try:
@@ -325,9 +332,8 @@ class Tracker:
         name: str,
         params: Any = None,
         tags: Mapping[str, Any] | None = None,
-        parent_run_id: str | None = None,
     ) -> Iterator[ComparisonRun]:
-        """A parent run; tagged with commit, versions and host.
+        """A run for a comparison, tagged with commit, versions and host.
 
         Args:
             params: the nested config.
@@ -336,16 +342,16 @@ class Tracker:
         """
         store = self.open()
         labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
-        run_id = store.create_run(name, _tags("comparison", name, tags), parent_run_id)
+        run_id = store.create_run(name, _tags({"role": "comparison"}, tags))
         run = ComparisonRun(store, name, run_id, labels, params, self.system_metrics, self.models)
         with _ended(run):
             run.params(params, columns=(dotted_keys(params) if params else {}) | labels)
             yield run
 
 
-def _tags(role: str, name: str, tags: Mapping[str, Any] | None) -> dict[str, str]:
+def _tags(own: dict[str, str], tags: Mapping[str, Any] | None) -> dict[str, str]:
     given = {key: str(value) for key, value in (tags or {}).items()}
-    return host_tags() | {"role": role, role: name, OWNER: owner_mark()} | given
+    return host_tags() | {OWNER: owner_mark()} | own | given
 
 
 @contextmanager

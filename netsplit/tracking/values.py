@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 __all__ = [
+    "as_tags",
     "as_yaml",
     "chunks",
     "dotted_keys",
     "masked",
-    "numbers",
     "plain",
     "plain_key",
     "shortened",
@@ -50,16 +50,9 @@ def dotted_keys(value: Any, prefix: str = "") -> dict[str, str]:
     return {key: str(item) for key, item in _leaves(plain(value), prefix)}
 
 
-def numbers(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """Split flattened values into numbers (metrics) and the rest (tags), without None and what is empty."""
-    metrics: dict[str, float] = {}
-    tags: dict[str, str] = {}
-    for key, item in _leaves(plain(values), ""):
-        if isinstance(item, (int, float)) and not isinstance(item, bool):
-            metrics[key] = float(item)
-        elif item not in (None, "", [], {}):
-            tags[key] = str(item)
-    return metrics, tags
+def as_tags(values: Mapping[str, Any]) -> dict[str, str]:
+    """Nested mappings as dotted keys, without None and what is empty."""
+    return {key: str(item) for key, item in _leaves(plain(values), "") if item not in (None, "", [], {})}
 
 
 def as_yaml(value: Any) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from netsplit.errors import ConfigError
+from netsplit.tracking.charts import newest_charts
 
 __all__ = ["ui"]
 
@@ -18,7 +21,7 @@ FILE = "sqlite:///"
 
 
 def ui(port: int, host: str, database: str) -> None:
-    """Serve until a signal ends it; its processes end with it.
+    """Serve until a signal ends it; its processes end with it. Prints addresses once the server answers.
 
     Raises:
         ConfigError: nothing was recorded there.
@@ -27,8 +30,7 @@ def ui(port: int, host: str, database: str) -> None:
         raise ConfigError(
             f"{database.removeprefix(FILE)} is not there: compare something first, or give --database."
         )
-    sys.stdout.write(f"Runs: http://{host}:{port}/#/experiments?workflowType=machine_learning\n")
-    sys.stdout.flush()
+    charts = newest_charts(database)
     where = ["--backend-store-uri", database, "--host", host, "--port", str(port)]
     server = subprocess.Popen(
         [sys.executable, "-m", "mlflow", "ui", *where, "--workers", "1"],
@@ -42,6 +44,22 @@ def ui(port: int, host: str, database: str) -> None:
 
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, end)
+    while server.poll() is None and not _answers(host, port):
+        time.sleep(0.2)
+    if server.poll() is None:
+        address = f"http://{host}:{port}/"
+        print(f"Runs: {address}#/experiments?workflowType=machine_learning")
+        if charts is not None:
+            print(f"Charts of the newest comparison: {address}{charts}")
+        sys.stdout.flush()
     code = server.wait()
     end(0, None)
     sys.exit(0 if code in (0, -signal.SIGTERM) else code)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

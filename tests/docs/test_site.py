@@ -15,8 +15,8 @@ from threading import Thread
 
 import pytest
 
+from tests.browser import BROWSER, FLAGS, needs_browser
 from tests.docs.page import PAGES, ROOT
-from tests.report.test_report_browser import BROWSER, FLAGS
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def test_every_page_is_there(site: Path) -> None:
         assert word in (site / "reference" / f"{page}.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
+@needs_browser
 def test_pages_fit_a_telephone_and_a_desk_and_ask_for_nothing(site: Path, tmp_path: Path) -> None:
     pages = [str(path.relative_to(site)) for path in sorted(site.rglob("*.html")) if path.stem != "404"]
     (site / "too_wide.html").write_text(TOO_WIDE)

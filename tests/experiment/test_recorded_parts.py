@@ -127,7 +127,7 @@ def test_mlflow_has_every_part_as_a_table_and_how_many_operators_there_are(
     client = MlflowClient(database)
     kept = client.get_experiment_by_name("cut table")
     runs = client.search_runs([kept.experiment_id], "tags.role = 'method'")
-    counts = {run.data.tags["method"]: run.data.metrics["operators_in_parts"] for run in runs}
+    counts = {run.data.tags["method"]: int(run.data.tags["operators_in_parts"]) for run in runs}
     assert counts == {"cut": 3, "single": 0}
     table = client.load_table(kept.experiment_id, "parts.json")
     assert list(table["operator"]) == [name for name in ("linear", "relu", "linear_1") for _ in "ab"]

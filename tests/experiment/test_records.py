@@ -21,7 +21,7 @@ from netsplit.partition import Ddp, MTopo, Single
 from netsplit.planning.explanation.change import PlacementChange
 from netsplit.program import GPipe
 from netsplit.tracking import MethodRun, Tracker
-from netsplit.tracking.metrics import overflow_summary
+from netsplit.tracking.metrics import overflow_bytes
 from netsplit.tracking.store import Store
 from netsplit.training.adapt.decisions import Decision, Outcome
 from netsplit.training.history import Epoch, History, Iteration
@@ -82,11 +82,11 @@ def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded: dict[str, Any] = {}
-    monkeypatch.setattr(MethodRun, "summary", lambda run, values: recorded.update(values))
+    monkeypatch.setattr(MethodRun, "tags", lambda run, values: recorded.update(values))
     unrecorded = Tracker("sqlite:///nowhere.db", enabled=False)
     (row,) = forecast(experiment, two("20KB"), unrecorded, tmp_path).rows
     assert row.overfull == ["a"]
-    assert recorded["predicted_overflow_bytes"] == row.predicted_peak["a"] - 20_000 > 0
+    assert recorded["overflow_bytes"] == row.predicted_peak["a"] - 20_000 > 0
     assert recorded["over_capacity"] == "a"
     assert "more than the device's limit" in (tmp_path / "comparison.md").read_text()
 
@@ -95,7 +95,7 @@ def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
     ("peaks", "most"), [({"a": 5, "b": 4}, 0), ({"a": 6, "b": 9}, 5), ({}, 0), ({"c": 99}, 0)]
 )
 def test_the_worst_overflow_counts(peaks: dict[str, int], most: int) -> None:
-    assert overflow_summary(peaks, {"a": 5, "b": 4}) == {"predicted_overflow_bytes": most}
+    assert overflow_bytes(peaks, {"a": 5, "b": 4}) == most
 
 
 class _Silent:
@@ -109,7 +109,7 @@ class _Silent:
 
 
 def recording() -> ProgressRecorder:
-    return ProgressRecorder(MethodRun(Store(), "m", ""), _Silent(), 8)
+    return ProgressRecorder(MethodRun(Store(), "m", ""), _Silent())
 
 
 def test_a_training_that_goes_on_is_measured_by_its_own_iterations() -> None:

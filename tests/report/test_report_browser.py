@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,8 @@ from typing import Any
 import pytest
 
 from netsplit.report import ComparisonResult, html_page
+from tests.browser import browse, needs_browser
 from tests.tracking.reports import HOSTILE, cases, planned, report, study, trained
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-    "--virtual-time-budget=2000",
-]  # fmt: skip
 
 # The page in a frame of a telephone's width, since a browser's own window may not become so narrow.
 FRAME = """<!DOCTYPE html><body><iframe src="page.html" width="{width}" height="800"></iframe>
@@ -55,14 +47,7 @@ PROBE = """<script>addEventListener("load", function () {
   }), "*");
 });</script>"""
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
-
-
-def browse(folder: Path, *arguments: str) -> str:
-    assert BROWSER is not None
-    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", *arguments]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
-    return done.stdout.decode()
+pytestmark = needs_browser
 
 
 def look(folder: Path, page: str, width: int) -> dict[str, Any]:

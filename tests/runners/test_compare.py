@@ -24,6 +24,7 @@ from netsplit.data import batches, digits
 from netsplit.formats.read import read_workload
 from netsplit.models import vgg19
 from netsplit.runtime.workers.heartbeat import read_place
+from netsplit.training.history import Throughputs
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, HIDDEN, BATCH, LIMIT, MICROBATCHES = 4, 16, 32, 160, 4
@@ -188,33 +189,39 @@ def test_progress_is_said_on_the_way(compared: Outcome) -> None:
         assert words in said
 
 
-def test_a_comparison_is_a_finished_run_with_a_child_for_each_method(compared: Outcome) -> None:
+def test_a_comparison_is_a_finished_run_and_so_is_each_method(compared: Outcome) -> None:
     runs = compared.runs
     assert set(runs) == {"parent", *METHODS}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     parent = runs["parent"].info.run_id
-    assert {runs[m].data.tags["mlflow.parentRunId"] for m in METHODS} == {parent}
+    assert {runs[m].data.tags["comparison"] for m in METHODS} == {parent}
     assert {runs[m].info.run_name.split(" · ")[0] for m in METHODS} == set(METHODS)
 
 
 def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> None:
     for method in METHODS:
         metrics = compared.runs[method].data.metrics
-        assert len(compared.series(method, "loss")) == LIMIT // BATCH
-        for key in ("iteration_s", "throughput"):  # all but the iteration that is metered for bytes
-            assert len(compared.series(method, key)) == LIMIT // BATCH - 1
-        for key in ("train_loss", "epoch_s", "test_accuracy"):
+        assert len(compared.series(method, "train/loss")) == LIMIT // BATCH
+        # all but the iteration that is metered for bytes
+        assert len(compared.series(method, "train/iteration_s")) == LIMIT // BATCH - 1
+        for key in ("train/epoch_loss", "train/epoch_s", "test/accuracy"):
             assert len(compared.series(method, key)) == 1
-        for key in ("predicted_iteration_s", "measured_iteration_s"):
-            assert metrics[key] > 0
-        rates = sorted(compared.series(method, "throughput"))
-        least, mean, greatest = (metrics[f"{which}_throughput"] for which in ("min", "mean", "max"))
-        assert rates[0] <= least <= metrics["median_throughput"] <= greatest <= rates[-1]
+        assert metrics["speed/seconds_per_iteration"] > 0
+        assert metrics["seconds_per_iteration_predicted"] > 0
+        tags = compared.runs[method].data.tags
+        least, mean, greatest = (float(tags[f"samples_per_s.{name}"]) for name in Throughputs._fields)
+        assert least <= metrics["speed/samples_per_s"] <= greatest
         assert least <= mean <= greatest
+        assert BATCH / greatest >= min(compared.series(method, "train/iteration_s"))
         for kind in ("predicted_peak_bytes", "measured_peak_bytes"):
-            assert sum(metrics.get(f"{kind}.cpu:{rank}", 0) for rank in range(2)) > MIB
+            assert sum(int(tags.get(f"{kind}.cpu:{rank}", 0)) for rank in range(2)) > MIB
         assert "prediction_error" in metrics
         assert metrics["solver_seconds"] >= 0
+        charts = {key for key in metrics if not key.startswith("system/")}
+        assert 14 <= len(charts) <= 16
+        shared = compared.runs["parent"].data.metrics
+        assert shared[f"{method}/samples_per_s"] == metrics["speed/samples_per_s"]
+        assert shared[f"{method}/accuracy"] == metrics["test/accuracy"]
 
 
 def test_the_fitted_links_are_recorded(compared: Outcome) -> None:
@@ -239,10 +246,10 @@ def test_the_page_of_a_run_says_in_words_what_came_out(compared: Outcome) -> Non
 
 def test_the_solver_report_says_which_engine_proved_what(compared: Outcome) -> None:
     data = compared.runs["netsplit"].data
-    assert {"solver_objective_s", "solver_bound_s", "solver_gap", "solver_seconds"} <= set(data.metrics)
+    assert {"solver_gap", "solver_seconds"} <= set(data.metrics)
     assert re.match(r"gurobi|highs", data.tags["solver_engine"], re.IGNORECASE)
     assert data.tags["solver_status"] == "optimal"
-    assert data.metrics["solver_bound_s"] <= data.metrics["solver_objective_s"] * (1 + 1e-6)
+    assert float(data.tags["solver_bound_s"]) <= float(data.tags["solver_objective_s"]) * (1 + 1e-6)
 
 
 def test_config_commit_versions_and_host_are_recorded(compared: Outcome) -> None:
@@ -290,11 +297,10 @@ def test_netsplit_uses_both_devices_and_stays_within_their_capacity(compared: Ou
     placement = json.loads((compared.artifacts("netsplit") / "placement.json").read_text())
     assert set(placement["device_of"].values()) == {"cpu:0", "cpu:1"}
     metrics = {method: compared.runs[method].data.metrics for method in METHODS}
-    for rank in range(2):
-        assert metrics["netsplit"][f"predicted_peak_bytes.cpu:{rank}"] <= CAPACITY
-        assert metrics["m_topo"][f"predicted_peak_bytes.cpu:{rank}"] <= CAPACITY
-        assert metrics["netsplit"][f"measured_peak_bytes.cpu:{rank}"] <= CAPACITY
-    assert metrics["single"]["predicted_peak_bytes.cpu:0"] > CAPACITY
+    assert metrics["netsplit"]["peak_bytes_predicted"] <= CAPACITY
+    assert metrics["m_topo"]["peak_bytes_predicted"] <= CAPACITY
+    assert metrics["netsplit"]["peak_bytes"] <= CAPACITY
+    assert metrics["single"]["peak_bytes_predicted"] > CAPACITY
 
 
 def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Outcome) -> None:
@@ -308,7 +314,7 @@ def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Ou
         plain.load_state_dict(state, strict=True)
         with torch.no_grad():
             right = (plain.eval()(images).argmax(1) == targets).float().mean().item()
-        recorded = compared.series(method, "test_accuracy")[-1]
+        recorded = compared.series(method, "test/accuracy")[-1]
         assert right == pytest.approx(recorded, abs=1.01 / len(targets))  # one tie may fall either way
 
 
@@ -326,14 +332,14 @@ def test_single_trains_bit_for_bit_as_a_plain_loop(compared: Outcome) -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(sum(parts) / MICROBATCHES)
-    assert compared.series("single", "loss") == losses
+    assert compared.series("single", "train/loss") == losses
     state = torch.load(compared.folder / "single" / "checkpoint.pt", weights_only=True)
     assert all(torch.equal(state[key], tensor) for key, tensor in plain.state_dict().items())
 
 
 def test_all_methods_start_from_the_same_parameters_and_batches(compared: Outcome) -> None:
     """Later losses drift apart: this float32 model multiplies a rounding difference in every step."""
-    first = {compared.series(method, "loss")[0] for method in METHODS}
+    first = {compared.series(method, "train/loss")[0] for method in METHODS}
     assert max(first) - min(first) < 1e-5
 
 
@@ -380,15 +386,15 @@ def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command
     assert outcome.code == 0, outcome.stderr
     assert "restarting the workers (1 of 3)" in outcome.stdout + outcome.stderr
     assert {run.info.status for run in outcome.runs.values()} == {"FINISHED"}
-    assert len(outcome.series("m_topo", "loss")) == 2 * LIMIT // BATCH  # each once
+    assert len(outcome.series("m_topo", "train/loss")) == 2 * LIMIT // BATCH  # each once
     longer = command.run("longer", *asked, "epochs=3", runner="train")
     assert longer.code == 0, longer.stderr
-    assert len(longer.series("m_topo", "loss")) == LIMIT // BATCH
-    assert longer.series("m_topo", "train_loss")[:2] == outcome.series("m_topo", "train_loss")
+    assert len(longer.series("m_topo", "train/loss")) == LIMIT // BATCH
+    assert longer.series("m_topo", "train/epoch_loss")[:2] == outcome.series("m_topo", "train/epoch_loss")
     again = command.run("again", *asked, "epochs=3", runner="train")
     assert again.code == 0, again.stderr
     data = again.runs["m_topo"].data
-    assert data.metrics["measured_iteration_s"] > 0
+    assert data.metrics["speed/seconds_per_iteration"] > 0
     assert "prediction_error" not in data.metrics
     assert data.tags["measured_by"] == "an earlier run"
     assert "† measured by an earlier run" in again.stdout
@@ -426,7 +432,7 @@ def test_failed_methods_stop_no_other_and_are_named_at_the_end(broken: tuple[Out
     (error,) = errors(outcome)
     assert error.startswith("error: 2 of 3 methods failed (netsplit, random); netsplit: netsplit finds no")
     assert "Traceback" not in outcome.stderr
-    assert len(outcome.series("single", "test_accuracy")) == 3  # with new workers
+    assert len(outcome.series("single", "test/accuracy")) == 3  # with new workers
 
 
 @pytest.mark.slow

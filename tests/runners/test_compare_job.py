@@ -150,6 +150,21 @@ def test_where_the_runs_are_is_said(tracker: Tracker, words: str) -> None:
     assert ("make ui" in said) == (tracker.uri == SHOWN)
 
 
+@pytest.mark.parametrize(
+    ("uri", "server"),
+    [
+        (SHOWN, "http://127.0.0.1:5000/"),
+        ("http://me:secret@host:5000", "http://host:5000/"),
+        ("sqlite:////a/b.db", None),  # which no server is known to show
+    ],
+)
+def test_the_address_of_the_charts_is_where_they_are_served(uri: str, server: str | None) -> None:
+    _, *charts = written(Path("there"), Tracker(uri), "#/experiments/1/runs").splitlines()
+    assert [line.rpartition(" ")[2] for line in charts] == (
+        [f"{server}#/experiments/1/runs"] if server else []
+    )
+
+
 def test_the_default_database_is_the_one_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for folder, shown in ((CONF.parent, True), (tmp_path, False)):
         monkeypatch.chdir(folder)
@@ -167,15 +182,19 @@ class _Recorded:
         self.given |= tags
         yield self
 
+    charts = ""
+
     def summary(self, values: Mapping[str, Any]) -> None:
         self.given |= values
 
 
-@pytest.mark.parametrize("kind", ["predicted_peak", "measured_peak"])
-def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, kind: str
+def test_a_method_s_run_has_the_command_and_its_comparison_s_the_figures(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = ComparisonRow("auto", "heuristic", capacity={"a": 1, "b": 2}, **{kind: {"a": 2, "b": 2}})
+    row = ComparisonRow(
+        "auto", "heuristic", predicted_s=0.5, measured_s=0.25, throughput=32.0, score=0.75, metric="accuracy",
+        measured_peak={"a": 2, "b": 3}, loss=1.5,
+    )  # fmt: skip
     parent: Any = _Recorded()
     experiment: Any = DictConfig(
         {"partitioners": {"auto": None}, "labels": {"command": "mine", "model": "m"}, "config": None}
@@ -187,5 +206,12 @@ def test_a_method_s_run_has_the_command_and_what_it_does_not_fit(
     assert done.rows == [row]
     assert parent.given["command"] == "mine"
     assert "model" not in parent.given
-    assert parent.given["over_capacity"] == "a"
-    assert parent.given["predicted_overflow_bytes"] == (1 if kind == "predicted_peak" else 0)
+    figures = {key: value for key, value in parent.given.items() if "/" in key and value is not None}
+    assert figures == {
+        "auto/samples_per_s": 32.0,
+        "auto/seconds_per_iteration": 0.25,
+        "auto/seconds_per_iteration_predicted": 0.5,
+        "auto/peak_bytes": 3,
+        "auto/accuracy": 0.75,
+        "auto/loss": 1.5,
+    }

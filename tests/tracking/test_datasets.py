@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from netsplit.data import Data
-from netsplit.tracking.datasets import records_of, source_text
+from netsplit.tracking.datasets import records_of
 
 
 def data(seed: int = 0, count: int = 8) -> Data:
@@ -22,28 +22,29 @@ def data(seed: int = 0, count: int = 8) -> Data:
 
 def test_both_halves_are_described() -> None:
     training, evaluation = records_of(data(), {"_target_": "netsplit.data.dots", "seed": 0})
-    assert (training.context, evaluation.context) == ("training", "evaluation")
-    assert training.profile == {
+    assert [each.tags[0].value for each in (training, evaluation)] == ["training", "evaluation"]
+    assert json.loads(str(training.dataset.profile)) == {
         "num_samples": 8,
         "num_classes": 2,
         "input": "float32 [3, 4, 4]",
         "target": "int64 []",
     }
-    assert json.loads(source_text(training)) == {"_target_": "netsplit.data.dots", "seed": 0}
-    assert len(training.digest) == 8
+    assert json.loads(training.dataset.source) == {"_target_": "netsplit.data.dots", "seed": 0}
+    assert len(training.dataset.digest) == 8
 
 
 @pytest.mark.parametrize("other", [data(seed=1), data(count=9), replace(data(), classes=("a", "b"))])
 def test_other_data_has_another_digest(other: Data) -> None:
-    assert [each.digest for each in records_of(data())] == [each.digest for each in records_of(data())]
-    assert records_of(other)[0].digest != records_of(data())[0].digest
+    known = [each.dataset.digest for each in records_of(data())]
+    assert known == [each.dataset.digest for each in records_of(data())]
+    assert records_of(other)[0].dataset.digest != known[0]
 
 
 def test_an_empty_half_is_left_out() -> None:
     empty = TensorDataset(torch.empty(0, 3, 4, 4), torch.empty(0, dtype=torch.int64))
-    assert [each.context for each in records_of(replace(data(), test=empty))] == ["training"]
+    assert [each.tags[0].value for each in records_of(replace(data(), test=empty))] == ["training"]
 
 
 def test_passwords_are_hidden() -> None:
     (record, _) = records_of(data(), {"root": "https://me:secret@host/data"})
-    assert "secret" not in source_text(record)
+    assert "secret" not in record.dataset.source

@@ -10,9 +10,15 @@ import yaml
 from omegaconf import OmegaConf
 
 from netsplit.partition.base import SolverReport
-from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, solver_summary, timeline_summary
-from netsplit.tracking.values import as_yaml, dotted_keys, masked, numbers, plain_key
-from netsplit.training.history import Throughputs
+from netsplit.tracking.metrics import (
+    epoch_metrics,
+    iteration_metrics,
+    solver_metrics,
+    solver_tags,
+    timeline_metrics,
+    timeline_tags,
+)
+from netsplit.tracking.values import as_tags, as_yaml, dotted_keys, masked, plain_key
 from tests.tracking.samples import timeline
 
 
@@ -28,8 +34,7 @@ def test_nested_keys_are_dotted_and_lists_of_values_stay_whole() -> None:
 
 
 def test_of_nothing_there_is_no_value() -> None:
-    assert dotted_keys({}) == {}
-    assert numbers({}) == ({}, {})
+    assert dotted_keys({}) == as_tags({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -53,22 +58,12 @@ def test_configs_are_resolved() -> None:
     assert yaml.safe_load(as_yaml(config)) == {"a": 2, "b": 2}
 
 
-def test_numbers_are_told_from_words() -> None:
-    metrics, tags = numbers(
-        {"n": np.float32(0.5), "ok": True, "who": "highs", "none": None, "path": Path("a/b")}
-    )
-    assert metrics == {"n": 0.5}
-    assert tags == {"ok": "True", "who": "highs", "path": "a/b"}
-
-
 def test_what_is_empty_is_no_tag() -> None:
     """Where nothing is in parts, say; of a config it is a setting, and stays."""
+    values = {"n": np.float32(0.5), "no": False, "zero": 0, "path": Path("a/b"), "none": None, "some": ()}
+    assert as_tags(values) == {"n": "0.5", "no": "False", "zero": "0", "path": "a/b"}
     report = SolverReport("feasible", 1.0, notes={"splits": [], "answered": "whole", "cut": {}, "why": ""})
-    assert numbers(solver_summary(report))[1] == {
-        "solver_status": "feasible",
-        "solver_notes.answered": "whole",
-    }
-    assert numbers({"none": (), "no": False, "zero": 0}) == ({"zero": 0.0}, {"no": "False"})
+    assert as_tags(solver_tags(report)) == {"solver_status": "feasible", "solver_notes.answered": "whole"}
     assert dotted_keys({"empty": []}) == {"empty": "[]"}
 
 
@@ -78,40 +73,33 @@ def test_only_characters_that_mlflow_refuses_are_replaced() -> None:
 
 
 def test_metric_names_are_the_contract() -> None:
-    assert [key for key, _, _ in iteration_metrics(3, 0.5, 0.25, 8)] == ["loss", "iteration_s", "throughput"]
-    assert iteration_metrics(3, 0.5, 0.25, 8)[2] == ("throughput", 32.0, 3)
+    """Each is a chart in MLflow: speed first, then accuracy and loss, and no constants."""
+    assert iteration_metrics(3, 0.5, 0.25) == [("train/loss", 0.5, 3), ("train/iteration_s", 0.25, 3)]
+    assert iteration_metrics(3, 0.5, None) == [("train/loss", 0.5, 3)]
     keys = [key for key, _, _ in epoch_metrics(0, train_loss=1.0, score=0.5, seconds=2.0)]
-    assert keys == ["train_loss", "epoch_s", "test_accuracy"]
-    throughputs = Throughputs(20.0, 27.5, 30.0)
-    metrics, _ = numbers(timeline_summary(timeline(), timeline(1.25), 34, throughputs))
+    assert keys == ["train/epoch_loss", "train/epoch_s", "test/accuracy"]
+    metrics = timeline_metrics(timeline(), timeline(1.25), 34)
     assert set(metrics) == {
-        "predicted_iteration_s",
-        "measured_iteration_s",
+        "speed/samples_per_s",
+        "speed/samples_per_s_predicted",
+        "speed/seconds_per_iteration",
+        "seconds_per_iteration_predicted",
         "prediction_error",
-        "median_throughput",
-        "min_throughput",
-        "mean_throughput",
-        "max_throughput",
         "peak_bytes",
-        "predicted_peak_bytes.cpu:0",
-        "predicted_peak_bytes.cpu:1",
-        "measured_peak_bytes.cpu:0",
-        "measured_peak_bytes.cpu:1",
+        "peak_bytes_predicted",
     }
-    assert round(metrics["prediction_error"], 9) == -0.2
-    assert metrics["median_throughput"] == pytest.approx(34 / timeline(1.25).iteration_s)
-    assert [metrics[f"{which}_throughput"] for which in ("min", "mean", "max")] == [*throughputs]
+    assert metrics["prediction_error"] == pytest.approx(-0.2)
+    assert metrics["speed/samples_per_s"] == pytest.approx(34 / timeline(1.25).iteration_s)
+    assert as_tags(timeline_tags(timeline(), None)) == {
+        f"predicted_peak_bytes.{device}": str(nbytes) for device, nbytes in timeline().peak_bytes.items()
+    }
     report = SolverReport("optimal", 1.5, "highs 1", 2.0, 1.0, 0.5, {"groups": 40}, "one pass")
-    metrics, tags = numbers(solver_summary(report))
-    assert metrics == {
-        "solver_seconds": 1.5,
-        "solver_objective_s": 2.0,
-        "solver_bound_s": 1.0,
-        "solver_gap": 0.5,
-        "solver_notes.groups": 40.0,
-    }
-    assert tags == {
+    assert solver_metrics(report) == {"solver_seconds": 1.5, "solver_gap": 0.5}
+    assert as_tags(solver_tags(report)) == {
         "solver_status": "optimal",
         "solver_engine": "highs 1",
         "solver_optimises": "one pass",
+        "solver_objective_s": "2.0",
+        "solver_bound_s": "1.0",
+        "solver_notes.groups": "40",
     }

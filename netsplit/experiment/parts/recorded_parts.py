@@ -28,7 +28,7 @@ _NAMED = 12  # operators of a group
 def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
     """How many there are; where there are some, which, along what, by what fraction and where."""
     splits = plan.splits
-    run.summary({"operators_in_parts": len(splits)})
+    run.tags({"operators_in_parts": len(splits)})
     if not splits:
         return
     write_parts(plan, folder)

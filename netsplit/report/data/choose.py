@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from netsplit.config import suggest
 from netsplit.errors import ConfigError
 from netsplit.report.data.results import source_of
-from netsplit.tracking.tags import COMMAND
+from netsplit.tracking.tags import COMMAND, COMPARISON
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NEWEST", "Chosen", "Runs", "check_runs", "choose_runs", "is_study", "runs_of"]
 
+logger = logging.getLogger(__name__)
+
 NEWEST = "newest"
-PARENT = "mlflow.parentRunId"
 _ROLE, _STUDY = "role", "study"
 _ROLES = ("comparison", _STUDY)
+_OLDER = "recorded by an earlier version of NetSplit, whose metrics have other names; compare again."
 _PAGE = 1000  # runs of one answer
 _LEAST_ID = 4  # characters of a run's id that are enough
 _MOST = 60  # comparisons of one command and name
@@ -80,7 +83,10 @@ def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) ->
     if isinstance(runs, Sequence) and not isinstance(runs, str):
         chosen = _by_id(client, list(names), runs)
     else:
-        every = [run for run in runs_of(client, list(names), "tags.role != 'method'") if _is_shown(run)]
+        recorded = [run for run in runs_of(client, list(names), "tags.role != 'method'") if _is_shown(run)]
+        every = [run for run in recorded if not _is_older(run)]
+        if len(every) < len(recorded):
+            logger.warning("comparisons that are left out: %d, %s", len(recorded) - len(every), _OLDER)
         ended = _ended(every)
         if not ended:
             raise ConfigError(_none_finished(every, list(names.values())))
@@ -203,7 +209,9 @@ def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) 
             number = "several runs begin with it: give more of it" if matches else "there is no such run"
             raise ConfigError(f"runs names '{each}', but {number}; `netsplit ui` (`make ui`) shows the ids.")
         run = every[matches[0]]
-        run = every.get(run.data.tags.get(PARENT, ""), run)
+        run = every.get(run.data.tags.get(COMPARISON, ""), run)
+        if _is_older(run):
+            raise ConfigError(f"runs names '{each}', which was {_OLDER}")
         if not _is_shown(run):
             raise ConfigError(
                 f"runs names '{each}', which is no run of NetSplit; `netsplit ui` (`make ui`) shows the ids."
@@ -224,6 +232,11 @@ def _none_finished(every: Sequence[Run], names: Sequence[str]) -> str:
 def _is_shown(run: Run) -> bool:
     """A comparison or a study; runs of methods belong to their comparison."""
     return run.data.tags.get(_ROLE) in _ROLES
+
+
+def _is_older(run: Run) -> bool:
+    """Of when methods were runs under their comparison, which had its name in the tag that is now theirs."""
+    return run.data.tags.get(_ROLE) == ("comparison" if COMPARISON in run.data.tags else "method")
 
 
 def _name(run: Run) -> str:

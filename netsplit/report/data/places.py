@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from netsplit.report.data.results import Place
+from netsplit.tracking.charts import server_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -22,9 +23,8 @@ def place_of(client: MlflowClient, uri: str, run: Run) -> Place:
     """Its files where they are on this machine, and its page on a tracking server."""
     run_id, artifacts = str(run.info.run_id), urlsplit(run.info.artifact_uri or "")
     page = None
-    if uri.startswith("http"):
-        server = _without_user(uri).rstrip("/")
-        page = f"{server}/#/experiments/{quote(run.info.experiment_id)}/runs/{quote(run_id)}"
+    if server := server_of(uri):
+        page = f"{server}#/experiments/{quote(run.info.experiment_id)}/runs/{quote(run_id)}"
     if artifacts.scheme in ("", "file"):
         folder = Path(unquote(artifacts.path))
         is_here = bool(artifacts.path) and folder.is_dir()
@@ -43,9 +43,3 @@ def started(run: Run) -> datetime | None:
 def duration_s(run: Run) -> float | None:
     begin, end = run.info.start_time, run.info.end_time
     return None if begin is None or end is None else (end - begin) / 1e3
-
-
-def _without_user(uri: str) -> str:
-    """A server's address for a link: without the name and password of whoever wrote the report."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

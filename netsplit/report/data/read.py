@@ -12,11 +12,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.report.data.choose import (
     NEWEST,
-    PARENT,
     Chosen,
     Runs,
     check_runs,
@@ -43,11 +41,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-from netsplit.tracking.tags import DECISION, PARTS, PUBLISHED
+from netsplit.tracking.tags import COMPARISON, DECISION, PARTS, PUBLISHED
 from netsplit.training.adapt.decisions import CHANGED
 
 __all__ = ["read_report"]
 
+_LOSS, _SECONDS = "train/epoch_loss", "train/epoch_s"
 _INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
 
 
@@ -87,18 +86,14 @@ def read_report(
 def _comparison(client: MlflowClient, uri: str, chosen: Chosen) -> ComparisonResult:
     run = chosen.run
     params, tags = dict(run.data.params), dict(run.data.tags)
-    condition = f"tags.`{PARENT}` = '{run.info.run_id}'"
-    children = [
-        child
-        for child in reversed(runs_of(client, [run.info.experiment_id], condition))
-        if child.data.tags.get("role") == "method"
-    ]
+    condition = f"tags.{COMPARISON} = '{run.info.run_id}'"
+    methods = reversed(runs_of(client, [run.info.experiment_id], condition))
     return ComparisonResult(
         name=str(run.info.run_name),
         place=place_of(client, uri, run),
         experiment=chosen.experiment,
         state=str(run.info.status),
-        methods=[_method(client, uri, child, params, tags) for child in children],
+        methods=[_method(client, uri, each, tags) for each in methods],
         tags=tags,
         params=params,
         started=started(run),
@@ -109,31 +104,18 @@ def _comparison(client: MlflowClient, uri: str, chosen: Chosen) -> ComparisonRes
     )
 
 
-def _method(
-    client: MlflowClient, uri: str, run: Run, shared: Mapping[str, str], tags: Mapping[str, str]
-) -> MethodResult:
-    """One method: `shared` and `tags` are its comparison's parameters and tags."""
-    params = {**shared, **run.data.params}
+def _method(client: MlflowClient, uri: str, run: Run, tags: Mapping[str, str]) -> MethodResult:
+    """One method: `tags` are its comparison's."""
     metrics = {key: float(value) for key, value in run.data.metrics.items() if _finite(value) is not None}
     epochs = _epochs(client, run)
-    predicted_s = metrics.get("predicted_iteration_s")
-    # Runs of before 'median_throughput' was recorded have the median under the name of the mean.
-    measured = metrics.get("median_throughput", metrics.get("mean_throughput"))
-    measured_s = metrics.get("measured_iteration_s")
-    batch = _finite(params.get("batch_size"))
-    expected = metrics.get("predicted_throughput")
-    if expected is None and batch and predicted_s:
-        expected = batch / predicted_s
-    if measured_s is None and measured is not None:  # of a plan, whose figure is a prediction
-        expected, measured = measured, None
-    row = _row(run, metrics, params, epochs, measured)
+    row = _row(run, metrics, epochs)
     return MethodResult(
         row=row,
         place=place_of(client, uri, run),
         state=str(run.info.status),
-        predicted_throughput=expected,
+        predicted_throughput=metrics.get("speed/samples_per_s_predicted"),
         engine=run.data.tags.get("solver_engine", ""),
-        bound_s=metrics.get("solver_bound_s"),
+        bound_s=_finite(run.data.tags.get("solver_bound_s")),
         started=started(run),
         seconds=duration_s(run),
         epochs=epochs,
@@ -155,39 +137,31 @@ def _records(tags: Mapping[str, str], prefix: str) -> list[dict[str, Any]]:
     return records
 
 
-def _row(
-    run: Run,
-    metrics: Mapping[str, float],
-    params: Mapping[str, str],
-    epochs: Sequence[EpochFigures],
-    throughput: float | None,
-) -> ComparisonRow:
-    predicted = _bytes_of(metrics, "predicted_peak_bytes.")
-    measured = _bytes_of(metrics, "measured_peak_bytes.")
-    devices = list(dict.fromkeys([*predicted, *measured]))
+def _row(run: Run, metrics: Mapping[str, float], epochs: Sequence[EpochFigures]) -> ComparisonRow:
+    tags = run.data.tags
     last = epochs[-1] if epochs else EpochFigures(0)
     state = str(run.info.status)
     return ComparisonRow(
-        method=run.data.tags.get("method") or str(run.info.run_name),
-        status=run.data.tags.get("solver_status", state.lower()),
-        objective_s=metrics.get("solver_objective_s"),
+        method=tags.get("method") or str(run.info.run_name),
+        status=tags.get("solver_status", state.lower()),
+        objective_s=_finite(tags.get("solver_objective_s")),
         gap=metrics.get("solver_gap"),
         solve_s=metrics.get("solver_seconds"),
-        predicted_s=metrics.get("predicted_iteration_s"),
-        measured_s=metrics.get("measured_iteration_s"),
-        throughput=throughput,
+        predicted_s=metrics.get("seconds_per_iteration_predicted"),
+        measured_s=metrics.get("speed/seconds_per_iteration"),
+        throughput=metrics.get("speed/samples_per_s"),
         score=last.score,
         metric=_metric(run),
-        predicted_peak=predicted,
-        measured_peak=measured,
-        capacity=_bytes_of(metrics, "capacity_bytes.") or _capacities(params, devices),
-        nodes=_bytes_of(metrics, "nodes."),
+        predicted_peak=_by_device(tags, "predicted_peak_bytes."),
+        measured_peak=_by_device(tags, "measured_peak_bytes."),
+        capacity=_by_device(tags, "capacity_bytes."),
+        nodes=_by_device(tags, "nodes."),
         loss=last.train_loss,
-        error=None if state == "FINISHED" else run.data.tags.get("error") or _unfinished(state),
-        earlier="measured_by" in run.data.tags,
-        optimises=run.data.tags.get("solver_optimises", ""),
-        parts=run.data.tags.get("in_parts", ""),
-        changes=sum(each.get("outcome") in CHANGED for each in _records(run.data.tags, DECISION)),
+        error=None if state == "FINISHED" else tags.get("error") or _unfinished(state),
+        earlier="measured_by" in tags,
+        optimises=tags.get("solver_optimises", ""),
+        parts=tags.get("in_parts", ""),
+        changes=sum(each.get("outcome") in CHANGED for each in _records(tags, DECISION)),
     )
 
 
@@ -199,7 +173,7 @@ def _epochs(client: MlflowClient, run: Run) -> list[EpochFigures]:
     """The values of each epoch; of a step that was written twice, the last."""
     figures: dict[str, dict[int, float | None]] = {}
     score = TEST + _metric(run)
-    for key in ("train_loss", score, "epoch_s"):
+    for key in (_LOSS, score, _SECONDS):
         if key in run.data.metrics:
             history = client.get_metric_history(run.info.run_id, key)
             figures[key] = {int(point.step): _finite(point.value) for point in history}
@@ -208,9 +182,7 @@ def _epochs(client: MlflowClient, run: Run) -> list[EpochFigures]:
     def of(key: str, step: int) -> float | None:
         return figures.get(key, {}).get(step)
 
-    return [
-        EpochFigures(step, of("train_loss", step), of(score, step), of("epoch_s", step)) for step in steps
-    ]
+    return [EpochFigures(step, of(_LOSS, step), of(score, step), of(_SECONDS, step)) for step in steps]
 
 
 def _metric(run: Run) -> str:
@@ -218,35 +190,8 @@ def _metric(run: Run) -> str:
     return next((key.removeprefix(TEST) for key in run.data.metrics if key.startswith(TEST)), "")
 
 
-def _bytes_of(metrics: Mapping[str, float], prefix: str) -> dict[str, int]:
-    return {key.removeprefix(prefix): int(value) for key, value in metrics.items() if key.startswith(prefix)}
-
-
-def _capacities(params: Mapping[str, str], devices: Sequence[str]) -> dict[str, int]:
-    """Of the cluster's config; nothing where it gives a fraction, or all that a device has."""
-    capacities: dict[str, int] = {}
-    for device in devices:
-        capacities |= _only(device, _size(params.get("cluster.capacity")))
-    for index in range(len(params)):
-        name = params.get(f"cluster.devices.{index}.name")
-        if name is None:
-            break
-        capacities |= _only(name, _size(params.get(f"cluster.devices.{index}.capacity")))
-    return capacities
-
-
-def _only(name: str, nbytes: int | None) -> dict[str, int]:
-    return {} if nbytes is None else {name: nbytes}
-
-
-def _size(text: str | None) -> int | None:
-    number = _finite(text)
-    if number is not None:
-        return int(number) if number > 1 else None  # at most 1: a fraction of what the graph needs
-    try:
-        return None if text is None else parse_bytes(text)
-    except ConfigError:
-        return None
+def _by_device(tags: Mapping[str, str], prefix: str) -> dict[str, int]:
+    return {key.removeprefix(prefix): int(value) for key, value in tags.items() if key.startswith(prefix)}
 
 
 def _finite(value: object) -> float | None:

@@ -27,10 +27,15 @@ from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies import Column, Picture, StudyResult, record, write
 from netsplit.tracking import ComparisonRun, Tracker
-from netsplit.tracking.metrics import epoch_metrics, solver_summary, timeline_summary
+from netsplit.tracking.metrics import (
+    epoch_metrics,
+    solver_metrics,
+    solver_tags,
+    timeline_metrics,
+    timeline_tags,
+)
 from netsplit.tracking.tags import DECISION
 from netsplit.training.adapt.decisions import Decision, Outcome
-from netsplit.training.history import Throughputs
 from runners._entry import entry
 from runners.compare import main as compare
 from runners.report import job
@@ -53,26 +58,25 @@ class Recorded(NamedTuple):
 
 def train(comparison: ComparisonRun, name: str, folder: Path, measured_s: float) -> None:
     with comparison.method(name, CONFIG, {"partitioner": name}) as run:
-        run.summary(
-            solver_summary(
-                SolverReport("optimal", 1.5, "gurobi", 0.1, bound=0.09, gap=0.1, optimises="one pass")
-            )
-        )
+        solved = SolverReport("optimal", 1.5, "gurobi", 0.1, bound=0.09, gap=0.1, optimises="one pass")
+        run.summary(solver_metrics(solved))
+        run.tags(solver_tags(solved))
         for epoch, (loss, accuracy) in enumerate([(math.nan, 0.25), (0.5, 0.75)]):
             run.metrics(epoch_metrics(epoch, train_loss=loss, score=accuracy, seconds=4.0))
         peaks = {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
         predicted, measured = Timeline((), 0.2, peaks), Timeline((), measured_s, peaks)
-        run.summary(timeline_summary(predicted, measured, 64))
+        run.summary(timeline_metrics(predicted, measured, 64))
+        run.tags({**timeline_tags(predicted, measured), "capacity_bytes": {"cpu:0": 48 * MIB}})
         (folder / "trace.json").write_text("{}")
         run.artifact(folder / "trace.json")
 
 
 def plan(comparison: ComparisonRun, name: str, seconds: float) -> None:
     with comparison.method(name) as run:
-        run.summary(solver_summary(SolverReport("heuristic", 0.01)))
-        run.summary(
-            {**timeline_summary(Timeline((), seconds, {"d0": MIB}), None), "capacity_bytes": {"d0": 2 * MIB}}
-        )
+        run.tags(solver_tags(SolverReport("heuristic", 0.01)))
+        predicted = Timeline((), seconds, {"d0": MIB})
+        run.summary(timeline_metrics(predicted, None, 128))
+        run.tags({**timeline_tags(predicted, None), "capacity_bytes": {"d0": 2 * MIB}})
 
 
 def fail(comparison: ComparisonRun, name: str) -> None:
@@ -186,21 +190,26 @@ def test_cases_of_an_older_command_are_not_mixed_with_those_of_the_newest(databa
 def test_what_is_marked_in_the_database_is_marked_in_the_report(database: str) -> None:
     tracker = Tracker(database, "marks")
     with tracker.comparison("net", {"batch_size": 8}) as comparison, comparison.method("single") as run:
-        run.summary(timeline_summary(Timeline((), 0.2, {}), Timeline((), 0.1, {}), 8))
-        run.summary({"over_capacity": "cpu:1", "measured_by": "an earlier run"})
+        run.summary(timeline_metrics(Timeline((), 0.2, {}), Timeline((), 0.1, {}), 8))
+        run.tags({"over_capacity": "cpu:1", "measured_by": "an earlier run"})
     ((_, single),) = read_report(database, ["marks"])
     assert (single.outcome, single.row.prediction_error) == ("beyond capacity", None)
 
 
-def test_a_run_of_before_the_median_had_a_name_keeps_its_throughput(database: str) -> None:
-    tracker = Tracker(database, "older")
-    with tracker.comparison("net", {"batch_size": 8}) as comparison:
-        with comparison.method("older") as run:
-            run.summary({"measured_iteration_s": 0.1, "mean_throughput": 80.0})
-        with comparison.method("newer") as run:
-            run.summary(timeline_summary(None, Timeline((), 0.1, {}), 8, Throughputs(60.0, 75.0, 90.0)))
-    (older,) = read_report(database, ["older"]).comparisons
-    assert [method.row.throughput for method in older.methods] == [80.0, 80.0]
+def test_what_an_earlier_version_recorded_is_left_out_and_said(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its methods were runs under the comparison, which had its name as a tag; metrics had other names."""
+    tracker, ids = Tracker(database, "older"), []
+    for tags in ({}, {"comparison": "net"}):
+        with tracker.comparison("net", {"batch_size": 8}, {"mode": "planned", **tags}) as comparison:
+            plan(comparison, "netsplit", 0.05)
+            ids.append(comparison.run_id)
+    (one,) = read_report(database, ["older"]).comparisons
+    assert one.place.run_id == ids[0]
+    assert "comparisons that are left out: 1, recorded by an earlier version" in caplog.text
+    with pytest.raises(ConfigError, match="which was recorded by an earlier version"):
+        read_report(database, ["older"], [ids[1]])
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +315,7 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     assert row.gap == pytest.approx(0.1)
     assert (netsplit.engine, row.optimises) == ("gurobi", "one pass")
     assert row.measured_peak == {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
-    assert row.capacity == {"cpu:0": 48 * MIB}  # "all" is not said in bytes
+    assert row.capacity == {"cpu:0": 48 * MIB}
     assert [epoch.train_loss for epoch in netsplit.epochs] == [None, 0.5]
     assert [epoch.score for epoch in netsplit.epochs] == [0.25, 0.75]
     assert netsplit.elapsed_s == [4.0, 8.0]
