@@ -4,29 +4,45 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile -c constraints.txt
 DATABASE := sqlite:///outputs/mlflow.db
 PORT ?= 5000
 GRAPHS ?= outputs/compare/runs
 ARGS ?=
 JOBS ?= logical
-# The tests start many processes, and each would compile the package again where bytecode is not kept.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
+# A run and the tests start many processes, and each would compile what it imports where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 EXPERIMENTS ?= table_6_3 figure_5_2 figure_5_3 figure_4_2 figure_4_3 figure_6_1 alpacomm_table_1 alpacomm_table_2 alpacomm_figure_5 table_6_4 table_6_4_models table_6_4_chosen ablation scaling convergence
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs run partition simulate reproduce convergence sweep bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
+.PHONY: help setup setup-dev docs run partition simulate reproduce convergence sweep bench bench-runtime fidelity train test test-all lint format report ui pictures clean clean-all
 
 help:  ## List these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP)  ## Install everything into .venv; does nothing when that is up to date
+setup: $(STAMP)  ## Install into .venv what the commands need; does nothing when that is up to date
+
+setup-dev: $(DEV) $(DOCS)  ## Install also what tests, checks, adapters and pages need
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "NetSplit needs Python 3.11 or newer, and '$(PYTHON)' is not: say which to use, as in 'make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12'." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -e '.[dev]' -c constraints.txt
+	$(INSTALL) -e .
+	$(BIN)/python -c 'import netsplit, matplotlib.pyplot, mlflow, numba, ortools.sat.python.cp_model, sklearn.datasets, torchvision.models'
+	@touch $@
+
+# Tests run in many processes, each of which would compile by numba what is not compiled yet.
+$(DEV): $(STAMP)
+	$(INSTALL) -e '.[dev]'
 	$(BIN)/python -c "from netsplit.partition.compile_all import compile_all; compile_all()"
+	@touch $@
+
+$(DOCS): $(STAMP)
+	$(INSTALL) -e '.[docs]'
 	@touch $@
 
 run: $(STAMP)  ## Compare the methods of the default experiment; ARGS="model=... epochs=1" changes it
@@ -50,19 +66,19 @@ fidelity: $(STAMP)  ## Predicted against measured seconds and bytes; ARGS="--qui
 train: $(STAMP)  ## Train with one method; ARGS as for run
 	$(BIN)/python -m runners.train $(ARGS)
 
-test: $(STAMP)  ## Run the tests, without the slow ones; ARGS="-k digits" chooses, JOBS=0 takes one process
+test: $(DEV)  ## Run the tests, without the slow ones; ARGS="-k digits" chooses, JOBS=0 takes one process
 	$(PYTEST) $(ARGS)
 
-test-all: $(STAMP)  ## Run all tests
+test-all: $(DEV)  ## Run all tests
 	$(PYTEST) -m "slow or not slow" $(ARGS)
 
-lint: $(STAMP)  ## Check style, format and types
+lint: $(DEV)  ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP)  ## Rewrite the code in the project's format
+format: $(DEV)  ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -80,7 +96,7 @@ convergence: $(STAMP)  ## NetSplit's training beside data parallelism's, ours an
 	$(BIN)/python -m runners.compare experiment=convergence $(ARGS)
 	$(BIN)/python -m benchmarks.torch_ddp
 
-sweep: $(STAMP)  ## Search micro-batches and schedule; ARGS="cluster=titan_rtx5 model=vgg19 dataset=synthetic"
+sweep: $(DEV)  ## Search micro-batches and schedule; ARGS="cluster=titan_rtx5 model=vgg19 dataset=synthetic"
 	$(BIN)/python -m runners.compare --multirun hydra/sweeper=optuna partitioner=[auto] \
 	  schedule=gpipe,1f1b,zb_h1 schedule.microbatches=2,4,8 $(ARGS)
 
@@ -90,8 +106,7 @@ report: $(STAMP)  ## Recorded comparisons and studies as one page, outputs/repor
 ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
 	exec $(BIN)/netsplit ui --port $(PORT) --database $(DATABASE)
 
-docs: $(STAMP)  ## Build the pages of docs/, with tutorial and reference, to site/index.html; warnings are errors
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
+docs: $(DOCS)  ## Build the pages of docs/, with tutorial and reference, to site/index.html; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 pictures: $(STAMP)  ## Refresh the README's pictures from the newest comparison

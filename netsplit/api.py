@@ -204,11 +204,10 @@ def plan(
     """Whether a model fits on devices, where, how fast and with how many bytes; nothing is started.
 
     The loss is computed on a few samples, whole and cut into micro-batches: where these do not add up the
-    batch is not cut.
+    batch is not cut. `loss`, `optimizer`, `clip_norm`, `autocast` and `ema_decay` are as for `parallelize`.
 
     Args:
         model: any module, which is left as it is; on the meta device too, which holds no values.
-        loss, optimizer, clip_norm, autocast, ema_decay: as for `parallelize`.
         batch: one example `(inputs, targets)` of the size to train with; on the meta device too.
         cluster: devices that need not be here, described or by the name of an option of conf/cluster, as
             "v100x8"; or devices of this machine; or a number of CPU worker processes on it. The seconds of

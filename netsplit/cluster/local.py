@@ -7,7 +7,6 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 
 import psutil
 
@@ -16,7 +15,6 @@ from netsplit.cluster.cluster import Device
 from netsplit.cluster.processors import usable_processors
 from netsplit.config import OffloadName
 from netsplit.errors import ConfigError
-from netsplit.lazy import of_extra
 
 __all__ = [
     "ClusterSpec",
@@ -154,7 +152,8 @@ def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
         ConfigError: naming `key`, if there is no driver or no such GPU.
     """
     device = f"cuda:{index}"
-    pynvml = nvml_of(f"{key}={device}")
+    import pynvml
+
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         pynvml.nvmlInit()
@@ -170,15 +169,6 @@ def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
         ) from error
 
 
-def nvml_of(what: str) -> ModuleType:
-    """The driver's library, which `what` needs.
-
-    Raises:
-        NetSplitError: its package is not installed.
-    """
-    return of_extra("gpu", what, "nvidia-ml-py", "pynvml")
-
-
 def visible_gpu(index: int, visible: str | None) -> object:
     """NVML's handle of `cuda:<index>`, where CUDA_VISIBLE_DEVICES is `visible`.
 
@@ -186,7 +176,8 @@ def visible_gpu(index: int, visible: str | None) -> object:
         IndexError: fewer are visible.
         NVMLError: the GPU named is not there.
     """
-    pynvml = nvml_of("CUDA_VISIBLE_DEVICES")
+    import pynvml
+
     entry = (
         str(index)
         if visible is None

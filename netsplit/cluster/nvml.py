@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netsplit.cluster.cluster import Link
-from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster, nvml_of, visible_gpu
+from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster, visible_gpu
 from netsplit.errors import ConfigError
 
 __all__ = ["Gpu", "Gpus", "found_gpus", "gpu_cluster"]
@@ -120,7 +120,8 @@ def found_gpus(key: str = "cluster") -> Gpus:
 
 @contextmanager
 def _driver(key: str) -> Iterator[Any]:
-    pynvml = nvml_of(key)
+    import pynvml
+
     try:
         pynvml.nvmlInit()
         try:

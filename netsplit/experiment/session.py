@@ -157,10 +157,11 @@ class Session:
     ) -> Planner:
         """The planner of the whole plan: schedule, micro-batches and all else are decided here.
 
+        What is not named below is as for `planner`.
+
         Args:
             method: whose placements are wanted; `auto` is the best of all.
             adapts: no plan that a training could not change.
-            others: as for `planner`.
 
         Raises:
             InfeasibleError: nothing fits.

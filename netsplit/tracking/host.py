@@ -77,10 +77,8 @@ def _machine() -> dict[str, str]:
 
 def gpu_names() -> list[str]:
     """Names of the GPUs that NVML sees, in its order; empty where there is no driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return []
+    import pynvml
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

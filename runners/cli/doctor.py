@@ -26,9 +26,10 @@ from .machine import probe
 __all__ = ["doctor"]
 
 PACKAGES = (
-    "torch", "torchvision", "numpy", "numba", "hydra-core", "mlflow", "ortools", "highspy", "gurobipy",
-    "cvxopt", "onnx", "nvidia-ml-py", "ray", "optuna", "transformers", "lightning", "safetensors",
+    "torch", "torchvision", "onnx", "hydra-core", "omegaconf", "mlflow", "picos", "gurobipy", "nvidia-ml-py",
+    "highspy", "ortools", "cvxopt", "numba", "numpy", "scipy", "networkx",
 )  # fmt: skip
+OPTIONAL = ("swiglpk", "ray", "optuna", "transformers", "lightning", "safetensors")
 LEAST_SHARED = 64 * 2**20  # bytes: what processes that load data pass on lies there
 
 
@@ -51,11 +52,12 @@ def doctor(links: bool) -> None:
 
 def _versions() -> list[str]:
     lines = [f"{'netsplit':16}{netsplit.__version__}", f"{'python':16}{platform.python_version()}"]
-    for package in PACKAGES:
+    for package in (*PACKAGES, *OPTIONAL):
         try:
             lines.append(f"{package:16}{metadata.version(package)}")
         except metadata.PackageNotFoundError:
-            continue
+            if package in PACKAGES:
+                lines.append(f"{package:16}not installed: `pip install {package}` brings it")
     return lines
 
 
@@ -81,6 +83,11 @@ def _solvers() -> str:
     if solver.solve(model) != cp_model.OPTIMAL or solver.objective_value != 7:
         raise RuntimeError("CP-SAT does not solve")
     return f"CP-SAT solves; {_highs()}; {_gurobi()}"
+
+
+def _picos() -> str:
+    by_picos = import_module("netsplit.partition.engines.by_picos")
+    return f"reaches {', '.join(by_picos.PREFIX + name for name in by_picos.picos_engines()) or 'no engine'}"
 
 
 def _highs() -> str:
@@ -141,6 +148,7 @@ def _modules() -> str:
 
 CHECKS: dict[str, Callable[[], str]] = {
     "solvers": _solvers,
+    "picos": _picos,
     "messages": _messages,
     "shared memory": _shared,
     "profiles": _profiles,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -263,6 +264,10 @@ def test_links_are_probed_and_the_doctor_finds_all_well(tmp_path: Path) -> None:
     done = netsplit("doctor", "--links", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"netsplit        {__version__}" in done.stdout
+    for package in ("hydra-core", "omegaconf", "torch", "torchvision", "onnx", "picos", "gurobipy", "mlflow"):
+        assert f"{package:16}{version(package)}" in done.stdout
+    assert f"nvidia-ml-py    {version('nvidia-ml-py')}" in done.stdout
+    assert re.search(r"^picos +reaches .*picos:glpk", done.stdout, re.MULTILINE)
     assert "2 links of cpu2, probed." in done.stdout
     refused = netsplit("probe", "--cluster", "titan_rtx3", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.onnx.files import OnnxNode, require_onnx
+from netsplit.graph.onnx.files import OnnxNode, onnx_package
 from netsplit.graph.onnx.operators import DRAWING, STATISTICS
 
 __all__ = ["Kind", "constant_of", "evaluate_node", "fold_constants", "kinds_of"]
@@ -129,7 +129,7 @@ def evaluate_node(
 
 @cache
 def _evaluator(proto: bytes, opset: int) -> Any:
-    onnx = require_onnx("computing shapes")
+    onnx = onnx_package()
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(onnx.NodeProto.FromString(proto), opsets={"": opset})

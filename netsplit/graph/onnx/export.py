@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
-from netsplit.graph.onnx.files import METADATA, require_onnx
+from netsplit.graph.onnx.files import METADATA, onnx_package
 from netsplit.graph.onnx.symbolic import more_symbolics
 from netsplit.graph.recording.step import as_tuple
 
@@ -116,7 +116,7 @@ def _exported(
     step: _StepModule, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
 ) -> Any:
     """In training mode with a loss, else in evaluation mode."""
-    onnx = require_onnx("exporting to ONNX")
+    onnx = onnx_package()
     training = step.loss is not None
     names = _names("input", len(inputs)), _names("target", len(targets))
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
@@ -168,7 +168,7 @@ def _finish(exported: Any, step: _StepModule, names: tuple[list[str], list[str]]
 
 def _put_back(graph: Any, step: _StepModule) -> None:
     """Running statistics of before the exporter ran the model."""
-    to_proto = require_onnx("exporting to ONNX").numpy_helper.from_array
+    to_proto = onnx_package().numpy_helper.from_array
     before = dict(step.named_buffers())
     for each in graph.initializer:
         if each.name in before and before[each.name].is_floating_point():
@@ -188,7 +188,7 @@ def _rename(graph: Any, own: dict[str, str]) -> None:
 
 
 def _write(exported: Any, path: Path) -> None:
-    onnx = require_onnx("writing ONNX")
+    onnx = onnx_package()
     size = sum(len(each.raw_data) for each in exported.graph.initializer)
     if size >= _LIMIT:
         beside = path.with_name(path.name + ".data")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
-from netsplit.lazy import of_extra
 
 __all__ = [
     "METADATA",
@@ -20,8 +20,8 @@ __all__ = [
     "load_model",
     "metadata_of",
     "nodes_of",
+    "onnx_package",
     "opsets_of",
-    "require_onnx",
     "without_trailing_gaps",
 ]
 
@@ -49,14 +49,11 @@ class OnnxNode:
         return self.op if not self.domain else f"{self.domain}.{self.op}"
 
 
-def require_onnx(what: str) -> ModuleType:
-    """The package ``onnx`` with what it leaves to be imported by hand.
-
-    Raises:
-        NetSplitError: it is not installed; `what` says what needs it.
-    """
-    parts = ("checker", "inliner", "numpy_helper", "shape_inference")
-    return of_extra("onnx", what, "onnx", "onnx", *(f"onnx.{part}" for part in parts))
+def onnx_package() -> ModuleType:
+    """The package ``onnx`` with what it leaves to be imported by hand."""
+    for part in ("checker", "inliner", "numpy_helper", "shape_inference"):
+        import_module(f"onnx.{part}")
+    return import_module("onnx")
 
 
 def load_model(path: str | Path, data: bool = True) -> Any:
@@ -73,7 +70,7 @@ def load_model(path: str | Path, data: bool = True) -> Any:
     if not isinstance(path, str | Path):
         raise NetSplitError(f"the path of an ONNX file is {path!r}: give a text or a Path.")
     file = Path(path)
-    onnx = require_onnx(f"reading '{file}'")
+    onnx = onnx_package()
     if not file.is_file():
         raise NetSplitError(f"ONNX file '{file}' is {'a folder' if file.is_dir() else 'not there'}.")
     try:
@@ -159,7 +156,7 @@ def without_trailing_gaps(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _attribute(attribute: Any, proto: Any, node: str, where: str) -> Any:
-    onnx = require_onnx("reading attributes")
+    onnx = onnx_package()
     kinds = onnx.AttributeProto
     if attribute.type in (kinds.GRAPH, kinds.GRAPHS):
         raise NetSplitError(

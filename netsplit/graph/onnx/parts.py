@@ -11,7 +11,7 @@ import numpy as np
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.onnx.constants import fold_constants, kinds_of
-from netsplit.graph.onnx.files import OnnxNode, metadata_of, nodes_of, opsets_of, require_onnx
+from netsplit.graph.onnx.files import OnnxNode, metadata_of, nodes_of, onnx_package, opsets_of
 from netsplit.graph.onnx.operators import HOST_ONLY, OPERATORS
 
 __all__ = ["OLDEST", "OnnxFile", "OnnxPart"]
@@ -41,7 +41,7 @@ class OnnxFile:
 
     def __init__(self, model: Any, path: str, frozen: tuple[str, ...] = ()) -> None:
         """Of a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
-        to_array = require_onnx("reading weights").numpy_helper.to_array
+        to_array = onnx_package().numpy_helper.to_array
         self.path, self.opset, self.notes = path, opsets_of(model).get("", 0), metadata_of(model)
         if self.opset < OLDEST:
             raise NetSplitError(

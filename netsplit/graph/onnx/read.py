@@ -18,8 +18,8 @@ from netsplit.graph.onnx.files import (
     load_model,
     metadata_of,
     nodes_of,
+    onnx_package,
     opsets_of,
-    require_onnx,
     without_trailing_gaps,
 )
 from netsplit.graph.onnx.module import value_types
@@ -78,7 +78,7 @@ def _types(
 
     As ONNX infers them; what it cannot, by a run without data.
     """
-    onnx = require_onnx(f"reading '{path}'")
+    onnx = onnx_package()
     _fix(model, sizes)
     bare = onnx.ModelProto()
     bare.CopyFrom(model)

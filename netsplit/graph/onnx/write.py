@@ -14,7 +14,7 @@ from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically, write_text
 from netsplit.graph.arguments import read_by, references
 from netsplit.graph.ir import Graph, Node
-from netsplit.graph.onnx.files import METADATA, require_onnx
+from netsplit.graph.onnx.files import METADATA, onnx_package
 from netsplit.graph.onnx.read import PREFIX
 
 __all__ = ["NodeNotes", "write_node_data", "write_onnx"]
@@ -63,7 +63,7 @@ def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -
     Raises:
         NetSplitError: `notes` has a node that the graph has not, or a dtype has no form in ONNX.
     """
-    onnx = require_onnx("writing ONNX")
+    onnx = onnx_package()
     notes = notes or NodeNotes()
     _check(graph, notes)
     helper = onnx.helper

@@ -1,41 +1,27 @@
-"""Mixed-integer engines: Gurobi where it is licensed for the model's size, else HiGHS.
-
-HiGHS takes the model's arrays; Gurobi reads the file that HiGHS writes of them.
-"""
+"""Mixed-integer engines: Gurobi where it is licensed for the model's size, else HiGHS; others by PICOS."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import tempfile
 import time
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Status
 from netsplit.partition.common.interruptible import interruptible
-from netsplit.partition.engines.rows import Floats, LinearModel
+from netsplit.partition.engines.by_picos import PREFIX, by_picos, check_picos_engine
+from netsplit.partition.engines.outcome import Outcome
+from netsplit.partition.engines.rows import LinearModel
 
 if TYPE_CHECKING:
-    import gurobipy
     import highspy
 
-__all__ = [
-    "MOST_BYTES",
-    "EngineName",
-    "Outcome",
-    "check_engine",
-    "engine_bytes",
-    "highs",
-    "run_highs",
-    "solve",
-]
-
-EngineName = Literal["auto", "gurobi", "highs"]
+__all__ = ["MOST_BYTES", "check_engine", "engine_bytes", "highs", "run_highs", "solve"]
 
 MOST_BYTES = 2_000_000_000
 """For one model and all that the engine makes of it: several methods and a training share a machine."""
@@ -56,42 +42,47 @@ class _Unlicensed(Exception):
     """Gurobi is missing, has no licence, or its licence does not take this size."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What an engine found, in the model's own units; `values` [columns] is None without a solution."""
-
-    engine: str
-    status: Status
-    bound: float | None = None
-    values: Floats | None = None
-    notes: dict[str, Any] = field(default_factory=dict)  # size of the model, why Gurobi was not used
-
-
 def check_engine(engine: str) -> None:
-    if engine not in get_args(EngineName):
-        raise ConfigError(f"engine '{engine}' is not known: use one of {', '.join(get_args(EngineName))}.")
+    """Raises ConfigError: not "auto", "gurobi", "highs", or "picos:" and an engine that PICOS has here."""
+    if engine.startswith(PREFIX):
+        check_picos_engine(engine.removeprefix(PREFIX))
+    elif engine not in ("auto", "gurobi", "highs"):
+        raise ConfigError(
+            f"engine '{engine}' is not known: use auto, gurobi, highs or one that PICOS finds, as picos:glpk."
+        )
 
 
-def solve(model: LinearModel, *, engine: EngineName, time_limit_s: float, gap: float, seed: int) -> Outcome:
+def solve(
+    model: LinearModel,
+    *,
+    engine: str,
+    time_limit_s: float,
+    gap: float,
+    seed: int,
+    start: Sequence[float] | None = None,
+) -> Outcome:
     """Minimise a mixed-integer linear model, silently.
 
+    Args:
+        start: a feasible value of every column, from which Gurobi and HiGHS begin; PICOS's engines do not.
+
     Raises:
-        ConfigError: `engine` is "gurobi" and Gurobi cannot take the model.
+        ConfigError: `engine` is one that cannot take the model.
     """
     deadline = time.perf_counter() + time_limit_s
     seed %= 2_000_000_000
     notes: dict[str, Any] = {"variables": len(model.cost), "constraints": len(model.row_upper)}
+    if engine.startswith(PREFIX):
+        return replace(by_picos(model, engine.removeprefix(PREFIX), time_limit_s, gap), notes=notes)
     if engine != "highs":
         try:
-            outcome = _gurobi(model, deadline, gap, seed)
-            return replace(outcome, notes=notes)
+            return replace(_gurobi(model, deadline, gap, seed, start), notes=notes)
         except _Unlicensed as reason:
             if engine == "gurobi":
                 raise ConfigError(f"engine 'gurobi' cannot be used: {reason}; use 'highs'.") from None
             _log.debug("falling back to highs: %s", reason)
             notes["gurobi_not_used"] = str(reason)
-    outcome = _highs(model, deadline - time.perf_counter(), gap, seed)
-    return replace(outcome, notes=notes)
+    return replace(_highs(model, deadline - time.perf_counter(), gap, seed, start), notes=notes)
 
 
 def highs(time_limit_s: float, gap: float, seed: int) -> highspy.Highs:
@@ -117,11 +108,17 @@ def run_highs(solver: highspy.Highs) -> None:
     interruptible(solver.run, solver.cancelSolve)
 
 
-def _highs(model: LinearModel, time_limit_s: float, gap: float, seed: int) -> Outcome:
+def _highs(
+    model: LinearModel, time_limit_s: float, gap: float, seed: int, start: Sequence[float] | None
+) -> Outcome:
     import highspy
 
     solver = highs(time_limit_s, gap, seed)
     model.pass_to(solver)
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = start
+        solver.setSolution(solution)
     run_highs(solver)
 
     name = f"highs {solver.version()}"
@@ -129,19 +126,28 @@ def _highs(model: LinearModel, time_limit_s: float, gap: float, seed: int) -> Ou
     infeasible = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
     if status in infeasible:
         return Outcome(name, "infeasible")
+    bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else None
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Outcome(name, "limit")
+        return Outcome(name, "limit", bound=bound)
     values = np.array(solver.getSolution().col_value, np.float64)
     proven = status == highspy.HighsModelStatus.kOptimal
-    return Outcome(name, "optimal" if proven else "feasible", bound=info.mip_dual_bound, values=values)
+    if proven and bound is None:  # as where presolve is left with nothing to branch on
+        bound = info.objective_function_value
+    return Outcome(name, "optimal" if proven else "feasible", bound=bound, values=values)
 
 
-def _gurobi(model: LinearModel, deadline: float, gap: float, seed: int) -> Outcome:
+def _gurobi(
+    model: LinearModel, deadline: float, gap: float, seed: int, start: Sequence[float] | None
+) -> Outcome:
     try:
         import gurobipy
     except ImportError:
         raise _Unlicensed("gurobipy is not installed") from None
+    from scipy.sparse import csr_array
 
+    codes = gurobipy.GRB
+    name = "gurobi " + ".".join(map(str, gurobipy.gurobi.version()))
+    rows, columns = len(model.row_upper), len(model.cost)
     try:
         with contextlib.ExitStack() as stack:
             environment = stack.enter_context(gurobipy.Env(empty=True))
@@ -149,46 +155,24 @@ def _gurobi(model: LinearModel, deadline: float, gap: float, seed: int) -> Outco
             for key, value in options.items():
                 environment.setParam(key, value)
             environment.start()
-            _take_size(stack.enter_context(gurobipy.Model(env=environment)), model)
-            read = stack.enter_context(_read_by_gurobi(model, environment))
-            read.setParam("TimeLimit", max(0.01, deadline - time.perf_counter()))
-            interruptible(read.optimize, read.terminate)
-            return _answer_of_gurobi(read, len(model.cost))
+            solver = stack.enter_context(gurobipy.Model(env=environment))
+            kinds = np.where(model.integer, codes.INTEGER, codes.CONTINUOUS)
+            x = solver.addMVar(columns, model.lower, model.upper, model.cost, kinds)
+            a = csr_array((model.values, model.columns, model.starts), (rows, columns))
+            senses = np.where(model.row_lower == model.row_upper, codes.EQUAL, codes.LESS_EQUAL)
+            solver.addMConstr(a, x, senses, model.row_upper)
+            if start is not None:
+                x.setAttr("Start", np.asarray(start))
+            solver.setParam("TimeLimit", max(0.01, deadline - time.perf_counter()))
+            interruptible(solver.optimize, solver.terminate)
+            if solver.Status in (codes.INFEASIBLE, codes.INF_OR_UNBD):
+                return Outcome(name, "infeasible")
+            bound = solver.ObjBound if abs(solver.ObjBound) < codes.INFINITY else None
+            if not solver.SolCount:
+                return Outcome(name, "limit", bound=bound)
+            status: Status = "optimal" if solver.Status == codes.OPTIMAL else "feasible"
+            return Outcome(name, status, bound=bound, values=np.array(x.X))
     except gurobipy.GurobiError as error:
-        codes = gurobipy.GRB.Error
-        if error.errno not in (codes.NO_LICENSE, codes.SIZE_LIMIT_EXCEEDED):
+        if error.errno not in (codes.Error.NO_LICENSE, codes.Error.SIZE_LIMIT_EXCEEDED):
             raise
         raise _Unlicensed(str(error)) from None
-
-
-def _take_size(empty: gurobipy.Model, model: LinearModel) -> None:
-    """Raise what Gurobi raises of a licence that does not take so many columns, before a file is written."""
-    empty.addMVar(len(model.cost))
-    empty.optimize()
-
-
-def _read_by_gurobi(model: LinearModel, environment: gurobipy.Env) -> gurobipy.Model:
-    """As HiGHS writes it: a file that both know, with columns c0, c1, ..."""
-    import gurobipy
-
-    solver = highs(1.0, 0.0, 0)
-    model.pass_to(solver)
-    with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
-        path = str(Path(folder) / "model.mps")
-        solver.writeModel(path)
-        return gurobipy.read(path, environment)
-
-
-def _answer_of_gurobi(read: gurobipy.Model, columns: int) -> Outcome:
-    import gurobipy
-
-    name, codes = "gurobi " + ".".join(map(str, gurobipy.gurobi.version())), gurobipy.GRB
-    if read.Status in (codes.INFEASIBLE, codes.INF_OR_UNBD):
-        return Outcome(name, "infeasible")
-    if not read.SolCount:
-        return Outcome(name, "limit")
-    values = np.zeros(columns)
-    for variable in read.getVars():
-        values[int(variable.VarName.removeprefix("c"))] = variable.X
-    status: Status = "optimal" if read.Status == codes.OPTIMAL else "feasible"
-    return Outcome(name, status, bound=read.ObjBound, values=values)

@@ -1,4 +1,4 @@
-"""A mixed-integer linear model that HiGHS solves from a known solution, so a time limit has an answer."""
+"""A mixed-integer linear model with a known solution, from which an engine may begin."""
 
 from __future__ import annotations
 
@@ -7,21 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from netsplit.partition.base import Status
-from netsplit.partition.engines.mixed_integer import highs, run_highs
+from netsplit.partition.engines.mixed_integer import solve
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.engines.rows import Rows, Term
 
-__all__ = ["Mip", "MipAnswer"]
-
-
-@dataclass(frozen=True)
-class MipAnswer:
-    """`values` by column; None without a solution. `bound` in the model's units."""
-
-    engine: str
-    status: Status
-    values: list[float] | None
-    bound: float | None
+__all__ = ["Mip"]
 
 
 @dataclass
@@ -49,29 +39,13 @@ class Mip:
             summed[column] = summed.get(column, 0.0) + value
         self.rows.add(summed.items(), limit, equal=equal)
 
-    def solve(self, time_limit_s: float, gap: float, seed: int, with_start: bool = True) -> MipAnswer:
-        import highspy
-
+    def solve(
+        self, time_limit_s: float, gap: float, seed: int, *, engine: str = "highs", with_start: bool = True
+    ) -> Outcome:
+        """Raises ConfigError: `engine` cannot take the model."""
         cost = np.zeros(len(self.lower))
         if self.objective is not None:
             cost[self.objective] = 1.0
-        solver = highs(time_limit_s, gap, seed)
-        self.rows.model(self.lower, self.upper, cost, self.integer).pass_to(solver)
-        if with_start:
-            solution = highspy.HighsSolution()
-            solution.col_value = self.start
-            solver.setSolution(solution)
-        run_highs(solver)
-        name = f"highs {solver.version()}"
-        status, info = solver.getModelStatus(), solver.getInfo()
-        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-            return MipAnswer(name, "infeasible", None, None)
-        bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else None
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-            return MipAnswer(name, "limit", None, bound)
-        proven = status == highspy.HighsModelStatus.kOptimal
-        if proven and bound is None:  # as where presolve is left with nothing to branch on
-            bound = info.objective_function_value
-        return MipAnswer(
-            name, "optimal" if proven else "feasible", list(solver.getSolution().col_value), bound
-        )
+        model = self.rows.model(self.lower, self.upper, cost, self.integer)
+        start = self.start if with_start else None
+        return solve(model, engine=engine, time_limit_s=time_limit_s, gap=gap, seed=seed, start=start)

@@ -18,7 +18,8 @@ import numpy as np
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.mixed_integer import MOST_BYTES, Outcome, engine_bytes
+from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
@@ -41,16 +42,17 @@ class PestoFull(Partitioner):
     parameters and activations; gradients travel as many bytes as their variables. As in Pesto every
     edge of the coarsened graph is a transfer of its own: a tensor with two readers is sent twice.
 
-    HiGHS starts from the best of the contiguous splits, improved by moving one vertex at a time. The
-    report's objective is the makespan of the answer's schedule in seconds; status, bound and gap are
-    with respect to the coarsened graph. Status "limit": the time ran out before anything better than
-    that start was found, which then is the answer. Then and with status "feasible" (better, not proven)
-    another run may find another answer, as the engine is stopped by the clock.
+    HiGHS and Gurobi start from the best of the contiguous splits, improved by moving one vertex at a time;
+    an engine of PICOS finds its own start. The report's objective is the makespan of the answer's schedule in
+    seconds; status, bound and gap are with respect to the coarsened graph. Status "limit": the time ran out
+    before anything better than that start was found, which then is the answer. Then and with status
+    "feasible" (better, not proven) another run may find another answer, as the clock stops the engine.
     """
 
     target: int = 60  # vertices at which coarsening stops
     time_limit_s: float = 60.0
     gap: float = 1e-3  # relative distance of objective and bound at which the search may stop
+    engine: str = "highs"
     most_pairs: int = 20_000  # orders to decide, above which (or beyond `MOST_BYTES`) no engine is started
 
     name = "pesto_full"
@@ -60,6 +62,7 @@ class PestoFull(Partitioner):
         self.require("target", self.target >= 1, "1 vertex or more")
         self.require_time_limit()
         self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.001")
+        check_engine(self.engine)
         self.require("most_pairs", self.most_pairs >= 0, "0 (no engine) or more")
 
     def choose(self, problem: Problem) -> Choice:
@@ -113,18 +116,18 @@ class PestoFull(Partitioner):
             if mip is None:
                 return Outcome("", "heuristic", notes=self._too_many(rows)), known
             left_s = _ENGINE_FRACTION * (deadline - time.perf_counter())
-            raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed)
-            size = {"variables": len(mip.lower), "constraints": len(mip.rows), "orders": rows.pairs}
+            raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed, engine=self.engine)
             bound = None if raw.bound is None else raw.bound * rows.unit_s
-            outcome = Outcome(raw.engine, "limit", bound=bound, notes=size)
+            outcome = Outcome(raw.engine, "limit", bound=bound, notes={**raw.notes, "orders": rows.pairs})
             if raw.values is None:
                 return outcome, known
-            where = rows.places(raw.values)
+            values = raw.values.tolist()
+            where = rows.places(values)
             over = tasks.instance.used_bytes(tasks.nodes_at(where)) - tasks.instance.capacity
             if over.max() <= 0:
                 break
             margin = {k: margin.get(k, 0) + max(0, int(nbytes)) for k, nbytes in enumerate(over)}
-        schedule = tasks.schedule(where, rows.order(raw.values))
+        schedule = tasks.schedule(where, rows.order(values))
         better = schedule.makespan < known.makespan * (1 - 1e-9)
         if raw.status == "optimal" or better:
             outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
@@ -222,5 +225,5 @@ def _packing(tasks: CoarseTasks, time_limit_s: float) -> tuple[int, ...] | None:
     answer = rows.mip.solve(time_limit_s, 0.0, tasks.instance.problem.seed, with_start=False)
     if answer.values is None:
         return None
-    where = rows.places(answer.values)
+    where = rows.places(answer.values.tolist())
     return where if tasks.instance.fits(tasks.nodes_at(where)) else None

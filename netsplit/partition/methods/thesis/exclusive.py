@@ -16,7 +16,7 @@ import numpy as np
 from netsplit.partition.base import Latency, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
-from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.engines.search import Scheduled, Search
 
 __all__ = ["list_scheduled", "shortest_step"]

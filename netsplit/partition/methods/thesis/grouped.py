@@ -14,12 +14,11 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.engines.mixed_integer import (
     MOST_BYTES,
-    EngineName,
-    Outcome,
     check_engine,
     engine_bytes,
     solve,
 )
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.thesis.coplace import GroupBytes, coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -40,7 +39,7 @@ class Grouped(Partitioner):
 
     time_limit_s: float = 60.0
     gap: float = 1e-4  # relative distance of objective and bound at which the search may stop
-    engine: EngineName = "auto"
+    engine: str = "auto"
     groups: int | None = None  # least number of groups; None: 2 x devices (Algorithm 3, line 6)
     group_bytes: GroupBytes = "union"  # a group's memory in Algorithm 3, as `coplace` says
 
@@ -114,13 +113,13 @@ class Grouped(Partitioner):
                 size = {"variables": len(model.cost), "constraints": len(model.row_upper)}
                 return Outcome("", "limit", notes=size), None
             outcome = solve(model, engine=self.engine, time_limit_s=left_s, gap=self.gap, seed=problem.seed)
-            if outcome.values is None:
-                return outcome, None
+            if outcome.values is None:  # a bound of these groups says nothing of the fill, which has none
+                return replace(outcome, bound=None), None
             device_of = formulation.decode(outcome.values)
             over = _excess(problem, device_of)
             if not over:
-                assert outcome.bound is not None
-                return replace(outcome, bound=outcome.bound * formulation.unit_s), device_of
+                bound = None if outcome.bound is None else outcome.bound * formulation.unit_s
+                return replace(outcome, bound=bound), device_of
             for device, nbytes in over.items():
                 slight = 1 + problem.cluster.device(device).capacity_bytes // 1000
                 assert nbytes <= slight, "the model's memory rows and the count of bytes disagree"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from netsplit.partition.base import Problem
-from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.thesis.exclusive import list_scheduled, shortest_step
 from netsplit.partition.methods.thesis.grouped import Grouped, Groups
 from netsplit.partition.methods.thesis.thesis_times import thesis_times

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.profile.costs import NodeSeconds

@@ -12,10 +12,11 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.pesto import pesto_full as pesto_full_module
 from netsplit.partition.methods.pesto import rows as pesto_rows_module
 from netsplit.partition.methods.pesto.coarsen import coarsen
-from netsplit.partition.methods.pesto.mip import Mip, MipAnswer
+from netsplit.partition.methods.pesto.mip import Mip
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import CoarseTasks
@@ -253,7 +254,7 @@ def test_a_coarse_answer_is_optimal_for_its_vertices_and_says_how_many_there_are
 
 
 def test_a_limit_answers_with_the_start(monkeypatch):
-    monkeypatch.setattr(Mip, "solve", lambda *_, **__: MipAnswer("none 0", "limit", None, None))
+    monkeypatch.setattr(Mip, "solve", lambda *_, **__: Outcome("none 0", "limit"))
     placement = PestoFull(target=8).partition(large_problem(60))
     report = placement.report
     assert report.status == "limit"

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import NetSplit, Problem
-from netsplit.partition.engines.mixed_integer import Outcome
+from netsplit.partition.engines.by_picos import PREFIX, picos_engines
+from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.costs import NodeSeconds
@@ -63,18 +64,19 @@ def test_with_coplacement_the_objective_is_that_of_the_best_placement_of_its_gro
 
 @examples
 @given(problem=problems(max_nodes=6))
-def test_gurobi_and_highs_agree(problem):
-    pytest.importorskip("gurobipy")
+def test_all_engines_have_the_same_optimum(problem):
     objectives = []
-    for engine in ("gurobi", "highs"):
+    for engine in ("highs", "gurobi", *(PREFIX + name for name in picos_engines())):
         try:
             report = NetSplit(engine=engine, **EXACT).partition(problem).report
         except InfeasibleError as error:
             objectives.append(str(error))
+        except ConfigError:  # no licence
+            assert engine not in ("highs", "picos:glpk")
         else:
             assert report.engine.startswith(engine)
             objectives.append(pytest.approx(report.objective, rel=1e-6, abs=1e-6))
-    assert objectives[0] == objectives[1]
+    assert all(objective == objectives[0] for objective in objectives), objectives
 
 
 @examples
@@ -207,7 +209,7 @@ def test_a_process_without_gurobi_solves_the_model():
     assert (done.stdout, done.stderr) == ("optimal\n", "")
 
 
-@pytest.mark.parametrize("engine", ["auto", "highs"])
+@pytest.mark.parametrize("engine", ["auto", "highs", "picos:glpk", "picos:gurobi"])
 def test_engines_are_silent(engine, capfd):
     NetSplit(engine=engine).partition(large_problem(60))
     assert capfd.readouterr() == ("", "")
@@ -221,7 +223,11 @@ def test_engines_are_silent(engine, capfd):
         ({"gap": 1.5}, r"netsplit\.gap is 1\.5: give a fraction"),
         ({"groups": 0}, r"netsplit\.groups is 0: give 1 or more"),
         ({"group_bytes": "both"}, r"netsplit\.group_bytes is 'both': give union or added"),
-        ({"engine": "cplex"}, r"engine 'cplex' is not known: use one of auto, gurobi, highs"),
+        (
+            {"engine": "cplex"},
+            r"engine 'cplex' is not known: use auto, gurobi, highs or one that PICOS",
+        ),
+        ({"engine": "picos:osqp"}, r"engine 'picos:osqp' is not here: PICOS finds picos:glpk.*; install"),
     ],
 )
 def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
