@@ -32,6 +32,7 @@ from netsplit.experiment.whole.profiled import Profiled
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.recording.stand_ins import refuse_tensors
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM, for_model
 from netsplit.partition import METHODS, Partitioner
@@ -235,6 +236,7 @@ def plan(
     _check_choice("offload", offload, get_args(OffloadName))
     check_switches(progress=progress)
     check_numbers(seed=seed, clip_norm=clip_norm, ema_decay=ema_decay)
+    refuse_tensors(model, loss)
     check_optimizer(made := for_model(optimizer, model, loss))
     whole, where = Batch.of(*batch), _where(cluster)
     with shown_stages(progress) as stages:
@@ -350,6 +352,7 @@ def _check_training(
     check_numbers(
         max_programs=options["max_programs"], clip_norm=options["clip_norm"], ema_decay=options["ema_decay"]
     )
+    refuse_tensors(model, loss)
     made, rate = for_model(optimizer, model, loss), options["learning_rate"]
     check_optimizer(made)
     if rate is not None:

@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["SWITCH", "frame_of", "is_users", "line_of", "quoted", "user_frame", "where_of"]
-
-SWITCH = "check=false trains the captured graph all the same"
+__all__ = ["frame_of", "is_users", "line_of", "quoted", "user_frame", "where_of"]
 
 _LONGEST = 120  # characters of a line of code that is quoted
 _TORCH = str(Path(torch.__file__).parent)

@@ -105,25 +105,33 @@ def rebuild(
 
 def path_of_tensor(name: str) -> str:
     """The dotted path under which a rebuilt module holds an initializer: its name, but for clashes."""
-    return ".".join(map(_safe, name.split(".")))
+    return ".".join(_parts(name))
 
 
 def place_of_tensor(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """Where a rebuilt module holds an initializer: (submodule, attribute)."""
-    *path, leaf = map(_safe, name.split("."))
+    *path, leaf = _parts(name)
     for part in path:
         module = module._modules[part]  # type: ignore[assignment]
     return module, leaf
 
 
+def _parts(name: str) -> list[str]:
+    parts = name.split(".")
+    return list(map(_safe, parts if len(parts) <= _DEEPEST else ["/".join(parts)]))
+
+
 def _safe(part: str) -> str:
     """A name that neither a module's own attributes nor the generated code can trip over."""
-    if keyword.iskeyword(part) or hasattr(_Root, part) or part in _OF_GRAPH_MODULES:
+    if keyword.iskeyword(part) or part in _TAKEN:
         part = f"{part} (of the model)"
     return re.sub(r'["\\\n]', lambda char: f"%{ord(char[0]):02x}", part)
 
 
-_OF_GRAPH_MODULES = frozenset(vars(fx.GraphModule)) | {"training"}
+_DEEPEST = 50
+"""Parts of a path; Python does not compile what fx writes for paths of 200."""
+
+_TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"self"}
 
 
 def _named(function: Any, name: str) -> Callable[..., Any]:
@@ -162,7 +170,7 @@ class _Writer:
         self.device, self.devices = device, devices
         names = [node.name for node in graph if node.name in chosen]
         self.put_off = deferrable_nodes(graph, names) if deferrable else frozenset()
-        self.root = _Root(values)
+        self.root = nn.Module()
         self.fx = fx.Graph()
         self.known: Known = {}
 
@@ -218,7 +226,7 @@ class _Writer:
     def _hold(self, node: Node) -> None:
         for name in node.initializers:
             if ("init", name) not in self.known:
-                self.known["init", name] = self.fx.get_attr(self.root.hold(name))
+                self.known["init", name] = self.fx.get_attr(_hold(self.root, name, self.values[name]))
 
 
 def _readers(graph: Graph, k: str, nodes: Container[str]) -> int:
@@ -308,24 +316,15 @@ def _returns_one_tensor(node: Node) -> bool:
     return len(returns) == 1 and isinstance(returns[0].type, torch._C.TensorType) and bool(node.outputs)
 
 
-class _Root(nn.Module):
-    """A bare module tree that holds tensors under the dotted names the model gave them."""
-
-    def __init__(self, values: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()
-        self._values = values
-
-    def hold(self, name: str) -> str:
-        """Registers the tensor; the path to it."""
-        *path, leaf = map(_safe, name.split("."))
-        module: nn.Module = self
-        for part in path:
-            if part not in module._modules:
-                module._modules[part] = nn.Module()
-            module = module._modules[part]  # type: ignore[assignment]
-        value = self._values[name]
-        if isinstance(value, nn.Parameter):
-            module._parameters[leaf] = value
-        else:
-            module._buffers[leaf] = value
-        return ".".join([*path, leaf])
+def _hold(module: nn.Module, name: str, value: torch.Tensor) -> str:
+    """Registers a tensor in a tree of bare modules under the name the model gave it; the path to it."""
+    *path, leaf = _parts(name)
+    for part in path:
+        if part not in module._modules:
+            module._modules[part] = nn.Module()
+        module = module._modules[part]  # type: ignore[assignment]
+    if isinstance(value, nn.Parameter):
+        module._parameters[leaf] = value
+    else:
+        module._buffers[leaf] = value
+    return ".".join([*path, leaf])

@@ -34,6 +34,7 @@ from netsplit.graph.random_draws import (
 )
 from netsplit.graph.recording.own_seeds import marked, process_seed_told, setters_told
 from netsplit.graph.recording.step import Inference, LossFunction, TrainingStep
+from netsplit.graph.recording.torchscript import script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 
 __all__ = ["draws"]
@@ -92,6 +93,7 @@ class PlainDraws:
             stack.enter_context(process_seed_told(self._process_seed))
             for told in (_functions_told, _modules_told, _checkpoints_told):
                 stack.enter_context(told(self))
+            stack.enter_context(script_unoptimised())
             stack.enter_context(enable_python_dispatcher())
             stack.enter_context(_Seen(self))
             self.stack = stack.pop_all()

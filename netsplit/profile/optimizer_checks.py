@@ -49,6 +49,11 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         )
     if not bound.parameters:
         bound = dummy_model(bound.factory, 2)
+    if _makes_sparse(bound):
+        raise ConfigError(
+            "optimizer SparseAdam is not supported: choose one that takes dense gradients too, such as "
+            "torch.optim.Adam."
+        )
     try:
         if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
@@ -66,6 +71,13 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             f"optimizer cannot be made of {given} ({reason}): give a function of parameters, "
             "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
+
+
+def _makes_sparse(factory: ForModel) -> bool:
+    try:
+        return isinstance(make_optimizer(factory, {}).optimizer, torch.optim.SparseAdam)
+    except Exception:  # told by the checks that follow
+        return False
 
 
 def _check_carried(factory: ForModel) -> None:

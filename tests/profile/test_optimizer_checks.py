@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a mapping": (lambda parameters: {"a": optim.SGD(parameters, lr=0.1)}, "makes 1 optimisers"),
     "nothing": (lambda parameters: None, "makes a NoneType, which is no torch.optim.Optimizer"),
     "a closure": (optim.LBFGS, "cannot take a step without a closure"),
-    "sparse": (optim.SparseAdam, "does not support dense gradients"),
+    "sparse": (optim.SparseAdam, "SparseAdam is not supported"),
     "matrices only": (partial(optim.Muon, lr=0.1), "only supports 2D parameters"),
     "a norm of all": (partial(NormCoupled, lr=0.1), "NormCoupled steps on a parameter otherwise when others"),
     "a distance of all": (partial(Distance, lr=0.1), "Distance steps on a parameter otherwise when others"),

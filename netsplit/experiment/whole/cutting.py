@@ -53,14 +53,12 @@ class RightCuts:
     Args:
         whole: one whole batch.
         named: the numbers of micro-batches are the user's own, and taken where that is no fault.
-        switch: whether a refusal says how to leave the check out, which a plan without training cannot.
     """
 
     model: nn.Module
     loss: Loss | None
     whole: Batch
     named: bool
-    switch: bool = True
     remarks: list[str] = field(default_factory=list)
     accepted: bool = False  # that micro-batches are apart, as they were asked for
     _looked: bool = False
@@ -148,7 +146,7 @@ class RightCuts:
         alone = apart.kind == "no number"
         left = [m for m in counts if (m != microbatches if alone else m == 1)]
         if not left:
-            raise CuttingError(apart, self.switch)
+            raise CuttingError(apart)
         what = f"{microbatches} micro-batches are left out" if alone else "the batch is kept whole"
         more = " (schedule.microbatches takes others all the same)" if apart.kind == "other" else ""
         self.remarks.append(f"{what}{more}: {apart.words}")

@@ -109,7 +109,7 @@ class Foreseen:
             InfeasibleError: nothing fits.
             CaptureError, ConfigError: as for `planner`.
         """
-        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None, switch=False)
+        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None)
 
         def of_counts(counts: Sequence[int]) -> Sizes:
             sizes = Sizes(
@@ -164,7 +164,7 @@ class Foreseen:
             return decided
         planner = self.planner(order)
         microbatches = planner.schedule.microbatches
-        cutting = RightCuts(self.model, self.loss, self.batch, named=True, switch=False)
+        cutting = RightCuts(self.model, self.loss, self.batch, named=True)
         cutting.right(planner.graph, [microbatches])
         problem = replace(planner.problem(seed), improved=improved)
         told = (*cutting.told(microbatches), *self._refused(planner.graph))

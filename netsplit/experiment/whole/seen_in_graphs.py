@@ -124,10 +124,8 @@ def suspected(
         f"the loss of {name} computes with '{totals.carried}', into which the forward writes what it makes "
         f"of its samples, at {_place_of(node)}: a micro-batch sees what those before it have left there"
         if totals.carried
-        else f"the loss of {name} compares samples, takes some of them, goes on with what is taken over all "
-        "samples of a batch, is a mean by weights of their classes, or adds a sum over them to a mean, at "
-        f"{_place_of(node)}: where it is the mean of its micro-batches' on some samples, it need not be on "
-        "others"
+        else f"the loss of {name} mixes samples other than by their mean at {_place_of(node)}: where it is "
+        "the mean of its micro-batches' on some samples, it need not be on others"
     )
     return CutApart("other", words, OTHERWISE)
 

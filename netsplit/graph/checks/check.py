@@ -42,7 +42,7 @@ from netsplit.graph.checks.python_state.state import (
     memory_key,
     state_of,
 )
-from netsplit.graph.code_places import SWITCH, line_of, where_of
+from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import written_references
@@ -141,9 +141,7 @@ class _CaptureCheck:
             self._compare(call, plain, ours)
         changed = changed_state(*self.states[-2:])
         if changed:
-            raise CaptureError(
-                f"{self.name} keeps state in Python: {_state_in_python(changed[0])}; {SWITCH}."
-            )
+            raise CaptureError(f"{self.name} keeps state in Python: {_state_in_python(changed[0])}.")
         if order_may_matter(self.graph):
             check_order(self.name, self.graph, self.real, batches)
 
@@ -153,7 +151,7 @@ class _CaptureCheck:
             return
         reason = self.carried.reason(self.states[-1]) or handed_between(self.graph.calls, *self.states[-2:])
         if reason is not None:
-            raise CaptureError(f"{self.name} keeps state in a tensor: {reason}; {SWITCH}.")
+            raise CaptureError(f"{self.name} keeps state in a tensor: {reason}.")
 
     def refuse_first_batch(self) -> None:
         """To be called with the model as it was given; leaves it so.
@@ -258,7 +256,7 @@ class _CaptureCheck:
                 ) from error
             raise CaptureError(
                 f"the captured step of {self.name} does not run as the model does{where_of(error)}: "
-                f"{line_of(error)}; {self._cause()}."
+                f"{line_of(error)}."
             ) from error
         return [t.detach() for t in outputs]
 
@@ -287,10 +285,9 @@ class _CaptureCheck:
                     "give them as arguments, or compute with them in the forward."
                 )
             changed = changed_state(*self.states[-2:])
-            cause = _state_in_python(changed[0]) if call and changed else self._cause(call)
+            cause = f"; {_state_in_python(changed[0])}" if call and changed else self._cause(call)
             raise CaptureError(
-                f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
-                f"({apart}); {cause}; {SWITCH}."
+                f"{self.name} would not train as in plain PyTorch: {what} differs {when} ({apart}){cause}."
             )
 
     def _pairs(
@@ -324,26 +321,22 @@ class _CaptureCheck:
     def _whole(self) -> str:
         return ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
 
-    def _cause(self, call: int = 0) -> str:
+    def _cause(self, call: int) -> str:
+        """What was seen, with what to do; "" where nothing was."""
         suspects = set_at_first(*self.states) if call else []
         if suspects:
             return (
-                f"the first step sets {bare(suspects[0])}, and later ones keep it, which a captured step "
+                f"; the first step sets {bare(suspects[0])}, and later ones keep it, which a captured step "
                 "does not: set it before training (register_buffer)"
             )
-        kept = (
-            f"a custom autograd function or module kept whole ({self._whole()}), " if self.graph.calls else ""
-        )
-        return (
-            f"usual causes are {kept}state in Python (counters, caches, attributes that change), values "
-            "taken out of tensors, .data or detached copies of weights, and hooks"
-        )
+        return f"; it has code that stays whole ({self._whole()})" if self.graph.calls else ""
 
 
 def _state_in_python(name: str) -> str:
     return (
         f"{name} is another after every step, which a captured step cannot follow: keep it in a buffer "
-        "(register_buffer), and compute with tensors, or take it out of the forward"
+        "(register_buffer) and compute with that tensor, or take it out of the forward; where torch takes a "
+        "number alone, as for BatchNorm's momentum, that has to stay the same"
     )
 
 

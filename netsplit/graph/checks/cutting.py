@@ -20,7 +20,6 @@ from netsplit.graph.checks.apart.losses import loss_apart
 from netsplit.graph.checks.plain import has_values
 from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.replicated import unreplicable
-from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import over_the_batch, written_inputs
 from netsplit.graph.recording.whole import ModuleCall
@@ -33,15 +32,10 @@ _NORMS = nn.modules.batchnorm._BatchNorm
 
 
 class CuttingError(CaptureError):
-    """A batch that is not to be cut into micro-batches of some size.
+    """A batch that is not to be cut into micro-batches of some size."""
 
-    Args:
-        switch: whether whoever asks could leave the check out.
-    """
-
-    def __init__(self, apart: CutApart, switch: bool = True) -> None:
-        switched = f"; {SWITCH}" if switch and apart.kind in ("sum", "no number", "list") else ""
-        super().__init__(f"{apart}{switched}.")
+    def __init__(self, apart: CutApart) -> None:
+        super().__init__(f"{apart}.")
         self.apart = apart
 
 

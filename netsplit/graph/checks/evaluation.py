@@ -49,10 +49,7 @@ Values = Mapping[str, Tensor]
 _MOST_OF_MEMORY = 0.8
 _COPIES = 4  # of parameters: the graph's, what is put back, and what is compared
 _STATE = "{} is another after every forward in evaluation mode"
-_CURE = (
-    "give state_dict() to a plain model and predict with that; check=false predicts with the captured graph "
-    "all the same"
-)
+_CURE = "give state_dict() to a plain model and predict with that"
 
 
 def check_inference(
@@ -189,18 +186,18 @@ class _EvaluationCheck:
             if apart is not None:
                 raise CaptureError(
                     f"{self.name} would not predict as in plain PyTorch: {what} differs ({apart}); "
-                    f"{self._cause(call)}; {_CURE}."
+                    f"{self._cause(call)}{_CURE}."
                 )
 
     def _cause(self, call: int) -> str:
         if self.grad:
             return (
                 "its forward needs gradients, and predictions are made under torch.no_grad: put "
-                "torch.enable_grad() around what does"
+                "torch.enable_grad() around what does; "
             )
         switched = self.switch.what_it_does()
         if switched is not None:
-            return f"{switched}, which no captured graph has"
+            return f"{switched}, which no captured graph has; "
         if call and self.states:
             before, now = self.states[-1], state_of(self.model, None)
             changed = changed_state(before, now) + [
@@ -209,11 +206,8 @@ class _EvaluationCheck:
                 if name in before.tensors and before.tensors[name].tensor is not held.tensor
             ]
             if changed:
-                return f"{_STATE.format(changed[0])}, which no captured graph follows"
-        return (
-            "usual causes are state in Python (caches, counters, the last output), values taken out of "
-            "tensors, and code that stays whole and reads what it is not given"
-        )
+                return f"{_STATE.format(changed[0])}, which no captured graph follows; "
+        return ""
 
     def _plain(self, call: int, tensors: tuple[Tensor, ...], step: Inference) -> list[Tensor]:
         cast = autocast_of(self.graph, "cpu")
@@ -241,7 +235,7 @@ class _EvaluationCheck:
         except Exception as error:
             raise CaptureError(
                 f"the captured graph of {self.name} does not run as the model does{where_of(error)}: "
-                f"{line_of(error)}; {self._cause(call)}; {_CURE}."
+                f"{line_of(error)}; {self._cause(call)}{_CURE}."
             ) from error
         return [result] if isinstance(result, Tensor) else list(result)
 

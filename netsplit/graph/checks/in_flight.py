@@ -10,7 +10,7 @@ from torch import Tensor
 from netsplit.errors import CaptureError
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
-from netsplit.graph.code_places import SWITCH, line_of, where_of
+from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
 from netsplit.graph.operators import touching_initializers, written_initializers
@@ -51,7 +51,7 @@ def check_order(
             raise CaptureError(
                 f"{name} depends on the order of micro-batches' forwards and backwards, which a "
                 f"pipeline changes: {what} differs ({apart}); usually a buffer is written whose "
-                f"old value its backward needs; {SWITCH}."
+                f"old value its backward needs."
             )
 
 
@@ -82,11 +82,11 @@ def _two_in_flight(
                 raise CaptureError(
                     f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
                     "still needs what was there, as a pipeline has several in flight: compute with "
-                    f"{k}.clone(); {SWITCH}."
+                    f"{k}.clone()."
                 ) from error
         raise CaptureError(
             f"{name} cannot be computed with two micro-batches in flight, as a pipeline has them"
             f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
-            f"the forward; {SWITCH}."
+            "the forward."
         ) from error
     return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch.nn.parameter import is_lazy
+from torch._subclasses.fake_tensor import FakeTensor
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
@@ -36,7 +36,7 @@ from netsplit.graph.recording.build import built
 from netsplit.graph.recording.observe import Observation, Observed, ResultKind, observe
 from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_in_mode import StandInMode
-from netsplit.graph.recording.stand_ins import named_tensors, refuse_other_parameters, refuse_sharing
+from netsplit.graph.recording.stand_ins import named_tensors, refuse_tensors
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
 from netsplit.graph.surroundings.keep import kept
@@ -112,7 +112,7 @@ def graph_of_step(
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
         raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
-    _refuse_tensors(model, loss)
+    refuse_tensors(model, loss)
     job = _Job(step, model, loss, batch, autocast, kind, constants, grad)
     first: Unrecordable | None = None
     plain: Unrecordable | None = None
@@ -143,27 +143,6 @@ def _fails_said_to_compile(job: _Job) -> bool:
     except Exception:
         return True
     return False
-
-
-def _refuse_tensors(model: nn.Module, loss: Any) -> None:
-    tensors = named_tensors(model, loss)
-    refuse_other_parameters(model, loss)
-    for name, tensor in tensors.items():
-        if is_lazy(tensor):
-            raise CaptureError(
-                f"'{name}' of {type(model).__name__} has no shape yet (a lazy module): call the model once "
-                "on a batch before."
-            )
-        if tensor.layout is not torch.strided or tensor.is_nested:
-            raise CaptureError(
-                f"'{name}' of {type(model).__name__} is a sparse tensor ({tensor.layout}): make it dense."
-            )
-        if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
-            raise CaptureError(
-                f"buffer '{name}' of {type(model).__name__} requires a gradient, and no optimiser steps "
-                "buffers: register it as an nn.Parameter, or detach it."
-            )
-    refuse_sharing(tensors)
 
 
 @contextmanager
@@ -233,6 +212,7 @@ class _Kept:
                 "whole on one device, where TorchScript cannot be sent (a step of it depends on values, or "
                 "cannot be captured for another reason): give it as plain Python."
             )
+        _refuse_given(module)
         seen, again = self._observation(module)
         if seen.seeded.draws or again.seeded.draws:
             recorder.generator.draw()
@@ -271,6 +251,18 @@ class _Kept:
             reason = "it sets torch's generator to a state that was read elsewhere"
             raise Unrecordable(reason, around, line)
         return seen, again
+
+
+def _refuse_given(module: nn.Module) -> None:
+    """Tensors that the forward puts into a module from outside, which its copy elsewhere would not have."""
+    for part in module.modules():
+        for key, value in vars(part).items():
+            if isinstance(value, FakeTensor):
+                must = " (the momentum of BatchNorm must be a number)" if key == "momentum" else ""
+                raise CaptureError(
+                    f"the forward sets '{key}' of a {type(part).__name__} to a tensor, and that module has "
+                    f"to stay whole on one device, which would not have it{must}: pass it as an argument."
+                )
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -319,10 +311,11 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
     Raises:
         CaptureError: there is none, or the model does not run.
     """
+    own = set(map(id, job.step.modules()))  # one that the code makes or finds elsewhere is not observed
     candidates = [
         module
         for module in stop.modules
-        if id(module) not in job.whole and not isinstance(module, torch.jit.ScriptModule)
+        if id(module) in own - job.whole.keys() and not isinstance(module, torch.jit.ScriptModule)
     ]
     if not candidates:
         raise _refusal(job, first, "and not even the whole step can run as one operator")

@@ -7,20 +7,22 @@ literal, a plain attribute, something from around the function. Each gets one st
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.errors import CaptureError
+from netsplit.graph.batches.strides import is_spread, repeated_dims
 from netsplit.graph.ir import Initializer
 
 __all__ = [
     "StandIns", "attribute_tensors", "named_tensors", "persistent_tensors", "refuse_other_parameters",
-    "refuse_sharing",
+    "refuse_sharing", "refuse_tensors",
 ]  # fmt: skip
 
 
@@ -145,6 +147,57 @@ class StandIns:
         return f"{self.prefix}constant {_digest(tensor)}"
 
 
+def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
+    """Refuse parameters and buffers that cannot be trained on devices.
+
+    Raises:
+        CaptureError: names the first, and what to do.
+    """
+    tensors = named_tensors(model, loss)
+    kind = type(model).__name__
+    for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            raise CaptureError(
+                f"'{name}' of {kind} has no shape yet (a lazy module): call the model once on a batch before."
+            )
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise CaptureError(f"'{name}' of {kind} is a sparse tensor ({tensor.layout}): make it dense.")
+        if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
+            raise CaptureError(
+                f"buffer '{name}' of {kind} requires a gradient, and no optimiser steps buffers: register it "
+                "as an nn.Parameter, or detach it."
+            )
+        if tensor.requires_grad and _shares_with_itself(tensor):
+            raise CaptureError(
+                f"elements of the parameter '{name}' of {kind} share memory, so that no optimiser can step "
+                "on them: give each its own (.clone() before nn.Parameter)."
+            )
+    refuse_other_parameters(model, loss)
+    refuse_sharing(tensors)
+
+
+def _shares_with_itself(tensor: Tensor) -> bool:
+    if tensor.is_meta or tensor.numel() < 2 or not is_spread(tensor.shape, tensor.stride()):
+        return False
+    repeated = repeated_dims(tensor.shape, tensor.stride())
+    return bool(repeated) or len(_places(tensor).unique()) < tensor.numel()
+
+
+def _places(tensor: Tensor) -> Tensor:
+    """The address of every element."""
+    places = torch.tensor([tensor.data_ptr()])
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = (places[:, None] + stride * tensor.element_size() * torch.arange(size)).reshape(-1)
+    return places
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Of two tensors whose memory does from end to end."""
+    if not any(is_spread(each.shape, each.stride()) for each in (a, b)):
+        return True
+    return bool(torch.isin(_places(a), _places(b)).any())
+
+
 def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
     """Refuse a model whose own ``parameters()`` gives an optimiser less, or more, than its modules have.
 
@@ -178,8 +231,11 @@ def _overridden(module: nn.Module) -> set[str]:
     return {k for k in names if getattr(type(module), k) is not getattr(nn.Module, k) or k in vars(module)}
 
 
-def refuse_sharing(tensors: dict[str, Tensor]) -> None:
+def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) -> None:
     """Refuse tensors of different names that overlap in memory, of which training changes one.
+
+    Args:
+        written: buffers that the forward writes.
 
     Raises:
         CaptureError: names the first two.
@@ -192,7 +248,16 @@ def refuse_sharing(tensors: dict[str, Tensor]) -> None:
             spans.setdefault(tensor._cdata, (begin, begin + reach * tensor.element_size(), name, tensor))
     last: tuple[int, int, str, Tensor] | None = None
     for span in sorted(spans.values(), key=lambda each: each[:2]):
-        if last is not None and span[0] < last[1] and (span[3].requires_grad or last[3].requires_grad):
+        pair = [] if last is None or span[0] >= last[1] else [last, span]
+        trained = any(each[3].requires_grad for each in pair)
+        own = next((each[2] for each in pair if each[2] in written), "")
+        if last is not None and (trained or own) and _overlap(last[3], span[3]):
+            if not trained:
+                raise CaptureError(
+                    f"the buffers '{last[2]}' and '{span[2]}' lie in the same memory, and the forward writes "
+                    f"'{own}', which would not be seen in the other where each has its own: keep one of them "
+                    "and make the other of it in the forward, or clone."
+                )
             raise CaptureError(
                 f"'{last[2]}' and '{span[2]}' share storage without being one tensor (tied by .data, or "
                 "views of one), so that a step on one would change the other: assign the same nn.Parameter "

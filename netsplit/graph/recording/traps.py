@@ -33,6 +33,7 @@ from netsplit.graph.recording.own_seeds import SETTERS_OF_DEVICES, process_seed_
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.tensor_methods import TensorMethods, asked_by
+from netsplit.graph.recording.torchscript import script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
 
@@ -73,6 +74,7 @@ def trapped(
         fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
         stack.enter_context(said_to_compile() if compiling else fakes)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(script_unoptimised())
         stack.enter_context(_no_other_contexts(recorder))
         for owner, name, what in _BEYOND:
             stack.enter_context(mock.patch.object(owner, name, _refused(recorder, what)))

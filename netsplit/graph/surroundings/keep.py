@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import sys
 import threading
 import warnings
 from array import array
@@ -33,6 +34,9 @@ from netsplit.graph.surroundings.reach import (
 
 __all__ = ["kept"]
 
+_DEEPEST = 4000
+"""Calls within one another: modules may nest as deep as Python lets them, with calls of ours between."""
+
 PutBack = Callable[[], Any]
 
 
@@ -40,6 +44,8 @@ PutBack = Callable[[], Any]
 def kept(*modules: Any) -> Iterator[None]:
     """Modules, and all that their code reaches, as they were, whatever runs inside; random numbers too."""
     with ExitStack() as stack:
+        stack.callback(sys.setrecursionlimit, sys.getrecursionlimit())
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
         stack.enter_context(warnings.catch_warnings())
         for put_back in _world():
             stack.callback(put_back)
@@ -163,6 +169,7 @@ def _class_back(kind: type, before: Mapping[str, Any]) -> None:
 
 def _kept_tensor(tensor: Tensor) -> PutBack:
     value = None if tensor.is_meta else tensor.detach().clone()
+    data = tensor.detach()  # its own memory, should it be given other
     leaf = tensor.is_leaf
     asks = tensor.requires_grad
     grad = tensor.grad if leaf else None
@@ -170,6 +177,8 @@ def _kept_tensor(tensor: Tensor) -> PutBack:
         tensor.grad = None
 
     def back() -> None:
+        if (tensor.dtype, tensor.shape) != (data.dtype, data.shape):
+            tensor.data = data
         if value is not None and not _same(tensor, value):
             tensor.data.copy_(value)
         if tensor.is_leaf and tensor.requires_grad != asks:

@@ -45,7 +45,9 @@ def elsewhere_apart(
         several: the loss has more than one term, any of which may be 0 below a threshold.
     """
     size = min(graph.batch_size, FEW)
-    scaled = ("outputs", "inputs") if loss is not None else ("inputs",)  # else outputs are the loss
+    # Without a loss outputs are the loss; and TorchScript takes no hook.
+    outputs = loss is not None and not isinstance(model, torch.jit.ScriptModule)
+    scaled = ("outputs", "inputs") if outputs else ("inputs",)
     for what in scaled if several else ():
         for sign in (1.0, -1.0):
             for factor in _LARGER:

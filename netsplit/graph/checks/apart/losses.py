@@ -18,7 +18,14 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.apart.cut_apart import OTHERWISE, CutApart
 from netsplit.graph.checks.apart.gradients import gradients_apart, hooked
-from netsplit.graph.checks.apart.runs import allowed_apart, cut_up, ends, loss_of, samples_again
+from netsplit.graph.checks.apart.runs import (
+    allowed_apart,
+    cut_up,
+    ends,
+    loss_of,
+    samples_again,
+    samples_joined,
+)
 from netsplit.graph.checks.plain import threads_for
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.keep import kept
@@ -27,6 +34,7 @@ __all__ = ["FEW", "loss_apart", "losses_apart"]
 
 _MOST_BYTES = 2**31  # of activations of a batch that is looked at whole
 _DRAWS = 4  # of the same samples: by how much a loss that draws varies
+_BY_ROUNDING = 0.05  # relative: what a sum may grow by more or less when samples are given once more
 _BY_CHANCE = 0.15  # relative: what a loss that draws may vary by and still be told to be a sum
 FEW = 2  # samples of micro-batches whose gradients are compared
 
@@ -118,6 +126,17 @@ def _loss_apart(
     digits = next((n for n in (4, 7) if f"{at_once:.{n}g}" != f"{mean:.{n}g}"), 10)
     one, other = f"{at_once:.{digits}g}", f"{mean:.{digits}g}"
     varies = max(abs(run(first) - losses[0]) for _ in range(_DRAWS))
+    moved = _last_first(run, whole, at_once)
+    if abs(moved - at_once) > max(10 * varies, allowed):
+        return CutApart(
+            "other",
+            f"the loss of {name} goes by the order along the dimension that is cut: {one} on {whole.samples} "
+            f"entries at once, {moved:.{digits}g} on the same in reverse, and {other} as the mean over "
+            f"micro-batches of {size}",
+            "; if that dimension is not the samples' (a recurrent layer takes time first), say which one is "
+            "by netsplit.per_sample(x, dim=1) or give batch_first=True; if what is computed of a sample goes "
+            "by its place, the schedule 'single_batch' trains on the whole batch at once",
+        )
     if _grows(run, first, varies, 0.1 * allowed):
         return CutApart(
             "sum",
@@ -133,11 +152,18 @@ def _loss_apart(
         return CutApart(
             "other",
             f"the loss of {name} is {one} on {whole.samples} samples at once, and {other} as the mean over "
-            f"micro-batches of {size}: it is no mean over samples alone (but over tokens that count, or by "
-            "the weights of classes, or with others of the batch, or its statistics)",
+            f"micro-batches of {size}: it is no mean over samples alone",
             OTHERWISE,
         )
     return None
+
+
+def _last_first(run: Run, whole: Batch, at_once: float) -> float:
+    """The loss of the same samples in reverse; `at_once` where that cannot be computed."""
+    try:
+        return run(samples_joined([whole.rows(i, i + 1) for i in reversed(range(whole.samples))]))
+    except Exception:  # of the user's code
+        return at_once
 
 
 def _no_number(name: str, at_once: float, i: int, samples: int, value: float) -> CutApart:
@@ -162,7 +188,7 @@ def _grows(run: Run, part: Batch, varies: float, least: float) -> bool:
         return False
     if varies <= least:
         first, second = twice - once, thrice - twice
-        return abs(first) > least and second / first > 0.95
+        return abs(first) > least and abs(second / first - 1) < _BY_ROUNDING
     return bool(once) and all(abs(a / (n * once) - 1) < _BY_CHANCE for n, a in ((2, twice), (3, thrice)))
 
 

@@ -24,7 +24,7 @@ from netsplit.graph.checks.python_state.state import (
     memory_key,
     same_values,
 )
-from netsplit.graph.code_places import SWITCH, quoted, user_frame
+from netsplit.graph.code_places import quoted, user_frame
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
@@ -184,7 +184,7 @@ def refuse_first_batch(
             raise CaptureError(
                 f"{name} computes {bare(moved[0])} from the first batch and keeps it for all others, where "
                 "a captured step computes it from every batch: compute it before training, and register it "
-                f"as a buffer (register_buffer); {SWITCH}."
+                f"as a buffer (register_buffer)."
             )
 
 

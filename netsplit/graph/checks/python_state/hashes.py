@@ -6,7 +6,6 @@ import os
 from types import FunctionType
 
 from netsplit.errors import CaptureError
-from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.surroundings.reach import is_own_file, names_in, within
@@ -35,5 +34,5 @@ def refuse_hashes(name: str, graph: Graph) -> None:
             raise CaptureError(
                 f"{name} has code that stays whole and calls hash() ({value.__name__}, {code.co_filename}:"
                 f"{code.co_firstlineno}), for texts another number in every process: take zlib.crc32 "
-                f"of the text, or set PYTHONHASHSEED before Python starts; {SWITCH}."
+                f"of the text, or set PYTHONHASHSEED before Python starts."
             )

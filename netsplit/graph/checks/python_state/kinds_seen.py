@@ -20,7 +20,6 @@ from netsplit.graph.checks.plain import forward, has_values, stance, tensors_kep
 from netsplit.graph.checks.python_state.carried import alike
 from netsplit.graph.checks.python_state.rarely_set import set_by_forward
 from netsplit.graph.checks.python_state.state import StateSnapshot, bare, equal, state_of
-from netsplit.graph.code_places import SWITCH
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
@@ -85,7 +84,7 @@ class KindsSeen:
                         f"the forward of {type(module).__name__}, which stays whole, reads and sets '{key}', "
                         f"and the program for {new.batch.samples} samples of these shapes would have one "
                         "of its own: keep it in a buffer (register_buffer), or use batches of one shape "
-                        f"whose micro-batches are of one size (drop_last); {SWITCH}."
+                        f"whose micro-batches are of one size (drop_last)."
                     )
 
     @property
@@ -128,7 +127,7 @@ class KindsSeen:
             f"{type(self.model).__name__} keeps {bare(moved[0])} from batches of {_size(first, then)}, and "
             f"computes otherwise by it on batches of {_size(then, first)}, where a captured step sees the "
             "shapes of its own micro-batches alone: set it before training, or compute it in every forward "
-            f"and keep nothing; {SWITCH}."
+            f"and keep nothing."
         )
 
     def _move_weights(self) -> None:

@@ -12,7 +12,6 @@ from unittest import mock
 import numpy as np
 
 from netsplit.errors import CaptureError
-from netsplit.graph.code_places import SWITCH
 
 __all__ = ["no_other_draws"]
 
@@ -31,5 +30,5 @@ def no_other_draws(name: str) -> Iterator[None]:
     if drawn:
         raise CaptureError(
             f"{name} draws from {drawn[0]}, which a captured step would do once and for all: draw with torch "
-            f"(torch.rand, torch.bernoulli), which stays in the step; {SWITCH}."
+            f"(torch.rand, torch.bernoulli), which stays in the step."
         )
