@@ -248,10 +248,10 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
             spans.setdefault(tensor._cdata, (begin, begin + reach * tensor.element_size(), name, tensor))
     last: tuple[int, int, str, Tensor] | None = None
     for span in sorted(spans.values(), key=lambda each: each[:2]):
-        near = last is not None and span[0] < last[1]
-        trained = near and (span[3].requires_grad or last[3].requires_grad)
-        own = next((each[2] for each in (last, span) if each[2] in written), "") if near else ""
-        if (trained or own) and _overlap(last[3], span[3]):
+        pair = [] if last is None or span[0] >= last[1] else [last, span]
+        trained = any(each[3].requires_grad for each in pair)
+        own = next((each[2] for each in pair if each[2] in written), "")
+        if last is not None and (trained or own) and _overlap(last[3], span[3]):
             if not trained:
                 raise CaptureError(
                     f"the buffers '{last[2]}' and '{span[2]}' lie in the same memory, and the forward writes "

@@ -29,7 +29,7 @@ def script_unoptimised() -> Iterator[None]:
 def _without_plan(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(function: Any, *args: Any, **kwargs: Any) -> Any:
         function._debug_flush_compilation_cache()
-        with torch.jit.optimized_execution(False):
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             return original(function, *args, **kwargs)
 
     return call

@@ -566,7 +566,8 @@ def test_draws_that_scatter_far_between_samples_are_no_reason_to_keep_a_batch_wh
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(
-    ("loss", "kind"), [(summed, "is a sum"), (contrastive, "is no mean"), (counted, "mixes samples other than by their mean")]
+    ("loss", "kind"),
+    [(summed, "is a sum"), (contrastive, "is no mean"), (counted, "mixes samples other than by their mean")],
 )
 def test_a_plan_keeps_the_batch_whole_too(loss: Any, kind: str, device: str) -> None:
     """Without values some are drawn."""

@@ -76,7 +76,7 @@ def test_a_parameter_whose_elements_share_memory_is_named(bias: Tensor, reason: 
 
 
 def test_lazy_modules_that_never_ran_are_named() -> None:
-    with pytest.raises((CaptureError, ConfigError), match="'0.weight' of Sequential has no shape yet"):
+    with pytest.raises((CaptureError, ConfigError), match=r"'0\.weight' of Sequential has no shape yet"):
         refuse_tensors(nn.Sequential(nn.LazyLinear(3)))
 
 

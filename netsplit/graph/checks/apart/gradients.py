@@ -65,7 +65,8 @@ def gradients_apart(
     return CutApart(
         "other",
         f"the gradient of '{name}' in {type(model).__name__} on {at_once.samples} samples at once is apart "
-        f"from the mean over micro-batches of {size}, though their losses are alike: it is no mean over samples alone",
+        f"from the mean over micro-batches of {size}, though their losses are "
+        "alike: it is no mean over samples alone",
         OTHERWISE,
     )
 
