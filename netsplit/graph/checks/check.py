@@ -334,10 +334,10 @@ class _CaptureCheck:
 
 
 def _state_in_python(name: str) -> str:
+    momentum = "; a BatchNorm's momentum must be a number that stays the same" if "momentum" in name else ""
     return (
         f"{name} is another after every step, which a captured step cannot follow: keep it in a buffer "
-        "(register_buffer) and compute with that tensor, or take it out of the forward; where torch takes a "
-        "number alone, as for BatchNorm's momentum, that has to stay the same"
+        f"(register_buffer) and compute with that tensor, or take it out of the forward{momentum}"
     )
 
 
