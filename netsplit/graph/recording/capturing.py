@@ -345,7 +345,7 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
     level = logging.DEBUG if first.frame in told else logging.WARNING
     told.add(first.frame)
     where = quoted(first.frame)
-    log.log(level, "%s: %s; so these run whole, each on one device: %s", where, first.reason, what)
+    log.log(level, "Kept whole, each on one device: %s. At %s %s.", what, where, first.reason)
 
 
 def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:

@@ -97,5 +97,5 @@ def test_a_time_first_batch_is_told_to_go_by_order() -> None:
     model = Time()
     apart = loss_apart(model, loss, whole, checked_capture(model, loss, whole.rows(0, 2).own()), 2)
     assert apart is not None
-    assert "goes by the order" in apart.words
+    assert "depends on the order" in apart.words
     assert "per_sample" in apart.cure

@@ -130,12 +130,12 @@ def _loss_apart(
     if abs(moved - at_once) > max(10 * varies, allowed):
         return CutApart(
             "other",
-            f"the loss of {name} goes by the order along the dimension that is cut: {one} on {whole.samples} "
-            f"entries at once, {moved:.{digits}g} on the same in reverse, and {other} as the mean over "
-            f"micro-batches of {size}",
-            "; if that dimension is not the samples' (a recurrent layer takes time first), say which one is "
-            "by netsplit.per_sample(x, dim=1) or give batch_first=True; if what is computed of a sample goes "
-            "by its place, the schedule 'single_batch' trains on the whole batch at once",
+            f"the loss of {name} depends on the order along the dimension that is cut: it is {one} for "
+            f"{whole.samples} entries at once, {moved:.{digits}g} for the same in reverse, and {other} as the "
+            f"mean over micro-batches of {size}",
+            "; if the samples lie along another dimension, say which: netsplit.per_sample(x, dim=1), or "
+            "batch_first=True for a recurrent layer; if a sample's result depends on its place, "
+            "schedule='single_batch' trains on the whole batch at once",
         )
     if _grows(run, first, varies, 0.1 * allowed):
         return CutApart(
