@@ -131,8 +131,8 @@ def _loss_apart(
         return CutApart(
             "other",
             f"the loss of {name} depends on the order along the dimension that is cut: it is {one} for "
-            f"{whole.samples} entries at once, {moved:.{digits}g} for the same in reverse, and {other} as the "
-            f"mean over micro-batches of {size}",
+            f"{whole.samples} entries at once, {moved:.{digits}g} for the same in reverse, and {other} as "
+            f"the mean over micro-batches of {size}",
             "; if the samples lie along another dimension, say which: netsplit.per_sample(x, dim=1), or "
             "batch_first=True for a recurrent layer; if a sample's result depends on its place, "
             "schedule='single_batch' trains on the whole batch at once",
