@@ -79,11 +79,11 @@ def split(model: nn.Module, loss: Any, batch: tuple[Any, Any], count: int) -> Pa
 
 
 def plain_step(model: nn.Module, losses: list[tuple[float, Callable[[], Tensor]]]) -> float:
-    """One step on losses with their shares of the batch."""
+    """One step on losses with their parts of the batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     total = 0.0
-    for share, loss in losses:
-        value = share * loss()
+    for part, loss in losses:
+        value = part * loss()
         value.backward()
         total += value.item()
     optimizer.step()
@@ -100,17 +100,17 @@ def test_torchscript_trains_on_batches_of_any_size_cold_and_warm(warm: int) -> N
         model.zero_grad()
     cross = nn.functional.cross_entropy
     with split(model, nn.CrossEntropyLoss(), (x, y), 1) as parallel:
-        found = [parallel.train_batch(x, y), parallel.train_batch(x[:7], y[:7])]
+        trained = [parallel.train_batch(x, y), parallel.train_batch(x[:7], y[:7])]
     wanted = [plain_step(model, [(1.0, lambda n=n: cross(model(x[:n]), y[:n]))]) for n in (8, 7)]
-    assert found == pytest.approx(wanted, rel=1e-5)
+    assert trained == pytest.approx(wanted, rel=1e-5)
 
 
 def test_what_depends_on_the_whole_batch_is_predicted_whole() -> None:
     torch.manual_seed(0)
     model, x, y = WholeBatch(), torch.randn(8, 6), torch.randint(0, 3, (8,))
     with split(model, nn.CrossEntropyLoss(), (x, y), 4) as parallel:
-        found = parallel.predict(x)
-    torch.testing.assert_close(found, model.eval()(x).detach())
+        predicted = parallel.predict(x)
+    torch.testing.assert_close(predicted, model.eval()(x).detach())
 
 
 @pytest.mark.parametrize("loss", [ctc_outside, ctc_inside, ctc_functional])
@@ -119,10 +119,10 @@ def test_a_ctc_loss_in_any_form_trains(loss: Callable[..., Tensor]) -> None:
     model, x = nn.Linear(6, 7), torch.randn(4, 9, 6)
     targets = torch.randint(1, 7, (4, 3)), torch.full((4,), 9), torch.full((4,), 3)
     with split(model, loss, (x, targets), 2) as parallel:
-        found = [parallel.train_batch(x, targets) for _ in range(2)]
+        trained = [parallel.train_batch(x, targets) for _ in range(2)]
 
     def half(i: int) -> tuple[float, Callable[[], Tensor]]:
         return 0.5, lambda: loss(model(x[i : i + 2]), *(t[i : i + 2] for t in targets))
 
     halves = [half(0), half(2)]
-    assert found == pytest.approx([plain_step(model, halves) for _ in range(2)], rel=1e-5)
+    assert trained == pytest.approx([plain_step(model, halves) for _ in range(2)], rel=1e-5)
