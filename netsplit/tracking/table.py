@@ -36,7 +36,7 @@ LEGEND = {
     _EARLIER: "measured by an earlier run, as nothing was left to train; predicted for the plan of now",
 }
 _PROVEN = "optimal for the method's own objective (obj); another method may still train faster:"
-_MS, _WHOLE_MS, _PERCENT = Column("", ".1f", 1e3), Column("", ".0f", 1e3), Column("", ".1f", 100.0)
+_MS, _WHOLE_MS, _PERCENT = Column("", ".1f", 1e3), Column("", ",.0f", 1e3), Column("", ".1f", 100.0)
 _NODES, _MIB = Column(""), Column("", in_bytes=True)
 _FIGURES = (_MS, _MS, Column("", "+.1f", 100.0), Column("", ".1f"), Column("", ".4f"))
 _HEADINGS = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss")

@@ -167,7 +167,7 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
                 f"buffer '{name}' of {kind} requires a gradient, and no optimiser steps buffers: register it "
                 "as an nn.Parameter, or detach it."
             )
-        if tensor.requires_grad and _shares_with_itself(tensor):
+        if tensor.requires_grad and _overlaps_itself(tensor):
             raise CaptureError(
                 f"elements of the parameter '{name}' of {kind} share memory, so that no optimiser can step "
                 "on them: give each its own (.clone() before nn.Parameter)."
@@ -176,7 +176,7 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
     refuse_sharing(tensors)
 
 
-def _shares_with_itself(tensor: Tensor) -> bool:
+def _overlaps_itself(tensor: Tensor) -> bool:
     if tensor.is_meta or tensor.numel() < 2 or not is_spread(tensor.shape, tensor.stride()):
         return False
     repeated = repeated_dims(tensor.shape, tensor.stride())

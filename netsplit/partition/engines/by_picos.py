@@ -46,9 +46,9 @@ def check_picos_engine(name: str) -> None:
     """Raises ConfigError: PICOS has no engine of this name here that takes mixed-integer models."""
     here = picos_engines()
     if name not in here:
-        found = ", ".join(PREFIX + engine for engine in here) or "none"
+        engines = ", ".join(PREFIX + engine for engine in here) or "none"
         raise ConfigError(
-            f"engine '{PREFIX}{name}' is not here: PICOS finds {found}; install that engine's Python package,"
+            f"engine '{PREFIX}{name}' is not here: PICOS finds {engines}; install that engine's Python package,"
             " or use 'auto', 'gurobi' or 'highs'."
         )
 
@@ -113,7 +113,7 @@ def _solved(problem: Any, parts: dict[Any, _Mask], model: LinearModel, name: str
     from picos.modeling.solution import PS_INF_OR_UNB, PS_INFEASIBLE, SS_OPTIMAL
 
     try:
-        found = problem.solve()
+        answer = problem.solve()
     except Exception as error:  # each engine has errors of its own, SCIP one where it found nothing
         native = None if problem.strategy is None else problem.strategy.solver.int
         end = None if native is None else _end_without_answer(native, name)
@@ -124,12 +124,12 @@ def _solved(problem: Any, parts: dict[Any, _Mask], model: LinearModel, name: str
     try:
         native = problem.strategy.solver.int
         values = np.clip(0.0, model.lower, model.upper)  # of variables that no row has: PICOS leaves them out
-        for part, given in found.primals.items():
+        for part, given in answer.primals.items():
             values[parts[part]] = np.nan if given is None else np.array(given, np.float64).ravel()
         if not _keeps(model, values):
-            infeasible = found.problemStatus in (PS_INFEASIBLE, PS_INF_OR_UNB)
+            infeasible = answer.problemStatus in (PS_INFEASIBLE, PS_INF_OR_UNB)
             return Outcome("", "infeasible" if infeasible else _end_without_answer(native, name) or "limit")
-        optimal = found.primalStatus == SS_OPTIMAL
+        optimal = answer.primalStatus == SS_OPTIMAL
         proven = optimal and (problem.continuous or name == "glpk")
         bound = float(model.cost @ values) if proven else _bound(native, name)
         return Outcome("", "optimal" if optimal else "feasible", bound=bound, values=values)
