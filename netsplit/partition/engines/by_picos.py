@@ -48,8 +48,8 @@ def check_picos_engine(name: str) -> None:
     if name not in here:
         engines = ", ".join(PREFIX + engine for engine in here) or "none"
         raise ConfigError(
-            f"engine '{PREFIX}{name}' is not here: PICOS finds {engines}; install that engine's Python package,"
-            " or use 'auto', 'gurobi' or 'highs'."
+            f"engine '{PREFIX}{name}' is not here: PICOS finds {engines}; install that engine's Python "
+            "package, or use 'auto', 'gurobi' or 'highs'."
         )
 
 
