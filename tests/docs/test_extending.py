@@ -125,6 +125,6 @@ def test_batches_of_a_data_set_of_one_s_own_arrive(folder: Path) -> None:
     assert len(batches) == 3
     assert sum(map(int, batches)) == 96
     run = only(folder, "outputs/compare/runs/*")
-    assert "stripes: 192 train, 32 test, 2 classes" in only(run, "*.log").read_text()
+    assert "stripes, 192 training and 32 test samples, 2 classes" in only(run, "*.log").read_text()
     graph = read_workload(run / "graph.json").graph
     assert (16, 3, 32, 32) in {graph.variables[name].shape for name in graph.input_variables}

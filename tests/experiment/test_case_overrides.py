@@ -176,7 +176,7 @@ def test_figures_given_with_the_settings_stay(caplog: pytest.LogCaptureFixture) 
     given = ["batch_size=4", "published.amoeba.auto=9", "published.wide={auto: 3}"]
     figures, said = published(PUBLISHED, caplog, given)
     assert figures == {"amoeba": {"auto": 9.0}, "wide": {"auto": 3.0}}
-    assert said.endswith("left out, being of other settings: amoeba (batch_size=4), unet (batch_size=4)")
+    assert said.endswith("as the settings differ: amoeba (batch_size=4), unet (batch_size=4).")
 
 
 def published(

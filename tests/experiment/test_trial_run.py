@@ -133,7 +133,7 @@ def test_where_rounds_keep_differing_the_fastest_counts_and_a_warning_says_so(
     assert fit.contention == pytest.approx(1.25, abs=0.02)
     assert fit.message_s == pytest.approx(3e-4, abs=5e-5)
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert tells(record.message, "cpu:0, cpu:1", "uncertain", "50 %")
+    assert tells(record.message, "cpu:0 and cpu:1", "uncertain", "50 %")
     assert "quiet machine" in record.message
 
 

@@ -110,7 +110,7 @@ def test_a_device_holds_its_peak_and_not_a_byte_more(case: str, schedule: str) -
     plan = decide(problem_of(case, schedule, need), Single())
     assert peak(plan) == need
     assert plan.placement.method == "single"
-    with pytest.raises(InfeasibleError, match=rf"\({need} bytes\) on '.*: 1 bytes are missing there"):
+    with pytest.raises(InfeasibleError, match=rf"{need} bytes on '.*: 1 bytes are missing there"):
         decide(problem_of(case, schedule, need - 1), Single())
 
 

@@ -83,7 +83,7 @@ def test_a_machine_that_changes_its_speed_is_measured_longer_and_then_named(
     with caplog.at_level(logging.WARNING):
         settle(profiler)
     assert profiler.rounds == [1.0, 1.5, 1.2, 1.2]
-    assert "moved by 50 %" in caplog.text
+    assert "changed by 50 %" in caplog.text
 
 
 def test_a_steady_machine_is_not_measured_longer(caplog: pytest.LogCaptureFixture) -> None:
@@ -92,7 +92,7 @@ def test_a_steady_machine_is_not_measured_longer(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         settle(profiler)
     assert profiler.rounds == [1.0, 1.02]
-    assert "moved by" not in caplog.text
+    assert "changed by" not in caplog.text
 
 
 def test_no_rounds_are_refused() -> None:

@@ -186,9 +186,9 @@ def test_the_same_plan_comes_of_the_same_seed() -> None:
 def test_a_summary_says_what_is_sent_and_how_long_it_takes() -> None:
     case = TABLE_2[9]
     lines = plan_reshard(*case.layouts, case.shape, 4, case.network).summary().splitlines()
-    assert lines[0] == "RS0R on (2, 4) to RRS0 on (2, 4): [1024, 1024, 512], 2 GiB"
+    assert lines[0] == "RS0R on (2, 4) to RRS0 on (2, 4): [1024, 1024, 512], 2048 MiB"
     assert "predicted 500.000 ms, at least 500.000 ms" in lines[2]
-    assert lines[3] == "host a0: sends 1 GiB, receives 0 B"
+    assert lines[3] == "host a0: sends 1024 MiB, receives 0 B"
 
 
 def test_nothing_is_sent_where_all_have_theirs() -> None:

@@ -33,7 +33,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     began: list[str] = []
 
     def nothing(
-        parts: object, name: str, labels: dict[str, str], folder: Path, console: object
+        parts: object,
+        name: str,
+        labels: dict[str, str],
+        folder: Path,
+        console: object,
+        command: object = None,
     ) -> Comparison:
         began.append(labels["command"])
         folder.mkdir(parents=True, exist_ok=True)

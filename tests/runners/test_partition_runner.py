@@ -109,7 +109,7 @@ def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
     ended = run("graph=g.txt", *FAST, "cluster.capacity=1000", "partitioner=m_topo", "result=r.json")
     assert ended.code == 2
     assert ended.err.startswith("error: ")
-    assert "10000 bytes) are missing in total" in ended.err
+    assert "10000 bytes are missing in total" in ended.err
     written = result()
     assert (written["status"], written["objective"], written["device_of"]) == ("infeasible", None, {})
     assert "missing" in written["message"]
@@ -119,7 +119,7 @@ def test_a_plan_of_a_method_that_heeds_no_memory_is_refused_where_it_does_not_fi
     ended = run("graph=g.txt", *FAST, "partitioner=single", "result=r.json")
     assert ended.code == 2
     assert "single needs" in ended.err
-    assert "3000 bytes) are missing there" in ended.err
+    assert "3000 bytes are missing there" in ended.err
     assert result()["status"] == "infeasible"
 
 

@@ -162,9 +162,9 @@ def test_a_schedule_that_compiled_steps_do_not_know_is_like_one_they_know() -> N
 
 def test_what_is_loaded_on_one_node_serves_any_problem() -> None:
     load_kernels()
-    loaded = len(anneal.signatures), len(evaluate.signatures)
+    loaded = len(anneal.dispatcher.signatures), len(evaluate.dispatcher.signatures)
     problem = trained(large_problem(20, 3), 1.0)
     for turns in (ONE_BATCH, simulated(problem, OneFOneB(3)).turns, simulated(problem, GPipe(4)).turns):
         instance = Instance.of(problem)
         Annealer(instance, turns).run(np.zeros(instance.n, np.int64), 5, seed=0)
-    assert (len(anneal.signatures), len(evaluate.signatures)) == loaded == (1, 1)
+    assert (len(anneal.dispatcher.signatures), len(evaluate.dispatcher.signatures)) == loaded == (1, 1)

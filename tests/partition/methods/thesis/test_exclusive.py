@@ -66,8 +66,8 @@ def test_branches_part_only_where_devices_are_exclusive():
     assert exclusive.device_of["b"] != exclusive.device_of["c"]
     assert exclusive.report.objective == pytest.approx(9.0 + 2 * 0.1)
     assert exclusive.report.engine == "enumeration"
-    assert "with exclusive" in NetSplit(exclusive=True).optimises
-    assert "without exclusive" in NetSplit().optimises
+    assert "one operator at a time" in NetSplit(exclusive=True).optimises
+    assert "may overlap" in NetSplit().optimises
 
 
 def test_coplacement_binds_it_too():
