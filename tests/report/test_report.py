@@ -219,7 +219,7 @@ def test_markdown_has_the_same_tables() -> None:
     text = markdown_page(report(), Path())
     assert "| digits, gpipe | **128.0** | 106.7 | failed | 71.0 | – |" in text  # noqa: RUF001
     assert "| vgg19 on eight | **1,280.0 predicted** |" in text
-    assert "| netsplit | optimal | 123.4 | 0.0 | 12.35 | 200.0 | 250.0 | -20.0 | 128.0 |" in text
+    assert "| netsplit | optimal | 123.4 | 0.0 | 12,345 | 200.0 | 250.0 | -20.0 | 128.0 |" in text
     assert "- Cluster: cpu2 (cpu:0, cpu:1)" in text
 
 
