@@ -46,7 +46,7 @@ def test_before_the_first_batch_a_warning_says_once_that_its_tensors_stay(
     assert not caplog.records, "of a model that writes into nothing"
     for n in range(3):
         reuse.look(graph, Batch.of(torch.randn(4, 6), Y))
-        assert caplog.text.count("of shape (4, 6): plain PyTorch changes the tensor") == 1, n
+        assert caplog.text.count("writes into a tensor of its batch, of shape (4, 6)") == 1, n
 
 
 def test_parts_of_one_tensor_count_where_they_overlap(graph: Graph) -> None:

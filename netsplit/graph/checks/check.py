@@ -100,8 +100,8 @@ def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, ne
     count, missed = check_parts(model, loss, batch, fits, check)
     log.warning(
         "Checking %s as a whole needs %s: %d of its modules were checked one by one instead. Not checked: "
-        "the loss, the code between these modules, and %d parameters outside them.",
-        type(model).__name__, nbytes(need), count, missed,
+        "the loss, the code between these modules, and %d parameter%s outside them.",
+        type(model).__name__, nbytes(need), count, missed, "s" * (missed != 1),
     )  # fmt: skip
 
 

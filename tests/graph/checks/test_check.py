@@ -266,7 +266,7 @@ def test_where_nothing_fits_into_memory_that_is_said(
     check_capture(model, nn.MSELoss(), graph, batch)
     (record,) = caplog.records
     assert tells(record.message, "GrowsAList", " B: 0 of its modules")
-    assert f"{len(list(model.parameters()))} parameters that are in none" in record.message
+    assert f"{len(list(model.parameters()))} parameters outside them" in record.message
     assert model.losses == []
 
 

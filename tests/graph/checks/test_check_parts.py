@@ -75,7 +75,7 @@ def test_blocks_are_checked_one_by_one_and_what_is_left_out_is_said(
     assert checked(model, monkeypatch, 1.5) is not None
     (record,) = caplog.records
     assert "5 of its modules" in record.message
-    assert "1 parameters that are in none" in record.message
+    assert "1 parameter outside them" in record.message
     assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert not any(module._forward_pre_hooks for module in model.modules())

@@ -51,4 +51,4 @@ def build():
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
 EXPECT = "refused"
-REASON = "state|kept whole"
+REASON = r"state|stays whole \(Inner\)"

@@ -44,4 +44,4 @@ def build():
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
 EXPECT = "either"
-REASON = "not given|elsewhere|kept whole"
+REASON = r"not given|elsewhere|stays whole \(C\)"

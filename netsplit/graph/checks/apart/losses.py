@@ -126,8 +126,8 @@ def _loss_apart(
     digits = next((n for n in (4, 7) if f"{at_once:.{n}g}" != f"{mean:.{n}g}"), 10)
     one, other = f"{at_once:.{digits}g}", f"{mean:.{digits}g}"
     varies = max(abs(run(first) - losses[0]) for _ in range(_DRAWS))
-    moved = _last_first(run, whole, at_once)
-    if abs(moved - at_once) > max(10 * varies, allowed):
+    moved = at_once if varies > 0 else _last_first(run, whole)  # in reverse other samples get each draw
+    if moved is not None and abs(moved - at_once) > allowed:
         return CutApart(
             "other",
             f"the loss of {name} depends on the order along the dimension that is cut: it is {one} for "
@@ -158,12 +158,12 @@ def _loss_apart(
     return None
 
 
-def _last_first(run: Run, whole: Batch, at_once: float) -> float:
-    """The loss of the same samples in reverse; `at_once` where that cannot be computed."""
+def _last_first(run: Run, whole: Batch) -> float | None:
+    """The loss of the same samples in reverse order; None where that cannot be computed."""
     try:
         return run(samples_joined([whole.rows(i, i + 1) for i in reversed(range(whole.samples))]))
     except Exception:  # of the user's code
-        return at_once
+        return None
 
 
 def _no_number(name: str, at_once: float, i: int, samples: int, value: float) -> CutApart:
