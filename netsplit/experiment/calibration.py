@@ -176,7 +176,7 @@ def _of_kind(
     if measured is not None and measured.steady:
         return measured
     if measured is not None:
-        log.info("The slow-down between workers was uncertain then: it is measured again.")
+        log.info("Measuring the slow-down between workers again: the last result was uncertain.")
     if measured is None:
         size = task.graph.batch_size
         log.info("Measuring %d operators on %s, %d samples at a time.", len(task.graph), device.name, size)

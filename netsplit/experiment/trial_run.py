@@ -187,7 +187,7 @@ def fit_trial(
         why = f"rounds differ by {100 * spread:.0f} %" if spread > SPREAD else "no sensible cost explains it"
         log.warning(
             "How much %s slow each other down is uncertain (%s), most likely because other programs keep the "
-            "machine busy. This command assumes %.0f %%, and %.0f µs per message; the next one measures "
+            "machine busy. Predictions assume %.0f %% and %.0f µs per message; the next command measures "
             "again. Run it on a quiet machine for better predictions.",
             " and ".join(trial.names), why, slower, message_us,
         )  # fmt: skip

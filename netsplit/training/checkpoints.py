@@ -116,7 +116,7 @@ class Checkpoints:
         whole = _whole(self.folder)
         size = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
         count = f"{len(whole)} checkpoint{'s' * (len(whole) != 1)}"
-        return f"{count} kept in {self.folder} ({nbytes(size)}) until you remove them"
+        return f"{count} kept in {self.folder} ({nbytes(size)})"
 
     def close(self) -> None:
         """Let others have the folder."""

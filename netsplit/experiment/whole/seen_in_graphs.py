@@ -40,7 +40,7 @@ __all__ = [
 FEW = 2  # samples of the micro-batches that are looked at first; of drawn ones a single sample may do
 MOST_SAMPLES = 256  # of the whole batch that are captured, to be compared with a micro-batch
 SEVERAL = 3  # samples that are told from one another in a graph
-SEEN_ON_FEW = "that micro-batch losses average to the batch loss was checked on a few samples only, in"
+SEEN_ON_FEW = "checked on a few samples only that micro-batch losses average to the batch loss, in"
 
 
 @dataclass(frozen=True)

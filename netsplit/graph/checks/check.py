@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -142,7 +142,7 @@ class _CaptureCheck:
             self._compare(call, plain, ours)
         changed = changed_state(*self.states[-2:])
         if changed:
-            raise CaptureError(f"{self.name} keeps state in Python: {_state_in_python(changed[0])}.")
+            raise CaptureError(f"{self.name} keeps state in Python: {_state_in_python(changed)}.")
         if order_may_matter(self.graph):
             check_order(self.name, self.graph, self.real, batches)
 
@@ -286,7 +286,7 @@ class _CaptureCheck:
                     "give them as arguments, or compute with them in the forward."
                 )
             changed = changed_state(*self.states[-2:])
-            cause = f"; {_state_in_python(changed[0])}" if call and changed else self._cause(call)
+            cause = f"; {_state_in_python(changed)}" if call and changed else self._cause(call)
             raise CaptureError(
                 f"{self.name} would not train as in plain PyTorch: {what} differs {when} ({apart}){cause}."
             )
@@ -333,11 +333,13 @@ class _CaptureCheck:
         return f"; it has code that stays whole ({self._whole()})" if self.graph.calls else ""
 
 
-def _state_in_python(name: str) -> str:
-    momentum = "; a BatchNorm's momentum must be a number that stays the same" if "momentum" in name else ""
+def _state_in_python(changed: Sequence[str]) -> str:
+    momentum = next((name for name in changed if "momentum" in name), None)
+    if momentum is not None:
+        return f"{momentum} is another after every step: a BatchNorm's momentum must stay the same number"
     return (
-        f"{name} is another after every step, which a captured step cannot follow: keep it in a buffer "
-        f"(register_buffer) and compute with that tensor, or take it out of the forward{momentum}"
+        f"{changed[0]} is another after every step, which a captured step cannot follow: keep it in a buffer "
+        "(register_buffer) and compute with that tensor, or take it out of the forward"
     )
 
 

@@ -54,6 +54,9 @@ def output_dims(
         values: the present ones, by initializer.
     """
     try:
+        if graph.calls:
+            whole = ", ".join(sorted({call.__name__ for call in graph.calls.values()}))
+            raise _Mixed(f"{whole} stays whole, so what it takes of other samples is not seen")
         nbytes = _COPIES * sum(i.nbytes for i in graph.initializers.values())
         nbytes += 2 * sum(v.nbytes for v in graph.variables.values())
         if nbytes > MOST_OF_MEMORY * psutil.virtual_memory().available:

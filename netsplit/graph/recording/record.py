@@ -382,7 +382,7 @@ class Recorder(SchemaCheckMode):
         text = f"{type(error).__name__} {error}"
         value = any(word in text for word in ("DataDependent", "DynamicOutputShape", "data-dependent"))
         own = "not registered" in text and "Recorder" in text
-        reason = "it has sizes or steps that depend on values" if value or own else line_of(error)
+        reason = "it makes sizes or steps depend on values" if value or own else line_of(error)
         frame = frame_of(error) or user_frame()
         return Unrecordable(reason, self.failed[1], frame, fails=not (value or own))
 

@@ -61,6 +61,8 @@ class TensorMethods(TorchFunctionMode):
                 "own writes: count in a buffer instead."
             )
         if func == _GRADIENT and isinstance(args[0], nn.Parameter):
+            if sys._getframe(1).f_code is nn.Module._apply.__code__:
+                raise recorder.failure("it casts or moves a module within the forward")
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
         if func in _BY_PYTHON:
             raise recorder.failure(f"it computes elements of a tensor in Python ({_BY_PYTHON[func]})")

@@ -86,7 +86,8 @@ def test_workers_import_what_the_controller_imports(
     (own / "secrets.py").touch()  # loaded here from the standard library already
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(own)
-    monkeypatch.delitem(sys.modules, "profile", raising=False)
+    monkeypatch.setitem(sys.modules, "profile", types)  # what is there now comes back afterwards
+    del sys.modules["profile"]
     monkeypatch.setattr(launch, "_start_method", lambda _: method)
     profile = import_module("profile")
     with WorkerPool(cpu_workers(1), tmp_path) as pool:

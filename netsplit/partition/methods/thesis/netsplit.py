@@ -40,7 +40,7 @@ class NetSplit(Grouped):
     def optimises(self) -> str:  # type: ignore[override]
         if self.exclusive:
             return "one pass; a device runs one operator at a time, as (5-11) asks"
-        return "one pass; operators of one device may overlap, as (5-11) is left out"
+        return "one pass, without exclusive devices (5-11): operators of one device may overlap"
 
     def limit_s(self, problem: Problem) -> float:
         return min(self.time_limit_s, problem.time_limit_s or self.time_limit_s)
