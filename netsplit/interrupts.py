@@ -5,6 +5,7 @@ or when one worker of two has been asked; and in a destructor or a callback of t
 the exception. Within `interrupts_held` it waits for `let_interrupt`, or the end.
 
 A command ends by SIGTERM and SIGHUP as by Ctrl-C: with one sentence and exit code 130, from its first line.
+Its handlers are set only where it is the program, and while it runs, never by an import.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = [
     "end_while_loading",
     "interrupted",
     "interrupts_held",
+    "interrupts_raised",
     "let_interrupt",
-    "raise_interrupts",
 ]
 
 EXIT_INTERRUPTED = 130
@@ -100,19 +101,30 @@ def interrupted(by: str = "") -> str:
 
 
 def end_while_loading() -> None:
-    """End at once: nothing has begun, and what raises in the midst of an import may be dropped there."""
+    """For a program: end at once. Nothing has begun, and what an import raises may be dropped there."""
     _handle(_end)
 
 
-def raise_interrupts() -> None:
-    """Raise KeyboardInterrupt, with the signal's name but for Ctrl-C: what has begun ends in good order."""
-    _handle(_raise)
+@contextmanager
+def interrupts_raised() -> Iterator[None]:
+    """Raise KeyboardInterrupt, with the signal's name but for Ctrl-C: what has begun ends in good order.
 
-
-def _handle(handler: signal._HANDLER) -> None:
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+    The handlers that were there are set again at the end of the block.
+    """
+    before = _handle(_raise)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _handle(handler: signal._HANDLER) -> dict[int, signal._HANDLER]:
+    """Answers what handled the signals before."""
+    if threading.current_thread() is not threading.main_thread():  # others may set no handler
+        return {}
+    ours = [n for n in _SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]  # as under nohup
+    return {number: signal.signal(number, handler) for number in ours}
 
 
 def _end(number: int, _: object) -> NoReturn:

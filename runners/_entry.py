@@ -47,7 +47,7 @@ from netsplit.config import build, suggest
 from netsplit.config_keys import TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.sweep import JobsFailed, run_marked
-from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
+from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, interrupts_raised
 
 from ._own_targets import addable, of_own_targets
 
@@ -182,9 +182,9 @@ def _run(start: Callable[[], None]) -> None:
     logging.raiseExceptions = False  # a log that cannot be written, on a full disk, is not worth tracebacks
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
-    raise_interrupts()
     try:
-        start()
+        with interrupts_raised():
+            start()
     except KeyboardInterrupt as stop:
         _leave(interrupted(*stop.args), EXIT_INTERRUPTED)
     except JobEnd as end:

@@ -3,30 +3,14 @@
 A worker of its own interpreter loads torch and, with its first optimiser, `torch._dynamo`: some five seconds
 of a processor each. CUDA cannot be used in a forked process once it was begun before, so that workers of
 GPUs are spawned.
-
-Its standard input is a pipe whose other end is the controller's: the agent ends with that, at once.
 """
-
-# ruff: noqa: E402
 
 from __future__ import annotations
 
 import argparse
 import os
 import socket
-import threading
 from contextlib import suppress
-
-
-def _end_with_controller() -> None:
-    """torchrun alone would look at its workers, who have ended, and stop in seconds."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
-if __name__ == "__main__":  # before torch is loaded, which takes seconds
-    threading.Thread(target=_end_with_controller, daemon=True).start()
 
 # What workers need, so that it is there before they are forked.
 import torch._dynamo  # noqa: F401

@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from netsplit import __version__
 from netsplit.errors import NetSplitError
-from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, raise_interrupts
+from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, interrupts_raised
 from netsplit.runtime.workers.modules import standard_first
 
 from .._entry import CONF, EXIT_MISTAKE
@@ -192,7 +192,7 @@ def completion(shell: str) -> None:
 
 def _work(name: str) -> Any:
     module = import_module(f".{name}", __package__)
-    raise_interrupts()
+    click.get_current_context().with_resource(interrupts_raised())
     return module
 
 

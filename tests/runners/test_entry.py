@@ -178,9 +178,7 @@ def test_an_interrupt_while_a_command_imports_is_one_sentence(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        ),  # ignored in the background
+        preexec_fn=lambda: signal.signal(end, signal.SIG_DFL),  # not ignored, as in the background
     )
     with process:
         assert process.stdout is not None
@@ -189,6 +187,30 @@ def test_an_interrupt_while_a_command_imports_is_one_sentence(
         _, said = process.communicate(timeout=30)
     by = "" if end == signal.SIGINT else f" by {end.name}"
     assert (process.returncode, said) == (130, f"interrupted{by}: stopped before the end.\n")
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+def test_importing_the_commands_leaves_a_program_its_handlers(tmp_path: Path) -> None:
+    package, program = tmp_path / "mine", tmp_path / "mine" / "program.py"
+    package.mkdir()
+    program.write_text("import signal\nprint(*map(signal.getsignal, (1, 2, 15)))\n")
+    (package / "__init__.py").write_text("import runners.compare, netsplit.runners.cli.command\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    plain, importing = (
+        subprocess.check_output([sys.executable, *words], env=environment, text=True)
+        for words in ([str(program)], ["-m", "mine.program"])
+    )
+    assert importing == plain
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_a_command_that_is_called_leaves_its_caller_the_handlers(run: Run, seed: int) -> None:
+    before = handlers()
+    run(f"seed={seed}")
+    assert handlers() == before
 
 
 def test_an_interrupt_exits_with_130(run: Run) -> None:

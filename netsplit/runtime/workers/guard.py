@@ -1,4 +1,4 @@
-"""A process beside a worker that ends it when its controller or its torchrun agent is gone.
+"""Workers and their torchrun agent end when the controller does: a guard process beside each worker.
 
 A worker ends by itself when the connection to its controller does. One that cannot (it was stopped, or
 an operator that never returns holds the interpreter) would outlive everybody; its guard does not.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from typing import NoReturn
 
-__all__ = ["leave", "start_guard"]
+__all__ = ["end_with_controller", "leave", "start_guard"]
 
 _guards: list[subprocess.Popen[bytes]] = []
 
@@ -54,6 +55,20 @@ def start_guard(connection: int, agent: int, grace_s: float = 2.0) -> None:
         return
     command = [sys.executable, "-I", "-S", "-c", _GUARD, str(connection), str(os.getpid()), str(agent)]
     _guards.append(subprocess.Popen([*command, str(grace_s)], pass_fds=(connection,)))
+
+
+def end_with_controller() -> None:
+    """End this process, the torchrun agent, at once when the controller's end of its standard input closes.
+
+    torchrun alone would look at its workers, who have ended, and stop in seconds.
+    """
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def leave(code: int) -> NoReturn:

@@ -47,7 +47,11 @@ class Launcher:
         self.log = folder / "workers.log"
         # -P: what lies in this folder is found where `sys.path` has it, and not before all else.
         path = standard_first(ModulesSeen.here().path)
-        begin = f"import sys; sys.path[:] = {path!r}; from netsplit.runtime.worker_agent import main; main()"
+        begin = (
+            f"import sys; sys.path[:] = {path!r}; "
+            "from netsplit.runtime.workers.guard import end_with_controller; end_with_controller(); "
+            "from netsplit.runtime.worker_agent import main; main()"  # loads torch, which takes seconds
+        )
         command = [
             sys.executable, "-P", "-c", begin,
             f"--workers={len(spec.devices)}", f"--controller={controller}",
@@ -61,7 +65,7 @@ class Launcher:
             self.process = subprocess.Popen(
                 command,
                 env={**KEPT_MEMORY, **os.environ, **own},
-                stdin=subprocess.PIPE,  # whose end tells it that this process is gone
+                stdin=subprocess.PIPE,  # for `end_with_controller`
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
