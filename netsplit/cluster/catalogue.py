@@ -19,12 +19,24 @@ from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.cluster.rates_file import read_rates
 from netsplit.errors import ConfigError
 
-__all__ = ["CONTEXT_BYTES", "CPU_THREAD", "RATES", "Accelerator", "accelerator", "rates_by_kind"]
+__all__ = [
+    "CONTEXT_BYTES",
+    "CPU_THREAD",
+    "GPU_MARGIN_BYTES",
+    "RATES",
+    "Accelerator",
+    "accelerator",
+    "rates_by_kind",
+]
 
 GIB = 2**30
 CONTEXT_BYTES = 2**30
 """What a process loses of a GPU's memory before its first tensor: the CUDA context with the kernels of
 cuDNN and cuBLAS, and what the allocator cannot use for fragments."""
+
+GPU_MARGIN_BYTES = 2**29
+"""What stays free of what a worker finds free beside its context: workspaces of cuBLAS and cuDNN, buffers of
+NCCL, and what the allocator cannot use for fragments."""
 
 CPU_THREAD = "cpu_thread"
 """One thread of a processor: rates that were fitted to measured profiles, in a file of the package

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import netsplit
-from netsplit.cluster.catalogue import rates_by_kind
+from netsplit.cluster.catalogue import GPU_MARGIN_BYTES, rates_by_kind
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.cluster.processors import (
     allowed_processors,
@@ -32,6 +32,7 @@ from netsplit.cluster.processors import (
 )
 from netsplit.experiment.trial_run import FAR, Show, TrialRun, checked_trial, fit_trial, nobody_looks
 from netsplit.graph.ir import Graph
+from netsplit.graph.surroundings.settings import settings
 from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.clock import host_seconds_per_byte
 from netsplit.profile.measure.compute import Profiler, walks_to_settle
@@ -56,7 +57,7 @@ from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["Calibration", "calibrate", "identity_of", "located", "mates_of", "predicted_here"]
+__all__ = ["Calibration", "calibrate", "identity_of", "located", "mates_of", "predicted_here", "with_room"]
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +155,7 @@ def _of_kind(
     digest = profile_digest(
         task.graph,
         identity_of(pool, rank),
+        settings=settings(),
         optimizer=describe_optimizer(task.optimizer),
         in_flight=task.in_flight,
         mates=len(mates),
@@ -217,6 +219,18 @@ def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
             kind=f"{device.kind} {model}" if several and here else device.kind,
         )
         for device, hello, model, here in zip(devices, pool.hellos, models, on_cpu, strict=True)
+    )
+
+
+def with_room(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
+    """The devices; GPUs with no more capacity than their workers found free, less `GPU_MARGIN_BYTES`."""
+    free = {name: gpu.free_bytes - GPU_MARGIN_BYTES for name, gpu in pool.gpus.items()}
+    return tuple(
+        replace(
+            device,
+            capacity_bytes=max(1, min(device.capacity_bytes, free.get(device.name, device.capacity_bytes))),
+        )
+        for device in devices
     )
 
 
@@ -398,7 +412,7 @@ def _measure_copying(worker: Worker, ends: list[int]) -> float:
     seconds = 0.0
     if worker.rank in ends:
         peer = worker.devices[ends[1] if worker.rank == ends[0] else ends[0]].name
-        seconds = copy_seconds_per_byte(worker.transport(), peer, _barrier(group))
+        seconds = copy_seconds_per_byte(worker.transport, peer, _barrier(group))
     if group is not dist.GroupMember.NON_GROUP_MEMBER:
         dist.destroy_process_group(group)
     return seconds

@@ -20,7 +20,7 @@ from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.config import ProfileMode
-from netsplit.experiment.calibration import located
+from netsplit.experiment.calibration import located, with_room
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.here.step import StepHere, TrainingOptions
 from netsplit.experiment.planner import Planner
@@ -102,6 +102,8 @@ class Session:
                 self.link_samples = pool.call(_probe)[0]
                 links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
             devices = located(self.spec.devices, self.pool) if self.spec.external else self.spec.devices
+            if any(device.torch_device.startswith("cuda") for device in devices):
+                devices = with_room(devices, self.pool)
             hosts: dict[str, list[str]] = {}
             for device in devices:
                 if device.host is not None:
@@ -229,7 +231,7 @@ class Session:
 
 def _probe(worker: Worker) -> LinkSamples:
     names = [device.name for device in worker.devices]
-    transport = worker.transport()
+    transport = worker.transport
     transport.connect(permutations(names, 2))
     own = worker.device.name
     return probe_links(transport, own, names, worker.torch_device, timeout_s=worker.timeout_s)

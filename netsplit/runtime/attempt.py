@@ -48,6 +48,7 @@ class Attempt:
             for index in range(executor.computing):
                 executor.execute(index)
             executor.hand_on(wait=True)
+            executor.settle()
         except Exception as error:
             if is_fatal(error) or not executor.program.steps_last:
                 raise
@@ -92,6 +93,7 @@ class Attempt:
             arriving=had.arriving,
             sending=had.sending,
             watched=had.watched,
+            unfinished=had.unfinished,
         )
         for held in had.held_back:
             self._send_nothing(held.send, held.begun)

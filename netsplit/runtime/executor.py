@@ -185,6 +185,7 @@ class Executor(HandingOn):
     def finish(self) -> dict[Key, Tensor]:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
         self.await_sends()
+        self.settle()
         outputs = self.state.outputs
         self.state, self.before = IterationValues([]), None
         if self.program.training and self.stepping:
@@ -356,6 +357,7 @@ class Executor(HandingOn):
         with self.recorder.span("reduce", str(ins), -1, self.torch_device):
             self._finish_sum(ins)
             self._prepare(ins.number)
+            self.settle()
             if ins.kind == "gradients":
                 packed = self.share.packed_gradients(self.program.summed(ins.devices))
             else:
@@ -376,6 +378,7 @@ class Executor(HandingOn):
         begun, handle = self.summing
         self.summing = None
         total = self.wait(ins, begun, handle)
+        self.settle()
         if begun.kind == "norm":
             return total
         self.share.unpack_gradients(total, self.program.summed(begun.devices))

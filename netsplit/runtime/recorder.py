@@ -1,4 +1,11 @@
-"""Measured events of one device, and where in its program it stands."""
+"""Measured events of one device, and where in its program it stands.
+
+On a GPU the host runs ahead. A recorded iteration marks its spans on the computing stream, and reads them
+when it is over:
+
+    host    ─ begin ─ issue F0 ─ issue F1 ─ … ─ end: wait for the stream, read the marks
+    stream  ─ zero ──── F0 ──────── F1 ──── …
+"""
 
 from __future__ import annotations
 
@@ -25,16 +32,24 @@ class TimelineRecorder:
         self.device = device
         self.on_instruction: Callable[[int], None] | None = None
         self.on_wait: Callable[[int], None] | None = None  # told the tag; -1 when the wait is over
-        self.detailed = False  # synchronise a GPU around every span: only for a recorded iteration
+        self.detailed = False  # mark spans on a GPU's stream: only for a recorded iteration
+        self.marks: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []  # of an event, by its index
+        self.zero: torch.cuda.Event | None = None  # what `began_s` is on the stream
         self.events: list[Event] = []
         self.began_s = 0.0
         self.ended_s = 0.0
 
     def begin(self) -> None:
-        self.events = []
+        self.events, self.marks, self.zero = [], [], None
         self.began_s = time.perf_counter()
 
     def end(self) -> None:
+        if self.zero is not None:
+            self.marks[-1][2].synchronize()
+        for index, start, end in self.marks:
+            assert self.zero is not None
+            start_s, end_s = (self.began_s + self.zero.elapsed_time(mark) / 1e3 for mark in (start, end))
+            self.events[index] = replace(self.events[index], start_s=start_s, end_s=end_s)
         self.ended_s = time.perf_counter()
 
     def at(self, index: int) -> None:
@@ -44,10 +59,26 @@ class TimelineRecorder:
     @contextmanager
     def span(self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device) -> Iterator[None]:
         start = time.perf_counter()
+        mark = self._mark(torch_device)
         yield
-        if self.detailed and torch_device.type == "cuda":
-            torch.cuda.synchronize(torch_device)
+        if mark is not None:
+            end = torch.cuda.Event(enable_timing=True)
+            end.record()
+            self.marks.append((len(self.events), mark, end))
         self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
+
+    def _mark(self, torch_device: torch.device) -> torch.cuda.Event | None:
+        """Where the stream stands; nothing on a CPU, or where nobody looks at the seconds."""
+        if not self.detailed or torch_device.type != "cuda":
+            return None
+        if self.zero is None:
+            torch.cuda.synchronize(torch_device)
+            self.began_s = time.perf_counter()
+            self.zero = torch.cuda.Event(enable_timing=True)
+            self.zero.record()
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
 
     @contextmanager
     def wait(self, tag: int, what: str, microbatch: int, peer: str) -> Iterator[None]:

@@ -262,7 +262,8 @@ class Share:
 
         In the dtype that holds all of theirs, and never less than float32.
         """
-        parameters = [self.parameters[k] for k in names]
+        own = self.parameters
+        parameters = [own[k] for k in names]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         there = torch.tensor([float(p.grad is not None) for p in parameters])
         dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
@@ -271,7 +272,8 @@ class Share:
 
     def unpack_gradients(self, packed: Tensor, names: Iterable[str]) -> None:
         """Take what `packed_gradients` of all devices add up to."""
-        parameters = [self.parameters[k] for k in names]
+        own = self.parameters
+        parameters = [own[k] for k in names]
         there = packed[len(packed) - len(parameters) :].tolist()
         start = 0
         for parameter, count in zip(parameters, there, strict=True):

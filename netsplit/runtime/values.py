@@ -11,7 +11,16 @@ from torch import Tensor
 
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
-from netsplit.program.instructions import Backward, Program, Recv, Reduce, Segment, Send, copies_of
+from netsplit.program.instructions import (
+    Backward,
+    Instruction,
+    Program,
+    Recv,
+    Reduce,
+    Segment,
+    Send,
+    copies_of,
+)
 from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport.handle import Handle
 
@@ -82,6 +91,8 @@ class IterationValues:
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
     held_back: list[HeldBack] = field(default_factory=list)
+    unfinished: list[tuple[Instruction, Send | Recv | Reduce, Handle]] = field(default_factory=list)
+    """Messages that a GPU's stream waits for, and perhaps still does: see `HandingOn.settle`."""
     absent: Absent = frozenset()  # what arrives for these are zeros that nobody adds
     nothing: set[Key] = field(default_factory=set)  # for which zeros were sent
     outputs: dict[Key, Tensor] = field(default_factory=dict)

@@ -83,13 +83,14 @@ def main() -> None:
         nproc_per_node=asked.workers,
         max_restarts=0,
         monitor_interval=LOOK_S,
-        shutdown_timeout=STOP_S,
         start_method=asked.start_method,
         run_id="netsplit",
         rdzv_backend=_BACKEND,
         rdzv_endpoint=asked.rendezvous,
         logs_specs=DefaultLogsSpecs(log_dir=asked.logs),
     )
+    if hasattr(config, "shutdown_timeout"):  # from torch 2.13 on
+        config.shutdown_timeout = STOP_S
     with suppress(SignalException):  # the controller's, which has let its workers go
         elastic_launch(config, _work)(asked.controller)
     os._exit(0)  # an interpreter that takes torch down in good order needs a second for it

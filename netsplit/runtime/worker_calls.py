@@ -98,7 +98,7 @@ def deploy(
     worker.memory["share"] = Share.of(
         tensors, worker.torch_device, optimizer, trainable, rule, copies, own.keys(), offload, graph.regions
     )
-    worker.memory["transport"] = worker.transport()
+    worker.memory["transport"] = worker.transport
     worker.memory["programs"] = {}
     worker.memory["backend"] = backend
     worker.memory["offload"] = offload or Offload()

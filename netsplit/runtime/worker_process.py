@@ -18,10 +18,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from typing import Any, NoReturn
@@ -34,13 +33,23 @@ from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.runtime.faults.failure import is_of_connection, one_line
 from netsplit.runtime.transport.neighbours import Neighbours
+from netsplit.runtime.transport.process import group_timeout
 from netsplit.runtime.workers.guard import leave, start_guard
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, tune, versions
 from netsplit.runtime.workers.heartbeat import HeartbeatFile
-from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign, packed
+from netsplit.runtime.workers.messages import (
+    FAILED,
+    SIGN_OF_LIFE_S,
+    STOP,
+    FoundGpu,
+    Reply,
+    Setup,
+    Sign,
+    packed,
+)
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["main"]
+__all__ = ["check_gpus_differ", "main"]
 
 
 def main() -> None:
@@ -94,7 +103,7 @@ def _serve(line: _LogLine) -> None:
         if worker is None:
             worker = _join(line.rank, task)
             line.heartbeat_file = worker.heartbeat_file
-            return None
+            return _found_gpu(worker)
         return task.function(worker, *task.args)
 
     while True:
@@ -188,12 +197,49 @@ def _join(rank: int, setup: Setup) -> Worker:
     if torch_device.type == "cuda":
         _check_gpu(device, torch_device)
         torch.cuda.set_device(torch_device)
-    dist.init_process_group(_backend(setup.devices), timeout=timedelta(seconds=max(setup.timeout_s, 1.0)))
+    os.environ.setdefault(
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"
+    )  # the controller ends workers, with a reason
+    dist.init_process_group("gloo", timeout=group_timeout(setup.timeout_s))
     neighbours = Neighbours.meet(rank) if setup.cross_memory else Neighbours()
     _hide_others()
     folder = setup.folder if setup.host == socket.gethostname() else None
     heartbeat_file = HeartbeatFile(folder, rank)
     return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, heartbeat_file, neighbours)
+
+
+def _found_gpu(worker: Worker) -> FoundGpu | None:
+    """This worker's GPU, if it has one, with the bytes that are left beside its context.
+
+    Raises:
+        ConfigError: two workers have the same GPU, which NCCL does not join.
+    """
+    gpu: FoundGpu | None = None
+    if worker.torch_device.type == "cuda":
+        torch.zeros(1, device=worker.torch_device)  # makes the context
+        properties = torch.cuda.get_device_properties(worker.torch_device)
+        host = os.environ.get("NCCL_HOSTID", socket.gethostname())
+        free, _ = torch.cuda.mem_get_info(worker.torch_device)
+        gpu = FoundGpu(properties.name, f"{host} {properties.uuid}", free)
+    everybody: list[FoundGpu | None] = [None] * len(worker.devices)
+    dist.all_gather_object(everybody, gpu)
+    check_gpus_differ([device.name for device in worker.devices], everybody)
+    return gpu
+
+
+def check_gpus_differ(names: Sequence[str], gpus: Sequence[FoundGpu | None]) -> None:
+    """Refuse two devices on one GPU.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    first: dict[str, str] = {}
+    for name, gpu in zip(names, gpus, strict=True):
+        if gpu is not None and first.setdefault(gpu.place, name) != name:
+            raise ConfigError(
+                f"devices {first[gpu.place]} and {name} are the same GPU, a {gpu.name}, and NCCL joins one "
+                "process of each GPU: give every device a GPU of its own, or make one of them a CPU device."
+            )
 
 
 def _hide_others() -> None:
@@ -214,12 +260,6 @@ def _check_gpu(device: Device, torch_device: torch.device) -> None:
             f"device {device.name} is {torch_device}, but torch sees {gpus} GPUs on {socket.gethostname()}: "
             "correct cluster.devices, or start torchrun on the machines in the devices' order."
         )
-
-
-def _backend(devices: tuple[Device, ...]) -> str:
-    """Gloo between CPU devices; with any CUDA device NCCL for what lies there, gloo for the rest."""
-    kinds = {torch.device(device.torch_device).type for device in devices}
-    return "cpu:gloo,cuda:nccl" if "cuda" in kinds else "gloo"
 
 
 if __name__ == "__main__":

@@ -17,30 +17,41 @@ _FLAGS = (
     "cuda.matmul.allow_tf32", "cuda.matmul.allow_fp16_reduced_precision_reduction",
     "cuda.matmul.allow_bf16_reduced_precision_reduction",
     "opt_einsum.enabled", "opt_einsum.strategy",
+    # The newer names of precision come last: setting an older one sets these too. Where somebody used the
+    # newer, torch refuses to tell the older.
+    "fp32_precision", "cuda.matmul.fp32_precision",
+    "cudnn.fp32_precision", "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision",
+    "mkldnn.fp32_precision", "mkldnn.matmul.fp32_precision", "mkldnn.conv.fp32_precision",
+    "mkldnn.rnn.fp32_precision",
 )  # fmt: skip
 _CUDA = torch.backends.cuda
 _KINDS = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def settings() -> dict[str, Any]:
-    """As they are here, by names of this module."""
-    values: dict[str, Any] = {name: get() for name, (get, _) in _CALLS.items()}
-    for name in _FLAGS:
-        with suppress(AttributeError, RuntimeError):  # not in this torch, or replaced by a newer setting
-            values[name] = getattr(*_place(name))
+    """As they are here, by names of this module; those that this torch has, and tells."""
+    values: dict[str, Any] = {}
+    for name in (*_CALLS, *_FLAGS):
+        with suppress(AttributeError, RuntimeError):
+            values[name] = _value(name)
     return values
 
 
 def take_settings(given: dict[str, Any]) -> None:
     """Set what is another here."""
-    here = settings()
     for name, value in given.items():
-        if here.get(name) == value:
-            continue
+        with suppress(AttributeError, RuntimeError):
+            if _value(name) == value:
+                continue
         if name in _CALLS:
             _CALLS[name][1](value)
-        elif name in here:
-            setattr(*_place(name), value)
+        else:
+            with suppress(AttributeError):  # not in this torch
+                setattr(*_place(name), value)
+
+
+def _value(name: str) -> Any:
+    return _CALLS[name][0]() if name in _CALLS else getattr(*_place(name))
 
 
 def _place(name: str) -> tuple[Any, str]:

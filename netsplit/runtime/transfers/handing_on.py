@@ -6,6 +6,7 @@ Recv ─► arriving[k, i] ─► who waits for it             Send ─► sendi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -18,14 +19,17 @@ from netsplit.graph.ir import Graph, Variable
 from netsplit.program.acknowledge import HELD_BYTES
 from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Send
 from netsplit.runtime.compiled import COMPILING_S
+from netsplit.runtime.faults.failure import one_line
 from netsplit.runtime.recorder import TimelineRecorder
-from netsplit.runtime.transport.chunks import Chunks, Ordered, messages_of
+from netsplit.runtime.transport.chunks import Chunks, Ordered, each_message, messages_of
 from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
 from netsplit.runtime.values import HeldBack, IterationValues, sum_of, way_of
 
 __all__ = ["HandingOn"]
 
 T = TypeVar("T")
+
+LOOK_S = 50e-6  # between looks at what a GPU waits for
 
 
 class HandingOn:
@@ -127,6 +131,7 @@ class HandingOn:
         """What has come to be handed on."""
         recv, handle = self.state.arriving.pop((k, i, gradient))
         tensor = self._waited(ins, recv, handle.wait)
+        self._unfinished(ins, recv, handle)
         if not gradient:
             self.state.values[k, i] = self.repeated(recv, tensor)
         elif (k, i) not in self.state.absent:
@@ -203,7 +208,25 @@ class HandingOn:
     def wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
         if self.state.held_back:
             self.hand_on(wait=not handle.done())
-        return self._waited(ins, transfer, handle.wait)
+        tensor = self._waited(ins, transfer, handle.wait)
+        self._unfinished(ins, transfer, handle)
+        return tensor
+
+    def _unfinished(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> None:
+        """Remember what the GPU's stream waits for, while the host goes on."""
+        if self.torch_device.type == "cuda":
+            under_way = (each for each in each_message(handle) if not each.done())
+            self.state.unfinished += ((ins, transfer, each) for each in under_way)
+
+    def settle(self) -> None:
+        """Until all messages that the GPU's stream waits for are there; before the host reads a value.
+
+        Raises:
+            WorkerError: one is late, naming it.
+        """
+        for ins, transfer, handle in self.state.unfinished:
+            self._waited(ins, transfer, partial(_until_done, handle))
+        self.state.unfinished.clear()
 
     def _waited(self, ins: Instruction, transfer: Send | Recv | Reduce, wait: Callable[[float], T]) -> T:
         peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
@@ -230,7 +253,8 @@ class HandingOn:
             ) from error
         except TransportLost as error:
             raise WorkerError(
-                f"device {self.device} lost {peer} at the {ins}, waiting for {way_of(transfer)}"
+                f"device {self.device} lost {peer} at the {ins}, waiting for {way_of(transfer)} "
+                f"({one_line(error).partition(': ')[2]})"
             ) from error
 
     def let_go(self, index: int) -> None:
@@ -253,3 +277,11 @@ class HandingOn:
     def _graph(self, i: int) -> Graph:
         tail = self.program.tail
         return self.program.graph if tail is None or i < self.program.microbatches - 1 else tail
+
+
+def _until_done(handle: Handle, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not handle.done():
+        if time.monotonic() > deadline:
+            raise TransportTimeout(f"not over within {timeout_s:g} s")
+        time.sleep(LOOK_S)

@@ -14,7 +14,7 @@ from torch import Tensor
 from netsplit.reshard.hops import chunks_of
 from netsplit.runtime.transport.handle import Handle
 
-__all__ = ["Chunks", "Ordered", "messages_of"]
+__all__ = ["Chunks", "Ordered", "each_message", "messages_of"]
 
 _LEAST_S = 1e-3  # for gloo 0 is no limit
 
@@ -28,6 +28,13 @@ def messages_of(tensor: Tensor, chunks: int, order: Sequence[int] = ()) -> list[
         return [tensor]
     flat = tensor.view(-1)
     return [flat[part.start : part.stop] for part in parts]
+
+
+def each_message(handle: Handle) -> list[Handle]:
+    """The messages that a transfer consists of."""
+    if isinstance(handle, Ordered):
+        return each_message(handle.handle)
+    return list(handle.handles) if isinstance(handle, Chunks) else [handle]
 
 
 class Ordered:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Handle", "Transport", "TransportLost", "TransportTimeout"]
+__all__ = ["Handle", "Transport", "TransportLost", "TransportTimeout", "moved"]
 
 
 class TransportTimeout(Exception):
@@ -41,3 +41,8 @@ class Transport(Protocol):
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
+
+
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on this device. A copy to the CPU's memory is over on return: the host may read it."""
+    return tensor.to(device, non_blocking=device.type == "cuda")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from netsplit.runtime.transport.handle import Handle
+from netsplit.runtime.transport.handle import Handle, moved
 
 __all__ = ["LocalTransport", "Sum"]
 
@@ -23,7 +23,7 @@ class LocalTransport:
         self.terms: dict[int, list[torch.Tensor]] = {}
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
-        self.parcels[tag] = tensor.to(self.torch_device[peer], non_blocking=True)
+        self.parcels[tag] = moved(tensor, self.torch_device[peer])
         return _Parcel(self, None)
 
     def receive(self, buffer: torch.Tensor, peer: str, tag: int, watched: bool = False) -> Handle:

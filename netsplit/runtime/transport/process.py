@@ -2,8 +2,12 @@
 
 NCCL from one CUDA device to another; else through the CPU's memory, on one host as
 `neighbours` has it, and by gloo between hosts and where the system does not let processes read one another.
+The group of all processes is gloo's: a host without a GPU can take part. NCCL has groups of GPUs alone.
+
 NCCL carries out what two devices exchange in the order they ask for it, so each direction of a pair has a
-group of its own: receives may then be asked for before sends the other way.
+group of its own: receives may then be asked for before sends the other way. A group connects at its first
+transfer, and blocks until the other end does so too: `connect` does that for every pair, in one order
+everywhere, so that no two devices ever wait for each other to connect.
 """
 
 from __future__ import annotations
@@ -19,11 +23,12 @@ import torch
 import torch.distributed as dist
 
 from netsplit.program.instructions import Program, Reduce, Send
-from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout
+from netsplit.runtime.compiled import COMPILING_S
+from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout, moved
 from netsplit.runtime.transport.local import Sum
 from netsplit.runtime.transport.neighbours import Neighbours
 
-__all__ = ["ProcessTransport"]
+__all__ = ["ProcessTransport", "group_timeout"]
 
 
 _CARRIED = frozenset(
@@ -34,6 +39,13 @@ _CARRIED = frozenset(
 )  # fmt: skip
 
 _FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
+GROUP_MARGIN_S = 60.0
+"""Groups give up this much later than the longest wait that a device ends itself, with a sentence."""
+
+
+def group_timeout(timeout_s: float) -> timedelta:
+    """Of a group: above every wait that a device ends itself, so that its sentence comes first."""
+    return timedelta(seconds=max(timeout_s, COMPILING_S) + GROUP_MARGIN_S)
 
 
 class ProcessTransport:
@@ -42,7 +54,7 @@ class ProcessTransport:
     Args:
         devices: device name -> its torch device, in rank order.
         name: of this process's device.
-        timeout_s: of groups made here; gloo's own would be half an hour.
+        timeout_s: longest wait for one transfer that the caller ends itself; groups made here give up later.
         neighbours: who is reached without gloo.
         in_order: both ends of a pair ask for what they exchange, either way, in one order: NCCL then needs no
             groups for it, and `connect` no call of all processes.
@@ -58,7 +70,7 @@ class ProcessTransport:
     ) -> None:
         self.neighbours = neighbours or Neighbours()
         self.in_order = in_order
-        self.timeout = timedelta(seconds=max(timeout_s, 1.0))
+        self.timeout = group_timeout(timeout_s)
         self.rank_of = {each: rank for rank, each in enumerate(devices)}
         self.devices = dict(devices)
         self.name = name
@@ -76,13 +88,18 @@ class ProcessTransport:
                     nccl = all(self.devices[name].type == "cuda" for name in names)
                     everyone = len(names) == len(self.devices) and not nccl
                     self.groups[names] = None if everyone else self._group(names, "nccl" if nccl else "gloo")
+                    if nccl and self.name in names:
+                        _asked(dist.all_reduce, self._first(), group=self.groups[names], async_op=True).wait()
 
     def connect(self, links: Iterable[tuple[str, str]]) -> None:
         """Make the groups that these links need. All processes call this together with the same links."""
         for source, target in links:
             nccl = self.devices[source].type == self.devices[target].type == "cuda"
             if nccl and (source, target) not in self.pairs:
-                self.pairs[source, target] = self._group((source, target), "nccl")
+                group = self.pairs[source, target] = self._group((source, target), "nccl")
+                if self.name in (source, target):
+                    operation, peer = (dist.isend, target) if self.name == source else (dist.irecv, source)
+                    _asked(operation, self._first(), self.rank_of[peer], group).wait()
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         group = self.pairs.get((self.name, peer))
@@ -125,6 +142,10 @@ class ProcessTransport:
 
     def _is_in_order(self, peer: str) -> bool:
         return self.in_order and self.device.type == self.devices[peer].type == "cuda"
+
+    def _first(self) -> torch.Tensor:
+        """What goes first through a group of NCCL, which connects it."""
+        return torch.zeros(1, device=self.device)
 
     def _group(self, names: tuple[str, ...], backend: str) -> dist.ProcessGroup:
         ranks = sorted(self.rank_of[name] for name in names)
@@ -181,11 +202,14 @@ class _PendingWork:
 
     def wait(self, timeout_s: float) -> torch.Tensor:
         try:
-            self.work.wait(timedelta(seconds=timeout_s))
+            if self.tensor.is_cuda:
+                self.work.wait()  # by the stream: the host goes on, and later asks `done`
+            else:
+                self.work.wait(timedelta(seconds=timeout_s))
         except RuntimeError as error:
             timed_out = "timed out" in str(error).lower() or "timeout" in str(error).lower()
             raise (TransportTimeout if timed_out else TransportLost)(str(error)) from error
-        return self.tensor.to(self.device, non_blocking=True)
+        return moved(self.tensor, self.device)
 
     def done(self) -> bool:
         return self.work.is_completed()
@@ -199,7 +223,7 @@ class _Moved:
     device: torch.device
 
     def wait(self, timeout_s: float) -> torch.Tensor:
-        return self.handle.wait(timeout_s).to(self.device, non_blocking=True)
+        return moved(self.handle.wait(timeout_s), self.device)
 
     def done(self) -> bool:
         return self.handle.done()

@@ -60,6 +60,7 @@ class Launcher:
         ]  # fmt: skip
         own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts as NVML does, by which capacities are looked up
         with self.log.open("wb") as output:
             # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.
             self.process = subprocess.Popen(
@@ -130,12 +131,19 @@ class Launcher:
 
 def external_command(spec: ClusterSpec, host: str, port: int) -> str:
     """What to run on each machine of a cluster whose workers this process does not start."""
+    stop = f"--shutdown-timeout={STOP_S} " if _torch_has_shutdown_timeout() else ""
     return (
         f"on each machine run 'torchrun --nnodes=... --nproc-per-node=... --max-restarts=0 "
-        f"--monitor-interval={LOOK_S} --shutdown-timeout={STOP_S} --rdzv-backend=c10d "
+        f"--monitor-interval={LOOK_S} {stop}--rdzv-backend=c10d "
         f"--rdzv-endpoint={spec.host}:{spec.port} -m netsplit.runtime.worker_process "
         f"--controller {host}:{port} --cluster {mark_of(spec)}' with {KEY_VARIABLE} set"
     )
+
+
+def _torch_has_shutdown_timeout() -> bool:
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return "shutdown_timeout" in LaunchConfig.__dataclass_fields__
 
 
 def _start_method(spec: ClusterSpec) -> str:

@@ -15,7 +15,9 @@ from netsplit.graph.batches.strides import memory_order
 from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.modules import ModulesSeen
 
-__all__ = ["FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Reply", "Setup", "Sign", "packed"]
+__all__ = [
+    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign", "packed",
+]  # fmt: skip
 
 STOP = b"stop"  # an orderly end
 FAILED = b"failed: "  # followed by the sentence
@@ -30,6 +32,15 @@ class Setup:
     host: str  # of the controller, where that folder is
     cross_memory: bool = True  # workers of one host read from one another's memory, where they can
     modules: ModulesSeen | None = None  # the controller's, for workers that it starts itself
+
+
+@dataclass(frozen=True)
+class FoundGpu:
+    """What a worker answers to the set-up of its GPU."""
+
+    name: str
+    place: str  # by which NCCL tells GPUs apart: the host and the GPU's own number
+    free_bytes: int  # once this process has its context there
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,19 @@ class _MessagePickler(cloudpickle.Pickler):
         if type(value) is torch.Tensor and _is_plain(value):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             return _unpacked, (flat.view(torch.uint8).numpy().tobytes(), value.dtype, tuple(value.shape))
+        if isinstance(value, torch.Tensor) and value.is_cuda:  # else every worker opens a context on that GPU
+            return _on_host, (
+                value.detach().cpu(),
+                isinstance(value, torch.nn.Parameter),
+                value.requires_grad,
+            )
         return super().reducer_override(value)
+
+
+def _on_host(value: torch.Tensor, parameter: bool, requires_grad: bool) -> torch.Tensor:
+    if parameter:
+        return torch.nn.Parameter(value, requires_grad)
+    return value.requires_grad_(requires_grad)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -46,6 +46,7 @@ from netsplit.runtime.workers.messages import (
     SIGN_OF_LIFE_S,
     STOP,
     CallWorkers,
+    FoundGpu,
     Reply,
     Setup,
     Sign,
@@ -85,6 +86,7 @@ class WorkerPool:
         self.hellos: list[Hello] = []
         self.programs: dict[int, Program] = {}  # what the workers run, by the heartbeats' phase
         self.deployed: object | None = None  # the runtime whose tensors the workers hold
+        self.gpus: dict[str, FoundGpu] = {}  # device name -> what its worker found
         self.failed = False
         self._asked = [-1] * len(spec.devices)  # messages to each worker since its set-up
         self._doing = "start"
@@ -186,7 +188,8 @@ class WorkerPool:
             limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
             tune(connection)
             self._send(rank, setup)
-        self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
+        answers = self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
+        self.gpus = {spec.devices[rank].name: gpu for rank, gpu in enumerate(answers) if gpu is not None}
 
     def _accept(self, listener: Listener, key: bytes) -> None:
         joined: dict[int, tuple[Hello, Connection]] = {}

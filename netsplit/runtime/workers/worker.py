@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,8 +29,9 @@ class Worker:
     neighbours: Neighbours
     memory: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
     def transport(self) -> ProcessTransport:
-        """Towards the other devices."""
+        """Towards the other devices; one as long as the process lives, as groups are never given back."""
         devices = {device.name: torch.device(device.torch_device) for device in self.devices}
         return ProcessTransport(devices, self.device.name, self.timeout_s, self.neighbours)
 

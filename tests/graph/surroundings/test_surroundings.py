@@ -84,3 +84,40 @@ def test_what_cannot_be_sent_is_refused_where_it_has_changed(monkeypatch: pytest
     monkeypatch.undo()
     with pytest.raises(ConfigError, match=r"'LOCKED' of .*kept_in_a_module has changed since its module"):
         sent.take()
+
+
+PRECISION = """
+import sys, cloudpickle, torch
+from netsplit.graph.surroundings.settings import settings, take_settings
+exec(sys.argv[1])
+cloudpickle.dump(settings(), open(sys.argv[2], "wb"))
+"""
+TAKEN = """
+import sys, cloudpickle
+from netsplit.graph.surroundings.settings import settings, take_settings
+given = cloudpickle.loads(open(sys.argv[1], "rb").read())
+take_settings(given)
+here = settings()
+print({name: (value, here.get(name)) for name, value in given.items() if here.get(name) != value})
+"""
+
+
+@pytest.mark.parametrize(
+    ("set_here", "name", "value"),
+    [
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "cuda.matmul.fp32_precision", "tf32"),
+        ("torch.backends.cudnn.conv.fp32_precision = 'ieee'", "cudnn.conv.fp32_precision", "ieee"),
+        ("torch.set_float32_matmul_precision('high')", "precision", "high"),
+    ],
+)
+def test_precision_is_as_here_by_its_newer_and_its_older_names(
+    set_here: str, name: str, value: str, tmp_path: Path
+) -> None:
+    """A process in which both were used cannot be put back: each has its own."""
+    path, env = str(tmp_path / "settings"), {"PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", PRECISION, set_here, path], check=True, env=env)
+    assert cloudpickle.loads(Path(path).read_bytes())[name] == value
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN, path], check=True, env=env, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "{}"

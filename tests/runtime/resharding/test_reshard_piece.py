@@ -63,7 +63,7 @@ def _moved(worker: Worker, plan: ReshardPlan, dtype: torch.dtype) -> bool:
     mine = own in plan.source.mesh.devices
     piece = cut(whole, plan.source.region(own, plan.shape)).clone() if mine else None
     kind = torch.empty(0, dtype=dtype)
-    new = reshard_piece(plan, own, piece, worker.transport(), kind, LIMIT_S)
+    new = reshard_piece(plan, own, piece, worker.transport, kind, LIMIT_S)
     if own not in plan.destination.mesh.devices:
         return new is None
     assert new is not None
@@ -128,7 +128,7 @@ def test_also_by_gloo_as_between_hosts(pools: Pools, name: str, strategy: str) -
 
 def _refused(worker: Worker, plan: ReshardPlan) -> str:
     try:
-        reshard_piece(plan, worker.device.name, torch.zeros(3), worker.transport(), torch.empty(0), LIMIT_S)
+        reshard_piece(plan, worker.device.name, torch.zeros(3), worker.transport, torch.empty(0), LIMIT_S)
     except ReshardError as error:
         return str(error)
     return ""
@@ -146,7 +146,7 @@ def _waits(worker: Worker, plan: ReshardPlan) -> str:
     try:
         own = worker.device.name
         piece = torch.zeros(12) if own == "cpu:0" else None
-        reshard_piece(plan, own, piece, worker.transport(), torch.empty(0), 0.5)
+        reshard_piece(plan, own, piece, worker.transport, torch.empty(0), 0.5)
     except WorkerError as error:
         return str(error)
     return "nobody was waited for"

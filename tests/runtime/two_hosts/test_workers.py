@@ -54,7 +54,7 @@ def test_the_workers_say_which_host_they_are_of(pool: WorkerPool) -> None:
 
 
 def _probe(worker: Worker, sizes: Sequence[int]) -> dict[tuple[str, str], Samples]:
-    return probe_links(worker.transport(), worker.device.name, NAMES, "cpu", sizes, repeats=6)
+    return probe_links(worker.transport, worker.device.name, NAMES, "cpu", sizes, repeats=6)
 
 
 def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts) -> None:
@@ -77,7 +77,7 @@ def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts)
 
 def _send(worker: Worker, ways: Sequence[tuple[str, str]], nbytes: int) -> float:
     """Seconds until what this worker has to do with these transfers, all begun at once, is over."""
-    transport, own = worker.transport(), worker.device.name
+    transport, own = worker.transport, worker.device.name
     dist.barrier()
     began = time.perf_counter()
     under_way = [
@@ -115,7 +115,7 @@ def _reshard(worker: Worker, plan: ReshardPlan) -> tuple[float, bool]:
     """Seconds from a common begin to this worker's end, and whether all has arrived."""
     whole = torch.arange(plan.shape[0], dtype=torch.float64)
     piece = whole if worker.device.name == "cpu:0" else None
-    transport, kind = worker.transport(), torch.empty(0, dtype=torch.float64)
+    transport, kind = worker.transport, torch.empty(0, dtype=torch.float64)
     dist.barrier()
     began = time.perf_counter()
     new = reshard_piece(plan, worker.device.name, piece, transport, kind, TIMEOUT_S)

@@ -66,3 +66,13 @@ def test_one_channel_that_is_the_last_arrives_as_such() -> None:
     """Convolutions go by that, though the tensor counts as contiguous, too."""
     sent = torch.randn(2, 1, 3, 3).to(memory_format=torch.channels_last)
     assert pickle.loads(packed(sent)).stride() == sent.stride() != torch.empty(sent.shape).stride()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: tensors that lie there")
+def test_tensors_of_a_gpu_arrive_in_the_hosts_memory() -> None:
+    arrived = pickle.loads(
+        packed({"x": torch.arange(3.0, device="cuda"), "p": nn.Parameter(torch.ones(2).cuda())})
+    )
+    assert [each.device.type for each in arrived.values()] == ["cpu", "cpu"]
+    assert arrived["x"].tolist() == [0.0, 1.0, 2.0]
+    assert arrived["p"].requires_grad

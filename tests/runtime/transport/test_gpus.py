@@ -1,0 +1,158 @@
+"""What transport does for GPUs, as far as it shows without one: groups, order, limits, and who waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from netsplit.cluster.catalogue import GPU_MARGIN_BYTES
+from netsplit.cluster.cluster import Device
+from netsplit.errors import ConfigError, WorkerError
+from netsplit.experiment.calibration import with_room
+from netsplit.graph import capture, initial_values
+from netsplit.program import GPipe, compile_program
+from netsplit.runtime.compiled import COMPILING_S
+from netsplit.runtime.executor import Executor
+from netsplit.runtime.share import Share
+from netsplit.runtime.transport.chunks import Chunks
+from netsplit.runtime.transport.handle import moved
+from netsplit.runtime.transport.local import LocalTransport
+from netsplit.runtime.transport.process import ProcessTransport, group_timeout
+from netsplit.runtime.worker_process import check_gpus_differ
+from netsplit.runtime.workers.messages import FoundGpu
+from tests.builders import cpus
+from tests.nets import CASES, SGD
+
+GPUS = {"a": torch.device("cuda:0"), "b": torch.device("cuda:1"), "c": torch.device("cpu")}
+
+
+class Moved:
+    """A tensor that remembers how it was moved."""
+
+    def to(self, device: torch.device, non_blocking: bool) -> tuple[str, bool]:
+        return device.type, non_blocking
+
+
+def test_a_copy_to_the_host_is_over_when_it_is_handed_on() -> None:
+    tensor: Any = Moved()
+    assert moved(tensor, torch.device("cpu")) == ("cpu", False)
+    assert moved(tensor, torch.device("cuda:0")) == ("cuda", True)
+
+
+@dataclass
+class Group:
+    ranks: list[int]
+    timeout: timedelta
+    backend: str
+
+
+class Work:
+    def wait(self) -> None:
+        return
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is asked of `torch.distributed`, in its order."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(dist, "ProcessGroup", Group)
+    monkeypatch.setattr(dist, "new_group", Group)
+    monkeypatch.setattr(ProcessTransport, "_first", lambda self: torch.zeros(1))
+    for name in ("isend", "irecv"):
+        monkeypatch.setattr(
+            dist, name, lambda tensor, peer, group, name=name: calls.append((name, peer, group)) or Work()
+        )
+    return calls
+
+
+def test_pairs_of_gpus_are_connected_in_one_order_before_anything_is_sent(
+    asked: list[tuple[Any, ...]],
+) -> None:
+    links = [(p, q) for p in GPUS for q in GPUS if p != q]
+    orders = []
+    for name in ("a", "b"):
+        asked.clear()
+        transport = ProcessTransport(GPUS, name)
+        transport.connect(links)
+        transport.connect(links)  # once
+        orders.append([(what, peer) for what, peer, _ in asked])
+        assert sorted(transport.pairs) == [("a", "b"), ("b", "a")]
+        assert {group.backend for group in transport.pairs.values()} == {"nccl"}
+    assert orders == [[("isend", 1), ("irecv", 1)], [("irecv", 0), ("isend", 0)]]
+
+
+def test_groups_give_up_later_than_any_wait_that_ends_in_a_sentence() -> None:
+    for timeout_s in (0.1, 60.0, 5000.0):
+        assert group_timeout(timeout_s).total_seconds() > max(timeout_s, COMPILING_S)
+
+
+def test_two_devices_on_one_gpu_are_refused_by_name() -> None:
+    one, other = FoundGpu("H100", "host GPU-1", 1), FoundGpu("H100", "host GPU-2", 1)
+    check_gpus_differ(["a", "b", "c"], [one, other, None])
+    with pytest.raises(ConfigError, match=r"devices a and c are the same GPU, a H100"):
+        check_gpus_differ(["a", "b", "c"], [one, other, one])
+
+
+def test_a_gpu_has_no_more_room_than_its_worker_found() -> None:
+    found_free = FoundGpu("H100", "host GPU-1", 10 * 2**30)
+    pool: Any = SimpleNamespace(gpus={"a": found_free, "b": found_free})
+    devices = (
+        Device("a", "H100", 80 * 2**30, "cuda:0"), Device("b", "H100", 2**30, "cuda:1"), Device("c", "cpu", 7)
+    )  # fmt: skip
+    room = [device.capacity_bytes for device in with_room(devices, pool)]
+    assert room == [10 * 2**30 - GPU_MARGIN_BYTES, 2**30, 7]
+
+
+class Late:
+    """A message of which the stream, not the host, waits for the end."""
+
+    def __init__(self, looks: float) -> None:
+        self.looks = looks
+
+    def wait(self, timeout_s: float) -> torch.Tensor:
+        return torch.zeros(1)
+
+    def done(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def executor_of_a_gpu(timeout_s: float) -> Executor:
+    case = CASES["chain"]
+    graph = capture(case.fresh(), case.loss, case.batch(4))
+    device_of = {v: f"cpu:{2 * i // len(graph)}" for i, v in enumerate(graph.nodes)}
+    program = compile_program(graph, device_of, graph.position, cpus(2), GPipe(2))
+    values = initial_values(case.fresh(), graph)
+    share = Share.of({k: values[k] for k in program.held["cpu:1"]}, torch.device("cpu"), SGD)
+    transport = LocalTransport(dict.fromkeys(("cpu:0", "cpu:1"), torch.device("cpu")))
+    executor = Executor(program, "cpu:1", share, transport, torch.device("cpu"), timeout_s)
+    executor.torch_device = torch.device("cuda:0")
+    return executor
+
+
+def test_before_the_host_reads_a_value_all_messages_are_there() -> None:
+    executor = executor_of_a_gpu(30.0)
+    recv = next(ins for ins in executor.instructions if type(ins).__name__ == "Recv")
+    once, part = Late(3), Late(5)
+    executor.wait(recv, recv, once)
+    executor.wait(recv, recv, Chunks([Late(0), part], torch.empty(0)))
+    assert once.looks >= 0
+    assert part.looks >= 0
+    executor.settle()
+    assert once.looks < 0
+    assert part.looks < 0
+    assert not executor.state.unfinished
+
+
+def test_a_message_that_never_comes_is_named_where_the_host_waits() -> None:
+    executor = executor_of_a_gpu(0.05)
+    recv = next(ins for ins in executor.instructions if type(ins).__name__ == "Recv")
+    executor.wait(recv, recv, Late(float("inf")))
+    with pytest.raises(WorkerError, match=r"device cpu:1 waited 0\.05 s at the .*variable"):
+        executor.settle()
