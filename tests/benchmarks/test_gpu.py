@@ -1,0 +1,48 @@
+"""The check of GPUs, on CPU workers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.steps import STEPS
+
+
+def lines_of(text: str) -> dict[str, dict[str, object]]:
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return {line["step"]: line for line in lines}
+
+
+def test_steps_hold_on_cpu_workers_and_end_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["versions", "schedules", "stopped_peer"]
+    assert main(["--cpu", "--steps", *asked]) == 0
+    text = capsys.readouterr().out
+    assert {name: line["held"] for name, line in lines_of(text).items()} == dict.fromkeys(asked, True)
+    assert STEPS["stopped_peer"].expected in text
+
+
+@pytest.mark.slow
+def test_all_other_steps_hold_on_cpu_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    """But for seconds, of which nothing is asserted."""
+    asked = [
+        name for name in STEPS if name not in ("versions", "schedules", "stopped_peer", "costs", "overhead")
+    ]
+    assert main(["--cpu", "--steps", *asked]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "No CUDA device here" in capsys.readouterr().out
+
+
+def test_a_step_that_fails_does_not_stop_the_rest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("benchmarks.gpu.__main__._MODULE", "benchmarks.gpu.absent")
+    assert main(["--cpu", "--steps", "versions", "race"]) == 1
+    assert [line["held"] for line in lines_of(capsys.readouterr().out).values()] == [False, False]
