@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.golden.people import outcome_of
+from tests.golden.recorded import recorded
 from tests.models_of_people.cases import Case, all_cases
 from tests.models_of_people.harness import as_expected, judge
 from tests.models_of_people.known import KNOWN
@@ -22,6 +24,7 @@ def _marked(case: Case) -> object:
 def test_trains_as_the_plain_loop_does_or_is_refused_with_the_true_reason(case: Case) -> None:
     outcome = judge(case)
     assert not as_expected(case, outcome), as_expected(case, outcome)
+    assert outcome_of(outcome) == recorded("people")[case.name], "intended? see tests.golden.record"
 
 
 def test_every_case_says_what_it_expects() -> None:
