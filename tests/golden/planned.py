@@ -6,6 +6,7 @@ All that the golden cases import of the package beside its public names is here.
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class Made:
             "device_of": dict(placement.device_of),
             "replicas": {first: list(each) for first, each in placement.replicas.items()},
             "recomputed": sorted(placement.recomputed),
-            "rewrites": [each.to_dict() for each in placement.rewrites],
+            "rewrites": json.loads(json.dumps([each.to_dict() for each in placement.rewrites])),
         }
         program = whole.plan.simulated[0]
         self.program = program.show()
