@@ -24,8 +24,8 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
         devices: torch's names of them.
 
     Raises:
-        ConfigError: torch has no such backend, inductor finds no C++ compiler for CPUs, or there is an
-            `autocast`.
+        ConfigError: torch has no such backend, it keeps outputs in CUDA graphs, inductor finds no C++
+            compiler for CPUs, or there is an `autocast`.
     """
     if backend is None:
         return
@@ -37,6 +37,11 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
         raise ConfigError(
             f"compile_backend is {backend!r}, which torch.compile does not know: choose one of "
             f"{', '.join(usual)}."
+        )
+    if backend == "cudagraphs":
+        raise ConfigError(
+            "compile_backend is 'cudagraphs', whose compiled code writes every call's outputs into the same "
+            "memory: a micro-batch would overwrite what others still need. Take 'inductor'."
         )
     if autocast is not None:
         raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")

@@ -103,6 +103,8 @@ def test_a_backend_that_is_not_there_is_refused_before_any_worker(monkeypatch: p
     monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
     with pytest.raises(ConfigError, match="compile_backend is 'fast', which"):
         netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="fast")
+    with pytest.raises(ConfigError, match="cudagraphs.*a micro-batch would overwrite"):
+        netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="cudagraphs")
     with pytest.raises(ConfigError, match="compile_backend and autocast"):
         netsplit.parallelize(
             fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="eager", autocast="bfloat16"
