@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+import netsplit
 from netsplit.cluster.catalogue import GPU_MARGIN_BYTES
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, WorkerError
 from netsplit.experiment.calibration import with_room
+from netsplit.experiment.here.step import elsewhere
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.compiled import COMPILING_S
@@ -156,3 +159,17 @@ def test_a_message_that_never_comes_is_named_where_the_host_waits() -> None:
     executor.wait(recv, recv, Late(float("inf")))
     with pytest.raises(WorkerError, match=r"device cpu:1 waited 0\.05 s at the .*variable"):
         executor.settle()
+
+
+def test_it_is_said_once_that_a_model_on_a_gpu_goes_by_way_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu: Any = SimpleNamespace(device=torch.device("cuda:1"))
+    assert elsewhere([torch.zeros(1), gpu, torch.zeros(1, device="meta"), gpu]) == ["cuda:1"]
+    monkeypatch.setattr("netsplit.experiment.here.step.elsewhere", lambda tensors: elsewhere([gpu]))
+    with netsplit.parallelize(
+        nn.Linear(4, 2), nn.MSELoss(), (torch.rand(4, 4), torch.rand(4, 2)), cluster=1, schedule="gpipe",
+        partitioner="balanced", profile="predicted", progress=False,
+    ) as parallel:  # fmt: skip
+        parallel.train_batch(torch.rand(4, 4), torch.rand(4, 2))
+    assert caplog.text.count("The model or its batch lies on cuda:1: workers get it by way of the host") == 1
