@@ -22,11 +22,12 @@ from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.executor import Executor
+from netsplit.runtime.faults.failure import is_fatal, is_of_connection
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.chunks import Chunks
 from netsplit.runtime.transport.handle import moved
 from netsplit.runtime.transport.local import LocalTransport
-from netsplit.runtime.transport.process import ProcessTransport, group_timeout
+from netsplit.runtime.transport.process import ProcessTransport, _PendingWork, group_timeout
 from netsplit.runtime.worker_process import check_gpus_differ
 from netsplit.runtime.workers.messages import FoundGpu
 from tests.builders import cpus
@@ -137,6 +138,17 @@ def executor_of_a_gpu(timeout_s: float) -> Executor:
     executor = Executor(program, "cpu:1", share, transport, torch.device("cpu"), timeout_s)
     executor.torch_device = torch.device("cuda:0")
     return executor
+
+
+def test_what_nccl_failed_to_move_is_not_over() -> None:
+    """torch says that it is completed."""
+    error = dist.DistBackendError("NCCL error: remote process exited")
+    work: Any = SimpleNamespace(is_completed=lambda: True, exception=lambda: error)
+    tensor: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda:0"))
+    with pytest.raises(dist.DistBackendError, match="remote process exited"):
+        _PendingWork(work, tensor).done()
+    assert is_fatal(error)
+    assert is_of_connection(error)
 
 
 def test_before_the_host_reads_a_value_all_messages_are_there() -> None:
