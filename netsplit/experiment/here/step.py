@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.config import OffloadName, OnNonFinite, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
@@ -53,6 +52,7 @@ from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule, check_clipping
+from netsplit.settings import OffloadName, OnNonFinite, check_numbers
 from netsplit.training.adapt.switchable import changeable
 from netsplit.training.captures import MAX_PROGRAMS, checked_capture
 
