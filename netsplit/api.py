@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from torch import nn
 
+from netsplit import cluster as clusters
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
-from netsplit.cluster.named import named_cluster
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.here.step import TrainingOptions
 from netsplit.experiment.planner import Planner
@@ -264,7 +264,7 @@ def _workers(cluster: Any) -> ClusterSpec:
 def _where(cluster: Any) -> ClusterSpec | ClusterDescription:
     """Devices, however they are given."""
     if isinstance(cluster, str):
-        return named_cluster(cluster)
+        return clusters.named_cluster(cluster)
     given = cpu_cluster(cluster) if type(cluster) is int else cluster
     if not isinstance(given, ClusterSpec | ClusterDescription):
         raise ConfigError(

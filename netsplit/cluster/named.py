@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from omegaconf import DictConfig, OmegaConf
+
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
+from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.signature import suggest
 
@@ -23,10 +26,6 @@ def named_cluster(name: str) -> ClusterSpec | ClusterDescription:
     known = sorted(path.stem for path in OPTIONS.glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"cluster is '{name}', which is no option of conf/cluster: {suggest(name, known)}")
-    from omegaconf import DictConfig, OmegaConf
-
-    from netsplit.config import build
-
     node = OmegaConf.load(OPTIONS / f"{name}.yaml")
     assert isinstance(node, DictConfig)
     made: ClusterSpec | ClusterDescription = build(OmegaConf.create({"cluster": node}).cluster)

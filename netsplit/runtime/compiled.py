@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError
@@ -57,22 +57,21 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
             ) from error
 
 
-def compiled_call(module: fx.GraphModule, backend: str, drawing: Container[str] = ()) -> Callable[..., Any]:
+def compiled_call(
+    module: fx.GraphModule, backend: str, drawing: Iterable[fx.Node] = ()
+) -> Callable[..., Any]:
     """A rebuilt module's call, compiled when it is first called, for the shapes it is called with.
 
     In this process, without helpers: a worker has one thread, and others wait for it.
 
     Args:
-        drawing: nodes of the graph that draw: what is compiled ends before each and begins anew after it, so
-            that torch's own kernels draw by the seeds that the iteration gives them.
+        drawing: its calls that draw: what is compiled ends before each and begins anew after it, so that
+            torch's own kernels draw by the seeds that the iteration gives them.
     """
     import torch
 
-    from netsplit.graph.module import NODE
-
-    for node in module.graph.nodes:
-        if node.meta.get(NODE) in drawing:
-            node.target = torch.compiler.disable(node.target)
+    for call in drawing:
+        call.target = torch.compiler.disable(call.target)
     module.recompile()
 
     if backend == "inductor":

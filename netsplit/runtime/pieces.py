@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from netsplit.graph.ir import CALL, Graph
-from netsplit.graph.module import copies_as_captured, place_of_tensor, rebuild
+from netsplit.graph.module import NODE, copies_as_captured, place_of_tensor, rebuild
 from netsplit.graph.operators import written_initializers, written_storages
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
@@ -87,7 +87,8 @@ class Piece:
         plain = not (self.calls or whole or self.written_inputs or deferrable or copying)
         self.usual: Callable[..., tuple[Tensor, ...]] = self.module
         if backend is not None and plain:
-            self.usual = compiled_call(self.module, backend, drawing)
+            apart = [call for call in self.module.graph.nodes if call.meta.get(NODE) in drawing]
+            self.usual = compiled_call(self.module, backend, apart)
         self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
