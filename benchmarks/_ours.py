@@ -20,7 +20,6 @@ import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.config import ProfileMode
 from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
@@ -31,6 +30,7 @@ from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.worker import Worker
+from netsplit.settings import ProfileMode
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.parallel import ParallelModel

@@ -9,18 +9,9 @@ from typing import Any, get_args
 
 from torch import nn
 
+from netsplit import cluster as clusters
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
-from netsplit.cluster.named import named_cluster
-from netsplit.config import (
-    LowPrecision,
-    OffloadName,
-    OnNonFinite,
-    ProfileMode,
-    check_numbers,
-    check_switches,
-    suggest,
-)
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.here.step import TrainingOptions
 from netsplit.experiment.planner import Planner
@@ -44,6 +35,15 @@ from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.settings import (
+    LowPrecision,
+    OffloadName,
+    OnNonFinite,
+    ProfileMode,
+    check_numbers,
+    check_switches,
+)
+from netsplit.signature import suggest
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.captures import MAX_PROGRAMS
@@ -264,7 +264,7 @@ def _workers(cluster: Any) -> ClusterSpec:
 def _where(cluster: Any) -> ClusterSpec | ClusterDescription:
     """Devices, however they are given."""
     if isinstance(cluster, str):
-        return named_cluster(cluster)
+        return clusters.named_cluster(cluster)
     given = cpu_cluster(cluster) if type(cluster) is int else cluster
     if not isinstance(given, ClusterSpec | ClusterDescription):
         raise ConfigError(

@@ -13,36 +13,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from netsplit.config_keys import PARTIAL, TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.settings import Settings
 from netsplit.signature import Parameter, locate, signature_of, suggest
 
-__all__ = [
-    "CheckpointSettings", "LowPrecision", "OffloadName", "OnNonFinite", "ProfileMode", "Settings", "build",
-    "check_numbers", "check_switches", "locate", "require_node", "settings_in", "suggest", "validated",
-]  # fmt: skip
-
-ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
-"""Where the seconds of operators on devices that are here come from (conf/config.yaml)."""
-
-OnNonFinite = Literal["stop", "warn", "skip"]
-"""What happens on a batch whose loss is no finite number (conf/config.yaml)."""
-
-LowPrecision = Literal["bfloat16", "float16"]
-"""What `torch.autocast` computes in."""
-
-OffloadName = Literal["none", "optimizer", "activations", "both"]
-"""What lies in the host's memory while no device computes with it (conf/config.yaml)."""
+__all__ = ["build", "require_node", "settings_in", "validated"]
 
 _CALLED = ("loss", "metrics")  # nodes that may be a function as well as what one makes
 TOO_LARGE = (
@@ -52,122 +35,6 @@ TOO_LARGE = (
     "numel: integer",
 )
 """How torch says that a tensor is too large."""
-
-
-@dataclass(frozen=True)
-class CheckpointSettings:
-    """When checkpoints are saved, where, how many are kept, and where trained parameters go at the end."""
-
-    folder: str | None = None
-    every_epochs: int | None = None
-    every_iterations: int | None = None
-    keep: int = 2
-    trained: Literal["folder", "mlflow", "both", "none"] = "folder"
-
-    def __post_init__(self) -> None:
-        for key in ("every_epochs", "every_iterations", "keep"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ConfigError(f"checkpoint.{key} is {value}: give at least 1.")
-
-    @property
-    def never(self) -> bool:
-        return self.every_epochs is None and self.every_iterations is None
-
-    def make_folder(self) -> None:
-        """Before hours of work, rather than at the first checkpoint."""
-        try:
-            if self.folder is not None:
-                Path(self.folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"checkpoint.folder is '{self.folder}', which cannot be made: {error.strerror}; "
-                "choose another."
-            ) from error
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The top-level keys that belong to no group."""
-
-    epochs: int
-    batch_size: int
-    seed: int
-    accumulate: int = 1
-    drop_last: bool = False
-    clip_norm: float | None = None
-    autocast: LowPrecision | None = None
-    ema_decay: float | None = None
-    resume: str = "never"
-    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    profile: ProfileMode = "reuse"
-    memory: Literal["lifetimes", "static"] = "lifetimes"
-    variable_copies: int | None = None
-    check: bool = True
-    on_nonfinite: OnNonFinite = "stop"
-    offload: OffloadName = "none"
-    compile_backend: str | None = None
-    adapt: bool = False
-
-    def __post_init__(self) -> None:
-        numbers = {key: getattr(self, key) for key in _LEAST if key in self.__annotations__}
-        check_numbers(**numbers, clip_norm=self.clip_norm, ema_decay=self.ema_decay)
-        if self.variable_copies is not None and self.variable_copies < 0:
-            raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
-        if self.offload != "none" and self.memory == "static":
-            raise ConfigError(
-                f"offload is {self.offload}, and memory=static counts everything on the device: give "
-                "memory=lifetimes, or leave offload out."
-            )
-        if self.variable_copies is not None and self.memory != "static":
-            raise ConfigError(
-                f"variable_copies is {self.variable_copies}, which memory=lifetimes does not count by: add "
-                "memory=static, or leave it out."
-            )
-
-
-_LEAST = {
-    "epochs": 1, "batch_size": 1, "seed": 0, "accumulate": 1, "max_programs": 1,
-    "schedule.microbatches": 1, "schedule.update_every": 1, "microbatches": 1,
-}  # fmt: skip
-_MOST_SEED = 2**63 - 1
-
-
-def check_numbers(**given: Any) -> None:
-    """Refuse numbers that say how is trained; the command and `netsplit.parallelize` name them alike.
-
-    Args:
-        given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, a schedule's `microbatches` and
-            `update_every`, `clip_norm`, `schedule.kept`, `ema_decay`; of the last three, None is none.
-
-    Raises:
-        ConfigError: the first that cannot be used.
-    """
-    for key, value in given.items():
-        if key in _LEAST:
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ConfigError(f"{key} is {value!r}: give a whole number of at least {_LEAST[key]}.")
-            if value < _LEAST[key]:
-                raise ConfigError(f"{key} is {value}: give at least {_LEAST[key]}.")
-            if key == "seed" and value > _MOST_SEED:
-                raise ConfigError(f"seed is {value}: give at most {_MOST_SEED} (2^63 - 1).")
-        elif value is not None:
-            most, words = (
-                (math.inf, "above 0") if key in ("clip_norm", "schedule.kept") else (1, "between 0 and 1")
-            )
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
-                raise ConfigError(f"{key} is {value!r}: give a number {words}, or null (None in Python).")
-
-
-def check_switches(**given: Any) -> None:
-    """Refuse what is neither true nor false, as "no" is not, which Python takes for true.
-
-    Raises:
-        ConfigError: the first such.
-    """
-    for key, value in given.items():
-        if not isinstance(value, bool):
-            raise ConfigError(f"{key} is {value!r}: give true or false (True or False in Python).")
 
 
 def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:

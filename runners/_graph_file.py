@@ -12,10 +12,11 @@ from omegaconf import DictConfig
 
 import netsplit
 from netsplit import cluster as clusters
-from netsplit.config import LowPrecision, OffloadName, build, check_numbers
+from netsplit.config import build
 from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
+from netsplit.settings import LowPrecision, OffloadName, check_numbers
 
 from ._entry import settings_of
 

@@ -11,9 +11,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.config import build, suggest
+from netsplit.config import build
 from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
+from netsplit.signature import suggest
 
 from ._entry import entry, option, options
 from ._graph_file import (

@@ -7,7 +7,8 @@ from netsplit.lazy import lazy_names
 if TYPE_CHECKING:
     from netsplit.cluster.described import ClusterDescription
     from netsplit.cluster.local import ClusterSpec
+    from netsplit.cluster.named import named_cluster
 
-__all__ = ["ClusterDescription", "ClusterSpec"]
+__all__ = ["ClusterDescription", "ClusterSpec", "named_cluster"]
 
 __getattr__, __dir__ = lazy_names(__name__)

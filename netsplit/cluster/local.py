@@ -13,8 +13,8 @@ import psutil
 from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.processors import usable_processors
-from netsplit.config import OffloadName
 from netsplit.errors import ConfigError
+from netsplit.settings import OffloadName
 
 __all__ = [
     "ClusterSpec",

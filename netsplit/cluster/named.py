@@ -8,8 +8,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.config import build, suggest
+from netsplit.config import build
 from netsplit.errors import ConfigError
+from netsplit.signature import suggest
 
 __all__ = ["named_cluster"]
 

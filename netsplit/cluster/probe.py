@@ -8,12 +8,16 @@
 One clock reads both ends of a round trip. Unlike half a ping-pong with n bytes both ways, this keeps the
 two directions of a link apart; only the latency of one byte is taken to be the same in both.
 Source: NetSplit thesis, section 4.2.
+
+Between GPUs packets move while the host goes on, and looking at each would take longer than most of them.
+There packets of one size go in a batch, behind a first that says that the target is ready; events in the
+source's stream tell the seconds of all, one way.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import permutations
 from typing import Protocol
 
@@ -28,6 +32,9 @@ __all__ = ["DEFAULT_SIZES", "Mover", "Samples", "fit_link", "probe_links"]
 Samples = list[tuple[int, float]]  # (bytes, seconds one way)
 
 DEFAULT_SIZES = (64, *(2**power for power in range(10, 24)))  # 64 bytes, then 1 KiB to 8 MiB
+LARGE_SIZES = tuple(2**power for power in range(24, 29))  # 16 to 256 MiB, between GPUs
+QUICK_S = 1e-2  # of a packet between GPUs: above it no larger ones
+BATCH, BATCH_BYTES = 16, 2**25  # packets in a batch, and bytes of more than one
 ROUNDS = 3  # over all pairs, so that a slow minute does not fall on one of them
 WARMUP = 2  # packets of a size that do not count, in every round
 SPENT_S = 0.25  # on a size in one round: no more packets of it, so that a slow link takes seconds too
@@ -74,6 +81,7 @@ def probe_links(
     sizes: Sequence[int] = DEFAULT_SIZES,
     repeats: int = 30,
     timeout_s: float = 60.0,
+    gpus: Collection[str] = (),
 ) -> dict[tuple[str, str], Samples]:
     """Samples of every ordered pair of devices, one pair at a time while all others wait.
 
@@ -88,6 +96,8 @@ def probe_links(
         device_names: of all workers, in rank order.
         torch_device: this worker's.
         timeout_s: of one packet.
+        gpus: devices that reach one another without the host's memory: packets go in batches there, also
+            large ones.
 
     Raises:
         ValueError: no size, a size of no byte, or no repeat.
@@ -97,18 +107,28 @@ def probe_links(
         raise ValueError(
             f"sizes={sizes}, repeats={repeats}: give sizes of at least 1 byte, and 1 repeat or more."
         )
-    end = _End(mover, torch.device(torch_device), timeout_s, sizes[-1])
+    largest = max(*LARGE_SIZES, sizes[-1]) if name in gpus and len(gpus) > 1 else sizes[-1]
+    end = _End(mover, torch.device(torch_device), timeout_s, largest)
     trips: dict[tuple[str, str], dict[int, float]] = {}
     rounds = min(ROUNDS, repeats)
     for turn in range(rounds):
         times = WARMUP + repeats // rounds + (turn < repeats % rounds)
         for source, target in permutations(device_names, 2):
             dist.barrier()
-            if name == source:
+            batches = source in gpus and target in gpus
+            if name == source and batches:
+                _probe_gpus(end, target, sizes, trips.setdefault((source, target), {}))
+            elif name == source:
                 _probe_pair(end, target, sizes, times, trips.setdefault((source, target), {}))
             elif name == target:
-                end.answer(source)
-    mine = {pair: _one_way(least, sizes) for pair, least in trips.items()}
+                end.answer(source, batches)
+    if name in gpus:
+        del end
+        torch.cuda.empty_cache()  # of the packet
+    mine = {
+        pair: sorted(least.items()) if {*pair} <= {*gpus} else _one_way(least, sizes)
+        for pair, least in trips.items()
+    }
     gathered: list[dict[tuple[str, str], Samples] | None] = [None] * len(device_names)
     dist.all_gather_object(gathered, mine)
     return {pair: points for part in gathered if part is not None for pair, points in part.items()}
@@ -134,6 +154,24 @@ def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int, least:
                 spent_s = {each: spent for each, spent in spent_s.items() if each <= nbytes}
                 break
     end.no_more(target)
+
+
+def _probe_gpus(end: _End, target: str, sizes: Sequence[int], least: dict[int, float]) -> None:
+    """One round of batches; seconds of a packet one way go into `least`, by size.
+
+    The first batch of a size is a warm-up. Slow links are not sent large sizes.
+    """
+    for nbytes in sorted({*sizes, *LARGE_SIZES}):
+        end.batch_seconds(nbytes, target)
+        seconds = end.batch_seconds(nbytes, target)
+        least[nbytes] = min(seconds, least.get(nbytes, seconds))
+        if seconds > QUICK_S and len(least) > 1:
+            break
+    end.no_more(target)
+
+
+def _packets(nbytes: int) -> int:
+    return max(1, min(BATCH, BATCH_BYTES // nbytes))
 
 
 def _one_way(least: dict[int, float], sizes: Sequence[int]) -> Samples:
@@ -166,17 +204,40 @@ class _End:
         self._receive(self.ack, target)
         return time.perf_counter() - start
 
+    def batch_seconds(self, nbytes: int, target: str) -> float:
+        """Of each packet of a batch, by the GPU's clock; one more goes before them, and does not count."""
+        self._send(self.size.fill_(nbytes), target)
+        self._send(self.packet[:nbytes], target)
+        start = self._event()
+        packet, count = self.packet[:nbytes], _packets(nbytes)
+        for under_way in [self.mover.send(packet, target, 0, False) for _ in range(count)]:
+            under_way.wait(self.timeout_s)
+        stop = self._event()
+        self._finish()
+        return float(start.elapsed_time(stop)) / 1e3 / count
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.packet.device))
+        return event
+
     def no_more(self, target: str) -> None:
         self._send(self.size.fill_(0), target)
 
-    def answer(self, source: str) -> None:
-        """Acknowledge packets until there are no more."""
+    def answer(self, source: str, batches: bool) -> None:
+        """Take packets until there are no more: acknowledge each, or receive a batch at once."""
         while True:
             self._receive(self.size, source)
             if (nbytes := int(self.size)) == 0:
                 return
-            self._receive(self.packet[:nbytes], source)
-            self._send(self.ack, source)
+            packet = self.packet[:nbytes]
+            if batches:
+                count = 1 + _packets(nbytes)
+                for under_way in [self.mover.receive(packet, source, 0) for _ in range(count)]:
+                    under_way.wait(self.timeout_s)
+            else:
+                self._receive(packet, source)
+                self._send(self.ack, source)
 
     def _send(self, tensor: Tensor, peer: str) -> None:
         self.mover.send(tensor, peer, 0, False).wait(self.timeout_s)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from netsplit.config import suggest
 from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
+from netsplit.signature import suggest
 
 __all__ = ["cases_of", "published_of"]
 

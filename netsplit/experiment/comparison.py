@@ -22,7 +22,6 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import Settings
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.data.reading.own import as_data
@@ -56,6 +55,7 @@ from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.settings import Settings
 from netsplit.tables import nbytes
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure

@@ -19,7 +19,6 @@ from torch import nn
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
-from netsplit.config import ProfileMode
 from netsplit.experiment.calibration import located, with_room
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.here.step import StepHere, TrainingOptions
@@ -39,6 +38,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
+from netsplit.settings import ProfileMode
 from netsplit.training.adapt.adaptation import Adapt, Adaptation
 from netsplit.training.adapt.switchable import require_adaptable
 from netsplit.training.parallel import ParallelModel
@@ -234,4 +234,5 @@ def _probe(worker: Worker) -> LinkSamples:
     transport = worker.transport
     transport.connect(permutations(names, 2))
     own = worker.device.name
-    return probe_links(transport, own, names, worker.torch_device, timeout_s=worker.timeout_s)
+    gpus = [device.name for device in worker.devices if device.torch_device.startswith("cuda")]
+    return probe_links(transport, own, names, worker.torch_device, timeout_s=worker.timeout_s, gpus=gpus)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic
-from netsplit.config import OffloadName
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
 from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
@@ -32,6 +31,7 @@ from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, Offload
+from netsplit.settings import OffloadName
 
 __all__ = ["dumps_workload", "read_own", "save_workload"]
 

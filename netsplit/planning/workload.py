@@ -14,7 +14,6 @@ from typing import Literal
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription, kind_name
-from netsplit.config import OffloadName
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Placement, Problem
@@ -25,6 +24,7 @@ from netsplit.profile.memory import memory_of
 from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import Schedule, SingleBatch
+from netsplit.settings import OffloadName
 
 __all__ = ["ACCELERATOR", "CPU", "Passes", "Workload"]
 

@@ -12,8 +12,8 @@ from typing import Any
 from netsplit.cluster.catalogue import Accelerator
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.rates import Rates
-from netsplit.config import OffloadName
 from netsplit.profile.memory import copies_alive
+from netsplit.settings import OffloadName
 
 __all__ = [
     "ALL_OF_IT",

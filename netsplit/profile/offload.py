@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from netsplit.config import OffloadName
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, Offload
+from netsplit.settings import OffloadName
 
 __all__ = ["offloaded", "saved_bytes"]
 

@@ -1,8 +1,15 @@
-"""Proof of progress: a program is run without data before anything is spawned (invariant 2)."""
+"""Proof of progress: a program is run without data before anything is spawned (invariant 2).
+
+Sends go on at once there. NCCL's end only when the receive is met, and on a busy GPU one transfer may hold up
+whatever its device asks for later. The devices get through all the same where every one of them goes through
+its transfers and sums in one order common to all, as then the first that is not over has both ends waiting.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 from netsplit.errors import DeadlockError
 from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Reduce, Send, Step
@@ -36,7 +43,8 @@ def check_progress(program: Program) -> None:
     """Run the program without data.
 
     Raises:
-        DeadlockError: some device can never go on; names the circle, or the transfer without a partner.
+        DeadlockError: some device can never go on, or could not if sends waited for their receives; names
+            the circle, or the transfer without a partner.
     """
     planned = {
         (ins.variable, ins.microbatch, ins.gradient)
@@ -81,6 +89,7 @@ def check_progress(program: Program) -> None:
     if stuck:
         absent = {name: sorted({d for sum_ in begun[name] for d in summing[sum_.tag]}) for name in stuck}
         raise DeadlockError(_circle(program, at, received, sent, planned, absent, stuck[0]))
+    _check_order(program)
 
 
 def _wanted(
@@ -102,6 +111,29 @@ def _check_partners(program: Program, sent: Iterable[int]) -> None:
         for tag, ins in tags[kind].items():
             if tag not in tags[other]:
                 raise DeadlockError(f"the program has a {ins} without its {other.__name__.lower()}.")
+
+
+def _check_order(program: Program) -> None:
+    """That one order of all transfers and sums is the order of every device."""
+    lists = [
+        [ins for ins in each if isinstance(ins, Send | Recv | Reduce)]
+        for each in program.instructions.values()
+    ]
+    steps = [(a, b) for each in lists for a, b in pairwise(each)]
+    if all(a.tag < b.tag for a, b in steps):
+        return
+    before: TopologicalSorter[int] = TopologicalSorter()
+    for a, b in steps:
+        before.add(b.tag, a.tag)
+    try:
+        before.prepare()
+    except CycleError as error:
+        ins_of = {ins.tag: ins for each in lists for ins in each}
+        circle = ", then the ".join(str(ins_of[tag]) for tag in error.args[1])
+        raise DeadlockError(
+            "the program cannot complete where a send waits for its receive, as by NCCL: its devices come to "
+            f"the {circle}."
+        ) from error
 
 
 def _circle(

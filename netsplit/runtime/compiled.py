@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from netsplit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import fx
 
 __all__ = ["COMPILING_S", "check_backend", "compiled_call"]
 
@@ -24,8 +24,8 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
         devices: torch's names of them.
 
     Raises:
-        ConfigError: torch has no such backend, inductor finds no C++ compiler for CPUs, or there is an
-            `autocast`.
+        ConfigError: torch has no such backend, it keeps outputs in CUDA graphs, inductor finds no C++
+            compiler for CPUs, or there is an `autocast`.
     """
     if backend is None:
         return
@@ -37,6 +37,11 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
         raise ConfigError(
             f"compile_backend is {backend!r}, which torch.compile does not know: choose one of "
             f"{', '.join(usual)}."
+        )
+    if backend == "cudagraphs":
+        raise ConfigError(
+            "compile_backend is 'cudagraphs', whose compiled code writes every call's outputs into the same "
+            "memory: a micro-batch would overwrite what others still need. Take 'inductor'."
         )
     if autocast is not None:
         raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
@@ -52,12 +57,22 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
             ) from error
 
 
-def compiled_call(module: nn.Module, backend: str) -> Callable[..., Any]:
-    """A module's call, compiled when it is first called, for the shapes it is called with.
+def compiled_call(
+    module: fx.GraphModule, backend: str, drawing: Iterable[fx.Node] = ()
+) -> Callable[..., Any]:
+    """A rebuilt module's call, compiled when it is first called, for the shapes it is called with.
 
     In this process, without helpers: a worker has one thread, and others wait for it.
+
+    Args:
+        drawing: its calls that draw: what is compiled ends before each and begins anew after it, so that
+            torch's own kernels draw by the seeds that the iteration gives them.
     """
     import torch
+
+    for call in drawing:
+        call.target = torch.compiler.disable(call.target)
+    module.recompile()
 
     if backend == "inductor":
         import torch._inductor.config as settings

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from netsplit.graph.ir import Graph
-from netsplit.graph.module import copies_as_captured, place_of_tensor, rebuild
+from netsplit.graph.ir import CALL, Graph
+from netsplit.graph.module import NODE, copies_as_captured, place_of_tensor, rebuild
 from netsplit.graph.operators import written_initializers, written_storages
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
@@ -39,8 +39,8 @@ class Piece:
     Args:
         tensors: the initializers by name.
         deferrable: weights' gradients can be put off (see `graph.deferral`).
-        backend: of `torch.compile`. What draws, runs Python, writes into what it reads or puts gradients off
-            is not compiled: such a segment's calls mean more than their operators.
+        backend: of `torch.compile`. What runs Python, draws what it computes again, writes into what it reads
+            or puts gradients off is not compiled: such a segment's calls mean more than their operators.
         offload: what it saves leaves for the host.
         targets: is told of losses that are means over targets that count; of none that are compiled.
     """
@@ -79,13 +79,16 @@ class Piece:
         self.written_buffers = tuple(sorted(used & written_initializers(graph, nodes).keys()))
         self.written_inputs = frozenset(k for k in segment.inputs if storage_of(graph, k) in roots)
         self.calls = any(isinstance(graph.calls.get(node.op), ModuleCall | FunctionCall) for node in nodes)
-        self.draws = any(node_draws(node) for node in nodes)
+        drawing = {node.name: node for node in nodes if node_draws(node)}
+        self.draws = bool(drawing)
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
         copying = any(copies_as_captured(graph, node) for node in nodes)
-        plain = not (self.calls or self.draws or self.written_inputs or deferrable or copying)
+        whole = any(node.checkpoint or node.op.startswith(CALL) for node in drawing.values())
+        plain = not (self.calls or whole or self.written_inputs or deferrable or copying)
         self.usual: Callable[..., tuple[Tensor, ...]] = self.module
         if backend is not None and plain:
-            self.usual = compiled_call(self.module, backend)
+            apart = [call for call in self.module.graph.nodes if call.meta.get(NODE) in drawing]
+            self.usual = compiled_call(self.module, backend, apart)
         self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

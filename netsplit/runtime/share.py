@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from netsplit.config import OnNonFinite
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph, Initializer, Region
 from netsplit.graph.storage import sparse_gradients
@@ -25,6 +24,7 @@ from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_opt
 from netsplit.profile.costs import Offload
 from netsplit.runtime.offload.host_memory import HostMemory
 from netsplit.runtime.offload.moments import HostMoments
+from netsplit.settings import OnNonFinite
 
 __all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule", "check_clipping"]
 

@@ -13,7 +13,6 @@ import torch
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.config import ProfileMode, Settings
 from netsplit.data.reading.loader import batches
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
@@ -25,6 +24,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.settings import ProfileMode, Settings
 from netsplit.simulate.timeline import Timeline
 from netsplit.studies.cases import WORKERS, ByName, ModelCase, check_references
 from netsplit.studies.iteration_parts import PARTS, iteration_parts

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
-from netsplit.config import Settings
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import planner_of
@@ -26,6 +25,7 @@ from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.rewrite import CopyWeights, Rewrite, Split, rewrite_from
+from netsplit.settings import Settings
 from netsplit.studies.cases import ByName, ModelCase, check_references
 from netsplit.studies.result import StudyResult
 from netsplit.tables import Cell, Column

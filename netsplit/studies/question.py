@@ -9,9 +9,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.config import build, locate
+from netsplit.config import build
 from netsplit.config_keys import PARTIAL, TARGET
 from netsplit.errors import ConfigError
+from netsplit.signature import locate
 from netsplit.studies.result import StudyResult
 
 __all__ = ["question"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ __all__ = ["MAX_PROGRAMS", "Captures", "checked_capture"]
 log = logging.getLogger(__name__)
 
 MAX_PROGRAMS = 16
+_FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 LONG_S = 10.0  # from which on a capture is said to have taken long
 
 
@@ -60,6 +62,18 @@ def checked_capture(
     )
     log.log(told, "Captured %d operators%s.", len(graph), checked)
     return graph
+
+
+@contextmanager
+def _encoders_as_captured(graph: Graph) -> Iterator[None]:
+    """Within it plain PyTorch computes encoder layers in evaluation operator by operator under autocast, as a
+    graph has them. It means to: it asks whether CUDA's autocast is on, and so overlooks a CPU's."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(before and graph.autocast is None)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _refuse_hooks(graph: Graph) -> None:
@@ -141,7 +155,10 @@ class Captures:
             NetSplitError: as `inference`.
         """
         graph, own = self.inference(batch), batch.own()
-        with interrupts_held(), kept(self.model), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"):
+        with (
+            interrupts_held(), kept(self.model), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"),
+            _encoders_as_captured(graph),
+        ):  # fmt: skip
             self.model.eval()
             return call_model(self.model, own.given(own.tensors)[0])
 
@@ -149,7 +166,15 @@ class Captures:
         if not self.check:
             return
         values = self.trained()
-        with interrupts_held():
+        on_cpus = graph.autocast is not None and self.device_type == "cpu"
+        fused = on_cpus and any(isinstance(each, _FUSED) for each in self.model.modules())
+        if fused and self._evaluated_first is None:
+            log.warning(
+                "%s predicts with its attention layers as they train: under autocast on a CPU, torch's fused "
+                "ones, which plain PyTorch takes in evaluation, round otherwise and answer %s.",
+                type(self.model).__name__, graph.autocast,
+            )  # fmt: skip
+        with interrupts_held(), _encoders_as_captured(graph):
             seconds = check_inference(self.model, graph, batch, values, self._evaluated_first)
         self._evaluated_first = self._evaluated_first or batch
         if seconds is not None:
@@ -162,7 +187,7 @@ class Captures:
         """
         if batch.key not in self._dims:
             graph, values = self.inference(batch.rows(0, size)), self.trained()
-            with interrupts_held():
+            with interrupts_held(), _encoders_as_captured(graph):
                 self._dims[batch.key] = output_dims(self.model, graph, batch, size, values)
         return self._dims[batch.key]
 

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Self
 
 from torch import nn
 
-from netsplit.config import OnNonFinite
 from netsplit.errors import ConfigError, NetSplitError, WorkerError, told_plainly
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
@@ -28,6 +27,7 @@ from netsplit.runtime.checkpoint.cut import Cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.runtime.worker_calls import TRAINING
+from netsplit.settings import OnNonFinite
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_switchable

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.config import OffloadName, build
+from netsplit.config import build
 from netsplit.data.reading.own import as_data
 from netsplit.errors import InfeasibleError
 from netsplit.experiment.records import write_plan, write_whole
@@ -30,6 +30,7 @@ from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
+from netsplit.settings import OffloadName
 from netsplit.tracking.verdict import Contender, verdict
 
 from .._entry import console_of

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.cluster.probe import (
+    BATCH,
     DEFAULT_SIZES,
     ENOUGH_S,
     SPENT_S,
+    _End,
     _one_way,
+    _probe_gpus,
     _probe_pair,
     fit_link,
     probe_links,
@@ -88,6 +93,42 @@ def test_workers_probe_every_ordered_pair_and_all_know_the_result(tmp_path: Path
         assert [nbytes for nbytes, _ in points] == sizes
         assert all(seconds > 0 for _, seconds in points)
         assert fit_link(points).seconds_per_byte >= 0
+
+
+class _Stream:
+    """A GPU's, of which the clock goes on by what is sent, and nothing else."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.now_s = 0.0
+        self.sent: list[int] = []
+
+    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> _Stream:
+        self.sent.append(tensor.numel())
+        self.now_s += 1e-5 + tensor.numel() / self.bytes_per_s
+        return self
+
+    def wait(self, timeout_s: float) -> None:
+        assert timeout_s > 0
+
+    def event(self) -> Any:
+        now_s = self.now_s
+        return SimpleNamespace(now_s=now_s, elapsed_time=lambda stop: 1e3 * (stop.now_s - now_s))
+
+
+@pytest.mark.parametrize(("bytes_per_s", "largest"), [(1e8, 2**20), (1e10, 2**27), (3e11, 2**28)])
+def test_between_gpus_batches_are_timed_and_large_ones_go_over_quick_links_alone(
+    monkeypatch: pytest.MonkeyPatch, bytes_per_s: float, largest: int
+) -> None:
+    stream = _Stream(bytes_per_s)
+    monkeypatch.setattr(_End, "_event", lambda end: stream.event())
+    end, least = _End(stream, torch.device("cpu"), 60.0, 2**28), dict[int, float]()  # type: ignore[arg-type]
+    _probe_gpus(end, "b", DEFAULT_SIZES, least)
+    assert max(least) == largest
+    assert stream.now_s < 2
+    assert stream.sent.count(64) == 2 * (1 + BATCH)
+    link = fit_link(sorted(least.items()))
+    assert (link.latency_s, link.bandwidth) == pytest.approx((1e-5, bytes_per_s))
 
 
 class _SlowEnd:

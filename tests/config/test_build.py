@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.config import Settings, build, validated
+from netsplit.config import build, validated
 from netsplit.errors import ConfigError
+from netsplit.settings import Settings
 from tests.config.targets import Box, Item
 
 TARGETS = "tests.config.targets"

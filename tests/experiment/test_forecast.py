@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
-from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
@@ -25,6 +24,7 @@ from netsplit.partition.methods.thesis.ablated import Ablated, without_links
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, SingleBatch
+from netsplit.settings import Settings
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.metrics import timeline_tags
 

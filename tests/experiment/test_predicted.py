@@ -18,7 +18,6 @@ import netsplit
 from netsplit.cluster.catalogue import CPU_THREAD, RATES, accelerator, rates_by_kind
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.local import ClusterSpec
-from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
 from netsplit.experiment import calibration
@@ -34,6 +33,7 @@ from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.settings import Settings
 from netsplit.tracking import MethodRun, Tracker
 from tests.builders import cpus
 from tests.experiment.test_calibration import Told

@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
-from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import forecast, planner_of
@@ -24,6 +23,7 @@ from netsplit.planning.exchange.sent_weights import weight_lines
 from netsplit.program import GPipe
 from netsplit.report import markdown_page, read_report
 from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate
+from netsplit.settings import Settings
 from netsplit.tables import nbytes
 from netsplit.tracking import Tracker
 from tests.tracking.reports import parsed, report

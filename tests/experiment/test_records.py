@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
-from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import forecast, planner_of
@@ -20,6 +19,7 @@ from netsplit.experiment.records import ProgressRecorder, record_decisions, reco
 from netsplit.partition import Ddp, MTopo, Single
 from netsplit.planning.explanation.change import PlacementChange
 from netsplit.program import GPipe
+from netsplit.settings import Settings
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.metrics import overflow_bytes
 from netsplit.tracking.store import Store

@@ -15,7 +15,6 @@ from torch import nn
 
 import netsplit
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.config import Settings
 from netsplit.data import synthetic
 from netsplit.errors import NetSplitError
 from netsplit.experiment.comparison import Experiment, compare
@@ -26,6 +25,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
 from netsplit.program import GPipe
 from netsplit.program.inference import inference_placement
+from netsplit.settings import Settings
 from netsplit.tracking import Tracker
 from tests.builders import costs_of
 from tests.experiment.test_forecast import two

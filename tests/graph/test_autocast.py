@@ -24,6 +24,8 @@ from netsplit.graph import (
     rebuild,
 )
 from netsplit.graph.autocast import autocast_of
+from netsplit.graph.batches.batch import Batch
+from netsplit.training.captures import Captures
 from tests.nets import CASES
 
 
@@ -225,6 +227,19 @@ def test_an_inference_graph_has_the_dtypes_of_its_run_and_keeps_them_in_its_file
     plain = capture(model, loss_of, (inputs, targets))
     assert plain.autocast is None
     assert {v.dtype for v in plain.variables.values()} == {"float32", "int64"}
+
+
+def test_encoder_layers_predict_under_autocast_as_they_train(caplog: pytest.LogCaptureFixture) -> None:
+    """Plain PyTorch takes a fused kernel on a CPU, which answers bfloat16."""
+    torch.manual_seed(0)
+    model, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), torch.randn(4, 5, 16)
+    captures = Captures(model, None, "bfloat16", "cpu", trained=lambda: dict(model.named_parameters()))
+    graph = captures.inference(Batch.of(x))
+    assert [graph.variables[k].dtype for k in graph.output_variables] == ["float32"]
+    assert captures.outputs(Batch.of(x)).dtype == torch.float32
+    captures.inference(Batch.of(x[:3]))
+    assert caplog.text.count("predicts with its attention layers as they train") == 1
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_casts_count_among_what_a_backward_keeps() -> None:

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.errors import ConfigError, WorkerError
-from netsplit.graph.module import initial_values
+from netsplit.graph import capture, initial_values
+from netsplit.graph.random_draws import DrawKey, drawing
+from netsplit.program import SingleBatch, compile_program
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.pieces import Piece
 from netsplit.runtime.workers.worker import Worker
+from tests.builders import cpus
 from tests.integrations.conftest import Split
 
 X = torch.linspace(-1, 1, 8 * 12, dtype=torch.float64).reshape(8, 12).sin()
@@ -26,7 +29,7 @@ Y = torch.arange(8) % 3
 
 
 class Net(nn.Module):
-    """BatchNorm, whose statistics a compiled segment writes; a skip; dropout, which stays as it is."""
+    """BatchNorm, whose statistics a compiled segment writes; a skip; dropout, which parts compiled code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,27 +85,32 @@ def test_those_of_inductor_too(split: Split) -> None:
     assert_same(split, "inductor", "gpipe")
 
 
-def test_segments_are_compiled_but_for_those_that_draw(
-    split: Split,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    program = split(fresh(), nn.CrossEntropyLoss(), (X, Y)).runtime.program
-    graph = program.graph
-    made: list[Any] = []
-    monkeypatch.setattr(
-        "netsplit.runtime.pieces.compiled_call", lambda module, backend: made.append(module) or module
+def test_a_compiled_segment_draws_what_it_draws_as_it_is() -> None:
+    case = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 3)).double()
+    graph = capture(case, nn.CrossEntropyLoss(), (X, Y))
+    values = initial_values(case, graph)
+    program = compile_program(
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cpus(1), SingleBatch()
     )
-    values = initial_values(fresh(), graph)
-    for segment in program.segments:
-        piece = Piece(graph, segment, values, torch.device("cpu"), backend="aot_eager")
-        assert (piece.module in made) == (not piece.draws), segment
-    assert 0 < len(made) < len(program.segments)
+    (segment,) = program.segments
+    outputs = []
+    for backend in (None, "aot_eager"):
+        piece = Piece(graph, segment, values, torch.device("cpu"), backend=backend)
+        assert (piece.usual is piece.module) == (backend is None)
+        for iteration in range(2):
+            with drawing(DrawKey(1, iteration)):
+                (loss,) = piece.compute({k: (X, Y)[i] for i, k in enumerate(segment.inputs)}).values()
+                outputs.append((loss.detach(), *torch.autograd.grad(loss, list(case.parameters()))))
+    assert all(map(torch.equal, outputs[0] + outputs[1], outputs[2] + outputs[3]))
+    assert outputs[0][0] != outputs[1][0]
 
 
 def test_a_backend_that_is_not_there_is_refused_before_any_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
     with pytest.raises(ConfigError, match="compile_backend is 'fast', which"):
         netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="fast")
+    with pytest.raises(ConfigError, match=r"cudagraphs.*a micro-batch would overwrite"):
+        netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="cudagraphs")
     with pytest.raises(ConfigError, match="compile_backend and autocast"):
         netsplit.parallelize(
             fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="eager", autocast="bfloat16"

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
-from netsplit.config import OffloadName
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
@@ -19,6 +18,7 @@ from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe, OneFOneB, Schedule
+from netsplit.settings import OffloadName
 from tests.builders import costs_of
 
 ORDER = GPipe(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -67,6 +68,16 @@ def test_rounds_add_up() -> None:
     assert len(profiler.timed) == 4
     assert profiler.seconds() != before
     assert profiler.seconds().keys() == before.keys()
+
+
+def test_a_round_warms_up_for_a_time() -> None:
+    profiler = profiler_of()
+    profiler.warm_s = 0.3
+    began = time.perf_counter()
+    profiler.round()
+    assert time.perf_counter() - began > 0.3
+    assert len(profiler.timed) == 2
+    assert profiler.timed[0] > 1, "more walks than `warmup` asks for, as they were short"
 
 
 def test_a_machine_that_changes_its_speed_is_measured_longer_and_then_named(

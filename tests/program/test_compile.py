@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from netsplit.program import (
     Backward,
     Forward,
     GPipe,
+    Instruction,
     Program,
     Recv,
     Send,
@@ -144,6 +146,26 @@ def test_a_program_that_waits_in_a_circle_is_refused_with_the_circle() -> None:
     message = str(e.value)
     assert tells(message, "cpu:0", "backward of segment 0, micro-batch 0", "waits", "gradient")
     assert tells(message, "cpu:1", "forward of segment 1, micro-batch 0", "waits")
+
+
+def test_sends_that_could_wait_for_their_receives_in_a_circle_are_refused() -> None:
+    """Each device sends first and receives then: this completes only where a send does not wait."""
+    program = program_of(GRAPHS["chain"], 2)
+    own = list(program.instructions["cpu:0"])
+    later, back = own.index(_transfers(own, Send)[1]), own.index(_transfers(own, Recv)[0])
+    assert later < back
+    here = [*own[:later], *own[later + 1 : back + 1], own[later], *own[back + 1 :]]
+    other = list(program.instructions["cpu:1"])
+    recv, send = other.index(_transfers(other, Recv)[1]), other.index(_transfers(other, Send)[0])
+    assert recv < send
+    check_progress(program)
+    with pytest.raises(DeadlockError) as e:
+        check_progress(replace(program, instructions={"cpu:0": tuple(here), "cpu:1": tuple(other)}))
+    assert tells(str(e.value), "where a send waits for its receive", "micro-batch 1", "the gradient of")
+
+
+def _transfers(instructions: Sequence[Instruction], kind: type[Instruction]) -> list[Instruction]:
+    return [ins for ins in instructions if isinstance(ins, kind)]
 
 
 def test_a_send_without_its_receive_is_refused() -> None:

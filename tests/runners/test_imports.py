@@ -92,7 +92,7 @@ def test_what_a_command_refuses_or_explains_loads_nothing_heavy(
 def test_training_with_a_named_method_loads_no_solver_and_no_record(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    heavy = ["mlflow", "hydra", "matplotlib", "ortools", "gurobipy", "cvxopt"]
+    heavy = ["mlflow", "hydra", "omegaconf", "matplotlib", "ortools", "gurobipy", "cvxopt"]
     done = subprocess.run(
         [sys.executable, "-c", PARALLELIZED, *heavy],
         cwd=tmp_path, env=environment, capture_output=True, text=True,

@@ -21,9 +21,10 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from netsplit.config import CheckpointSettings, validated
+from netsplit.config import validated
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
+from netsplit.settings import CheckpointSettings
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.checkpoints import (
     Checkpoints,

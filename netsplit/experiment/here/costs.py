@@ -11,7 +11,6 @@ from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec
-from netsplit.config import ProfileMode
 from netsplit.experiment.calibration import Calibration, calibrate, predicted_here
 from netsplit.experiment.parts.measured_parts import KnownParts, MeasuredParts
 from netsplit.experiment.stages import Stages
@@ -22,6 +21,7 @@ from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
+from netsplit.settings import ProfileMode
 
 __all__ = ["CostsHere"]
 

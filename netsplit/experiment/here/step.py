@@ -6,7 +6,7 @@ model, loss, batch ──capture, check_cutting──► Graph ──CostsHere�
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import permutations
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.config import OffloadName, OnNonFinite, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
@@ -53,10 +52,11 @@ from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule, check_clipping
+from netsplit.settings import OffloadName, OnNonFinite, check_numbers
 from netsplit.training.adapt.switchable import changeable
 from netsplit.training.captures import MAX_PROGRAMS, checked_capture
 
-__all__ = ["StepHere", "TrainingOptions"]
+__all__ = ["StepHere", "TrainingOptions", "elsewhere"]
 
 log = logging.getLogger(__name__)
 
@@ -294,6 +294,12 @@ class StepHere:
         log.info("Capturing %s in micro-batches of %d samples.", kind, example.samples)
         if any(p.grad is not None for p in self.model.parameters()):
             log.warning("Parameters of %s already hold gradients: the split model starts without them.", kind)
+        if places := elsewhere([*self.model.parameters(), *self.model.buffers(), *example.tensors]):
+            log.warning(
+                "The model or its batch lies on %s: workers get it by way of the host's memory, and what it "
+                "takes there they do not have.",
+                " and ".join(places),
+            )
         graph = self._captured(example, told=logging.INFO)
         self.costs.stages.note(f"{len(graph):,} operators")
         return graph
@@ -356,3 +362,8 @@ class StepHere:
                 f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
                 "loss is known: give stop or warn, or choose another schedule."
             )
+
+
+def elsewhere(tensors: Iterable[Tensor]) -> list[str]:
+    """The devices on which tensors lie in other memory than the host's."""
+    return sorted({str(each.device) for each in tensors if each.device.type not in ("cpu", "meta")})

@@ -14,9 +14,9 @@ from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, check_offload
 from netsplit.cluster.nvml import found_gpus
-from netsplit.config import OffloadName
 from netsplit.errors import NetSplitError
 from netsplit.profile.speed import reference_seconds
+from netsplit.settings import OffloadName
 
 __all__ = ["BETWEEN_PROCESSES", "Devices", "cluster_here"]
 

@@ -12,7 +12,6 @@ from functools import cached_property
 
 from torch import nn
 
-from netsplit.config import OffloadName
 from netsplit.errors import CaptureError, ConfigError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.cutting import RightCuts
@@ -40,6 +39,7 @@ from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule, check_clipping
+from netsplit.settings import OffloadName
 
 __all__ = ["Foreseen"]
 
@@ -57,7 +57,7 @@ class Foreseen:
         model: may be on the meta device.
         batch: a whole one; may be on the meta device.
         optimizer: whose state counts.
-        variable_copies, memory: as of `config.Settings`.
+        variable_copies, memory: as of `settings.Settings`.
     """
 
     model: nn.Module

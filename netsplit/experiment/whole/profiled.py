@@ -9,7 +9,6 @@ from torch import nn
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription
-from netsplit.config import OffloadName, check_numbers
 from netsplit.errors import ConfigError
 from netsplit.partition import Auto
 from netsplit.partition.base import Problem
@@ -19,6 +18,7 @@ from netsplit.planning.whole.one_schedule import plan_under
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, Schedule
+from netsplit.settings import OffloadName, check_numbers
 
 __all__ = ["Profiled"]
 

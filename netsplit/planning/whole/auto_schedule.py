@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeGuard
 
-from netsplit.config import check_switches, suggest
 from netsplit.errors import ConfigError
 from netsplit.partition.exchange import ExchangeName
 from netsplit.planning.explanation.notation import counted
 from netsplit.program.schedules import SCHEDULES, Schedule, SingleBatch
 from netsplit.program.schedules.base import check_exchange
+from netsplit.settings import check_switches
+from netsplit.signature import suggest
 
 __all__ = ["AutoSchedule", "microbatch_counts"]
 

@@ -21,6 +21,7 @@ placement for a big one; windows do not.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 
 DRIFT = 0.08  # of a round's seconds against another's, above which further rounds are measured
 MORE_ROUNDS = 2
+WARM_S = (
+    0.2  # of untimed walks before a round on a GPU, which raises its clock under load: a walk may take 1 ms
+)
 MOST_IN_FLIGHT = 4  # with these many micro-batches alive the caches hold none of the first
 
 
@@ -54,7 +58,7 @@ class Profiler:
         values: the initializers; read only.
         torch_device: where to run, as for `torch.device`.
         repeats: timed walks over the graph in one round.
-        warmup: untimed walks before them.
+        warmup: untimed walks before them; more on a GPU, until they have taken `WARM_S`.
         threads: CPU threads of an operator, as the worker has.
         window_bytes: what nodes that run forward before they run backward may keep alive, beside
             gradients: more than the caches hold, less than the device has free.
@@ -83,6 +87,7 @@ class Profiler:
         self.graph, self.batch, self.values = graph, batch, values
         self.device = torch.device(torch_device)
         self.repeats, self.warmup, self.threads = repeats, warmup, threads
+        self.warm_s = WARM_S if self.device.type == "cuda" else 0.0
         self.clock = Clock(self.device, threads)
         in_flight = min(in_flight, MOST_IN_FLIGHT)
         self.windows = self._windows(window_bytes // in_flight, in_flight)
@@ -93,7 +98,7 @@ class Profiler:
         self.engine_call_s: list[float] = []
 
     def round(self) -> None:
-        """Walk over the graph `warmup` and then `repeats` times."""
+        """Walk over the graph to warm up, and then `repeats` times."""
         for _ in self.walks_of_round():
             pass
 
@@ -101,10 +106,11 @@ class Profiler:
         """A round, walk by walk: whoever takes them may say between them how far it is."""
         with worker_conditions(self.device, self.threads):
             self.engine_call_s.append(engine_call_seconds(self.clock))
-            took = []
-            for walk in range(self.warmup + self.repeats):
+            took, first, began = list[float](), self.walks, time.perf_counter()
+            while len(took) < self.repeats:
+                warm = self.walks - first >= self.warmup and time.perf_counter() - began >= self.warm_s
                 self._walk()
-                if walk >= self.warmup:
+                if took or warm:
                     self.timed.append(self.walks)
                     took.append(sum(window.stretch.seconds for window in self.windows))
                 self.walks += 1

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
-from netsplit.config import check_numbers, check_switches
 from netsplit.errors import ConfigError
 from netsplit.graph.order import longest_before
 from netsplit.partition.base import device_in_turn
 from netsplit.partition.exchange import ExchangeName
+from netsplit.settings import check_numbers, check_switches
 
 __all__ = [
     "Compute",

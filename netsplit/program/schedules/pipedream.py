@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from netsplit.config import check_numbers
 from netsplit.errors import ConfigError
 from netsplit.program.schedules.base import Compute, Pipeline, Recompute, Schedule, split_backward
 from netsplit.program.schedules.one_f_one_b import backward_first, warm_up
 from netsplit.program.schedules.order import Policy, list_schedule
+from netsplit.settings import check_numbers
 
 __all__ = ["AsyncOneFOneB"]
 

@@ -9,7 +9,6 @@ from functools import lru_cache
 from math import ceil
 from typing import ClassVar
 
-from netsplit.config import check_numbers, check_switches
 from netsplit.program.schedules.base import Compute, Pipeline, Schedule, TaskTimes
 from netsplit.program.schedules.exact import cp_sat_order
 from netsplit.program.schedules.one_f_one_b import EagerOneFOneB, Interleaved, OneFOneB
@@ -19,6 +18,7 @@ from netsplit.program.schedules.search import POLICIES, improved, least_makespan
 from netsplit.program.schedules.synchronous import GPipe
 from netsplit.program.schedules.v_shape import ZBV, DualPipeV, VHalf, VMin, kept_by_1f1b
 from netsplit.program.schedules.zero_bubble import ZBH1
+from netsplit.settings import check_numbers, check_switches
 
 __all__ = ["Searched", "most_pairs"]
 

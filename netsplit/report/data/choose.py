@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from netsplit.config import suggest
 from netsplit.errors import ConfigError
 from netsplit.report.data.results import source_of
+from netsplit.signature import suggest
 from netsplit.tracking.tags import COMMAND, COMPARISON
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ import logging
 import math
 from collections.abc import Mapping
 
-from netsplit.config import OnNonFinite
 from netsplit.errors import NonFiniteError
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.counted_targets import uneven
 from netsplit.runtime.faults.failure import AS_BEFORE
 from netsplit.runtime.values import Key
+from netsplit.settings import OnNonFinite
 
 __all__ = ["LossWords"]
 

@@ -212,7 +212,12 @@ class _PendingWork:
         return moved(self.tensor, self.device)
 
     def done(self) -> bool:
-        return self.work.is_completed()
+        if not self.work.is_completed():
+            return False
+        failed = self.work.exception() if self.tensor.is_cuda else None
+        if failed is not None:  # NCCL calls that completed too, and to wait by the stream says nothing of it
+            raise failed
+        return True
 
 
 @dataclass

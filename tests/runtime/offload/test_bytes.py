@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 
-from netsplit.config import OffloadName
 from netsplit.graph import initial_values
 from netsplit.optim import buckets
 from netsplit.profile.costs import Offload
@@ -15,6 +14,7 @@ from netsplit.program import GPipe, Program, Schedule, compile_program
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.settings import OffloadName
 from netsplit.simulate import MemoryProfile, memory_profile
 from tests.builders import cpus
 from tests.nets import CASES, SGD, Case

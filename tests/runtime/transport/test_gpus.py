@@ -10,20 +10,24 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+import netsplit
 from netsplit.cluster.catalogue import GPU_MARGIN_BYTES
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, WorkerError
 from netsplit.experiment.calibration import with_room
+from netsplit.experiment.here.step import elsewhere
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.executor import Executor
+from netsplit.runtime.faults.failure import is_fatal, is_of_connection
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.chunks import Chunks
 from netsplit.runtime.transport.handle import moved
 from netsplit.runtime.transport.local import LocalTransport
-from netsplit.runtime.transport.process import ProcessTransport, group_timeout
+from netsplit.runtime.transport.process import ProcessTransport, _PendingWork, group_timeout
 from netsplit.runtime.worker_process import check_gpus_differ
 from netsplit.runtime.workers.messages import FoundGpu
 from tests.builders import cpus
@@ -136,6 +140,17 @@ def executor_of_a_gpu(timeout_s: float) -> Executor:
     return executor
 
 
+def test_what_nccl_failed_to_move_is_not_over() -> None:
+    """torch says that it is completed."""
+    error = dist.DistBackendError("NCCL error: remote process exited")
+    work: Any = SimpleNamespace(is_completed=lambda: True, exception=lambda: error)
+    tensor: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda:0"))
+    with pytest.raises(dist.DistBackendError, match="remote process exited"):
+        _PendingWork(work, tensor).done()
+    assert is_fatal(error)
+    assert is_of_connection(error)
+
+
 def test_before_the_host_reads_a_value_all_messages_are_there() -> None:
     executor = executor_of_a_gpu(30.0)
     recv = next(ins for ins in executor.instructions if type(ins).__name__ == "Recv")
@@ -156,3 +171,17 @@ def test_a_message_that_never_comes_is_named_where_the_host_waits() -> None:
     executor.wait(recv, recv, Late(float("inf")))
     with pytest.raises(WorkerError, match=r"device cpu:1 waited 0\.05 s at the .*variable"):
         executor.settle()
+
+
+def test_it_is_said_once_that_a_model_on_a_gpu_goes_by_way_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu: Any = SimpleNamespace(device=torch.device("cuda:1"))
+    assert elsewhere([torch.zeros(1), gpu, torch.zeros(1, device="meta"), gpu]) == ["cuda:1"]
+    monkeypatch.setattr("netsplit.experiment.here.step.elsewhere", lambda tensors: elsewhere([gpu]))
+    with netsplit.parallelize(
+        nn.Linear(4, 2), nn.MSELoss(), (torch.rand(4, 4), torch.rand(4, 2)), cluster=1, schedule="gpipe",
+        partitioner="balanced", profile="predicted", progress=False,
+    ) as parallel:  # fmt: skip
+        parallel.train_batch(torch.rand(4, 4), torch.rand(4, 2))
+    assert caplog.text.count("The model or its batch lies on cuda:1: workers get it by way of the host") == 1

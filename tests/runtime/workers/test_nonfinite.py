@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import netsplit
-from netsplit.config import OnNonFinite, Settings
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError, NonFiniteError
 from netsplit.graph import capture, initial_values
@@ -19,6 +18,7 @@ from netsplit.graph.ir import Graph
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
+from netsplit.settings import OnNonFinite, Settings
 from netsplit.training.epochs import fit
 from tests.builders import cpus
 from tests.runtime.equivalence.running import assert_close, cut
