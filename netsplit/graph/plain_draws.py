@@ -34,7 +34,7 @@ from netsplit.graph.random_draws import (
 )
 from netsplit.graph.recording.own_seeds import marked, process_seed_told, setters_told
 from netsplit.graph.recording.step import Inference, LossFunction, TrainingStep
-from netsplit.graph.recording.torchscript import script_unoptimised
+from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 
 __all__ = ["draws"]
@@ -220,22 +220,19 @@ class _Seen(SchemaCheckMode):
             return self.plain.run(func, args, kwargs or {})
 
 
-@contextmanager
-def _functions_told(plain: PlainDraws) -> Iterator[None]:
+def _functions_told(plain: PlainDraws) -> AbstractContextManager[None]:
     """Custom autograd functions that are nodes of the graph are entered as such."""
-    base = torch.autograd.function._SingleLevelFunction
 
-    def told(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def told(apply: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is torch_checkpoint.CheckpointFunction:
             args = (_Repeated(plain, args[0]), *args[1:])
         known = plain.expects(
             lambda call: isinstance(call, FunctionCall) and call.function.__qualname__ == cls.__qualname__
         )
         with plain.opaque() if known else nullcontext():
-            return super(base, cls).apply(*args, **kwargs)
+            return apply(*args, **kwargs)
 
-    with mock.patch.object(base, "apply", classmethod(told), create=True):
-        yield
+    return function_calls_told(told)
 
 
 @contextmanager
@@ -270,25 +267,24 @@ class _Repeated:
         return result
 
 
-@contextmanager
-def _checkpoints_told(plain: PlainDraws) -> Iterator[None]:
-    original = torch_checkpoint._checkpoint_without_reentrant_generator
+def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
+    def within(original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+        def told(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+            repeated = _Repeated(plain, function)
+            before = len(plain.taken)
+            inner = original(repeated, *args, **kwargs)
+            next(inner)
+            try:
+                yield
+            except BaseException as error:
+                inner.throw(error)
+                raise
+            repeated.nodes = plain.taken[before:]
+            next(inner, None)
 
-    def told(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
-        repeated = _Repeated(plain, function)
-        before = len(plain.taken)
-        inner = original(repeated, *args, **kwargs)
-        next(inner)
-        try:
-            yield
-        except BaseException as error:
-            inner.throw(error)
-            raise
-        repeated.nodes = plain.taken[before:]
-        next(inner, None)
+        return told
 
-    with mock.patch.object(torch_checkpoint, "_checkpoint_without_reentrant_generator", told):
-        yield
+    return checkpoints_replaced(within)
 
 
 def _in_backward() -> bool:

@@ -33,7 +33,7 @@ from netsplit.graph.recording.own_seeds import SETTERS_OF_DEVICES, process_seed_
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.tensor_methods import TensorMethods, asked_by
-from netsplit.graph.recording.torchscript import script_unoptimised
+from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import within
 
@@ -62,15 +62,8 @@ def trapped(
     names = itertools.count()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "__call__", _module_call(recorder, paths, whole)))
-        base = torch.autograd.function._SingleLevelFunction
-        stack.enter_context(
-            mock.patch.object(base, "apply", classmethod(_function_apply(recorder, names)), create=True)
-        )
-        stack.enter_context(
-            mock.patch.object(
-                torch_checkpoint, "_checkpoint_without_reentrant_generator", _checkpoint(recorder, names)
-            )
-        )
+        stack.enter_context(function_calls_told(_function_apply(recorder, names)))
+        stack.enter_context(checkpoints_replaced(lambda _: _checkpoint(recorder, names)))
         fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
         stack.enter_context(said_to_compile() if compiling else fakes)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -213,9 +206,7 @@ def _module_call(
 
 
 def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., Any]:
-    base = torch.autograd.function._SingleLevelFunction
-
-    def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(apply: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
         if function is torch_checkpoint.CheckpointFunction:
             run, _, *given = args
             return _reentrant(recorder, f"checkpoint_{next(names)}", run, given)
@@ -235,7 +226,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         versions = [tensor._version for tensor in tensors]
         with recorder.generator.one_piece(), recorder.quiet(), Watched(keep, lambda tensor: tensor):
             try:
-                result = super(base, function).apply(*args, **kwargs)
+                result = apply(*args, **kwargs)
             except Unrecordable:
                 raise
             except Exception as error:
@@ -249,7 +240,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in reached)
         return tree.build(results)
 
-    return apply
+    return call
 
 
 def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:

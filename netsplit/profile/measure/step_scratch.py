@@ -9,6 +9,7 @@ one, two, three alike ─► bytes beyond what is there ─► a of the one befo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,8 @@ def _risen(factory: OptimizerFactory, name: str, dimensions: int, together: bool
     optimizer = make_optimizer(factory, {name: parameters[0]}).optimizer
     (group,) = (each for each in optimizer.param_groups if each["params"])
     group["params"][:] = parameters
+    if first := optimizer.state.get(parameters[0]):  # made with the optimiser, not at its first step
+        optimizer.state.update({parameter: deepcopy(first) for parameter in parameters[1:]})
     one_by_one = group.get("fused") or isinstance(group.get("lr"), Tensor)  # as torch chooses by default
     if together and "foreach" in group and group["foreach"] is None and not one_by_one:
         group["foreach"] = True
