@@ -1,7 +1,7 @@
 """Products of many values, of which each run takes a few: a drawn cover, or all of them.
 
-`make test` tries every value, and of `pairs` every pair of values, in combinations that are drawn anew by each
-run; `make test-all` tries every combination. The head of pytest's output says the seed, which
+`make test` tries every value, and of `pairs` every pair of values, in combinations that each run draws
+anew; `make test-all` tries every combination. The head of pytest's output says the seed, which
 ``NETSPLIT_TEST_SEED=<seed> make test`` takes again.
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.examples import all_asked_for
 
-__all__ = ["SEED", "cover", "drawn", "pairs", "seed_of_run"]
+__all__ = ["SEED", "cover", "covering", "pairs", "seed_of_run"]
 
 SEED = "NETSPLIT_TEST_SEED"
 
@@ -26,7 +26,7 @@ def seed_of_run() -> int:
     return int(os.environ.setdefault(SEED, str(random.SystemRandom().randrange(10**6))))
 
 
-def drawn(**axes: Iterable[object]) -> pytest.MarkDecorator:
+def covering(**axes: Iterable[object]) -> pytest.MarkDecorator:
     """Parametrises with all combinations, or with so few that every value is taken once."""
     return _parametrised(1, axes)
 

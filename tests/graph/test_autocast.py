@@ -24,6 +24,7 @@ from netsplit.graph import (
     rebuild,
 )
 from netsplit.graph.autocast import autocast_of
+from tests.cover import covering
 from tests.nets import CASES
 
 
@@ -159,8 +160,7 @@ def _assert_same(name: str, autocast: str, fraction: float, seed: int, deferrabl
     return exact
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, deferrable=[False, True])
 def test_loss_and_gradients_are_those_of_the_plain_loop_bit_for_bit(name: str, deferrable: bool) -> None:
     assert _assert_same(name, "bfloat16", 0, 0, deferrable)
 

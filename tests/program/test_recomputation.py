@@ -22,6 +22,7 @@ from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.program.schedules import ZBH1, ZBV, AsyncOneFOneB, DualPipeV, VMin
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, DRAWING, DROPPED, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -73,8 +74,7 @@ def again(program: Program) -> list[tuple[str, ...]]:
     ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_any_recomputation_trains_as_plain_pytorch_does(
@@ -88,8 +88,7 @@ def test_any_recomputation_trains_as_plain_pytorch_does(
     assert_same(local(program, case, batches_of(case)), wanted)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", IN_ONE_ORDER)
+@covering(name=IN_ONE_ORDER, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_bits_are_those_without_recomputation(name: str, schedule: str, data: st.DataObject) -> None:

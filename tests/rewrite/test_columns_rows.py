@@ -15,6 +15,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph import Graph, capture
 from netsplit.rewrite import along_samples, applied, columns_and_rows, splits_of
 from netsplit.rewrite.records import proportioned
+from tests.cover import covering
 from tests.rewrite.models import STEPS, assert_same_step
 from tests.runtime.equivalence.running import captured
 
@@ -34,8 +35,7 @@ def test_proportions_add_up_and_none_is_empty(count: int, parts: list[float]) ->
         assert all(abs(size - each) < 1 + 1e-6 for size, each in zip(sizes, exact, strict=True))
 
 
-@pytest.mark.parametrize("parts", [(1.0, 1.0), (3.0, 1.0), (1.0, 1.0, 1.0)])
-@pytest.mark.parametrize("name", STEPS)
+@covering(name=STEPS, parts=[(1.0, 1.0), (3.0, 1.0), (1.0, 1.0, 1.0)])
 def test_products_by_columns_and_rows_are_the_same_step(name: str, parts: tuple[float, ...]) -> None:
     step = STEPS[name]
     graph = step.graph()

@@ -36,6 +36,7 @@ from netsplit.runtime.share import UpdateRule
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.tasks import reduce_bytes, reduce_seconds
 from tests.builders import cpus
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, Case
 from tests.profile.measure.test_memory_meter import metered_iteration
@@ -116,8 +117,7 @@ def reading(graph: Graph) -> list[str]:
     return [v for v in draft.nodes if reads_weights(draft, v) and draft.nodes[v].op not in MOVES]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["attention", "chain", "cells", "tied"])
+@covering(name=["attention", "chain", "cells", "tied"], schedule=SCHEDULES)
 @settings(PATIENT, max_examples=tried(3))
 @given(data=st.data())
 def test_copies_under_any_placement(name: str, schedule: str, data: st.DataObject) -> None:

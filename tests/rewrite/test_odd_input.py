@@ -34,6 +34,7 @@ from netsplit.rewrite import (
 )
 from netsplit.rewrite.records import proportions_of
 from netsplit.training.adapt.adaptation import Adapt
+from tests.cover import covering
 from tests.examples import tried
 from tests.rewrite.models import STEPS
 from tests.runtime.equivalence.running import captured
@@ -46,8 +47,7 @@ PROPORTIONS: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("parts", [*PROPORTIONS, 0, 1, -2])
-@pytest.mark.parametrize("function", [along_samples, replicate])
+@covering(function=[along_samples, replicate], parts=[*PROPORTIONS, 0, 1, -2])
 def test_what_are_no_parts_of_a_batch(function: Callable[..., Any], parts: Any) -> None:
     with pytest.raises(RewriteError, match=r"^parts is .*: give two or more proportions .*, 2 or more\.$"):
         function(GRAPH, parts)
@@ -324,8 +324,7 @@ def test_a_choice_that_is_none(key: str, value: Any) -> None:
         OsDpos(**{key: value})
 
 
-@pytest.mark.parametrize("value", ["a", math.nan, -1, True])
-@pytest.mark.parametrize("key", ["gain", "search_s", "window", "every", "horizon"])
+@covering(key=["gain", "search_s", "window", "every", "horizon"], value=["a", math.nan, -1, True])
 def test_what_says_nothing_of_adapting(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"^adapt\.{key} is .*: give "):
         Adapt(**{key: value})

@@ -24,6 +24,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import memory_profile, predicted_peak_bytes
 from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 from tests.builders import cpus
+from tests.cover import covering
 from tests.messages import tells
 from tests.nets import CASES, SGD, placements
 from tests.profile.measure.test_memory_meter import metered_iteration
@@ -223,8 +224,7 @@ def transients_of(name: str, schedule: str) -> Mapping[str, Mapping[str, NodeByt
     return {device.name: measured for device in cpus(3).devices}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", COUNTED)
+@covering(name=COUNTED, schedule=SCHEDULES)
 def test_a_small_nets_bytes_on_one_device_are_predicted_closely(name: str, schedule: str) -> None:
     case, graph = CASES[name], case_graph(name, schedule)
     device_of = dict.fromkeys(graph.nodes, "cpu:0")
@@ -239,8 +239,7 @@ def test_a_small_nets_bytes_on_one_device_are_predicted_closely(name: str, sched
 CUT = [name for name in COUNTED if name not in ("attention", "two_heads", "in_place")]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CUT)
+@covering(name=CUT, schedule=SCHEDULES)
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_placements_bytes_are_predicted_within_one_tensor(
@@ -271,8 +270,7 @@ SPLIT: dict[str, Schedule] = {
 }
 
 
-@pytest.mark.parametrize("schedule", SPLIT)
-@pytest.mark.parametrize("name", LARGE)
+@covering(name=LARGE, schedule=SPLIT)
 def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
     """On one device closely; on two, by turns, within one tensor and what is predicted to be on its way."""
     case, graph = CASES[name], case_graph(name, "gpipe")

@@ -23,6 +23,7 @@ from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_prog
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
+from tests.cover import covering
 from tests.examples import tried
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
 
@@ -162,8 +163,7 @@ def off(name: str, schedule: Schedule, at: int | None = None) -> dict[str, float
     return {device: said[device] / nbytes - 1 for device, nbytes in measured.items()}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", MODELS)
+@covering(name=MODELS, schedule=SCHEDULES)
 def test_on_one_device_bytes_are_those_that_a_meter_sees(name: str, schedule: str) -> None:
     assert -SHORT <= off(name, SCHEDULES[schedule])["cpu:0"] <= CLOSE
 

@@ -20,6 +20,7 @@ from netsplit.program.check import needs
 from netsplit.program.instructions import Program
 from netsplit.simulate import Event, Timeline, simulate
 from tests.builders import graph_fed, linked
+from tests.cover import covering
 from tests.nets import CASES, placements
 from tests.runtime.equivalence.running import captured
 
@@ -420,8 +421,7 @@ def local_feeders(program: Program, segment: int) -> set[int]:
     return {maker[k].index for k in here.inputs if k in maker and maker[k].device == here.device}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_captured_models_take_no_less_than_a_path_or_a_devices_work(
@@ -434,8 +434,7 @@ def test_captured_models_take_no_less_than_a_path_or_a_devices_work(
         assert timeline.iteration_s >= timeline.busy_s(device) - EXACT
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_captured_models_compute_each_piece_once_and_in_turn(
@@ -474,8 +473,7 @@ def test_captured_models_compute_each_piece_once_and_in_turn(
                 assert back.start_s >= span[kind, segment, i].end_s - EXACT
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_captured_models_have_one_timeline_each(name: str, schedule: str, data: st.DataObject) -> None:

@@ -27,6 +27,7 @@ from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB
 from netsplit.rewrite import ReadWeights, applied
 from tests.builders import linked
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, placements
 from tests.partition.builders import disturbed, large_problem, problems, trained
@@ -76,8 +77,7 @@ def test_an_iteration_takes_what_the_simulator_says(
         assert step.makespan_s(where, order) == seconds(evaluate, instance.decode(where), priority)
 
 
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("seed", range(4))
+@covering(seed=range(4), known=KNOWN)
 def test_many_transfers_of_a_large_graph_are_no_exception(known: Known, seed: int) -> None:
     draw = random.Random(seed)
     problem = trained(large_problem(60, devices=2 + seed % 4, seed=seed), 0.9, seed)

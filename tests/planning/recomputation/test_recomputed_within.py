@@ -26,6 +26,7 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import ZBH1, GPipe, Interleaved, OneFOneB, Schedule, SingleBatch
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, placements
 from tests.program.test_recomputation import saving_chain
 from tests.runtime.equivalence.running import captured_for
@@ -72,8 +73,7 @@ def ends(problem: Problem, placement: Placement) -> tuple[int, int, float]:
     return max(kept.peak_bytes.values()), max(anew.peak_bytes.values()), anew.iteration_s
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["chain", "cells", "u_shape", "attention", "in_place"])
+@covering(name=["chain", "cells", "u_shape", "attention", "in_place"], schedule=SCHEDULES)
 @settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data())
 def test_what_is_answered_fits_and_is_not_slower_than_everything(

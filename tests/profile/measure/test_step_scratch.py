@@ -17,6 +17,7 @@ from netsplit.profile.costs import Costs, StepScratch
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.profile.measure.optimizer import state_tensors
 from netsplit.profile.measure.step_scratch import optimizer_scratch
+from tests.cover import covering
 
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "sgd": partial(optim.SGD, lr=0.1),
@@ -54,8 +55,7 @@ def test_no_step_takes_more_than_is_predicted_of_its_parameters(name: str, sizes
     assert risen(OPTIMIZERS[name], sizes) <= scratch.nbytes(4 * size for size in sizes) + BESIDE
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("count", [1, 2, 4])
+@covering(count=[1, 2, 4], name=OPTIMIZERS)
 def test_of_equal_parameters_a_step_takes_what_is_predicted(name: str, count: int) -> None:
     """But for the copy of one that always counts; alone, none was stepped on before."""
     scratch, one = optimizer_scratch(OPTIMIZERS[name]).on_cpu, 4 * 3000

@@ -19,6 +19,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, SGD, STAGES, TOLERANCE, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -64,8 +65,7 @@ def sizes_of(name: str, schedule: Schedule, batch_size: int) -> list[int]:
     return [n for n in range(least, batch_size + 1) if n % size == 0 or n % size >= least]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", [*CASES, "stages"])
+@covering(name=[*CASES, "stages"], schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_batches_of_any_size_count_by_their_samples(name: str, schedule: str, data: st.DataObject) -> None:
@@ -87,8 +87,7 @@ def test_batches_of_any_size_count_by_their_samples(name: str, schedule: str, da
     assert_same(Trained(losses, runtime.state()), wanted)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["chain", "two_inputs", "two_heads", "tied"])
+@covering(name=["chain", "two_inputs", "two_heads", "tied"], schedule=SCHEDULES)
 def test_uneven_batches_on_worker_processes(pools: Pools, name: str, schedule: str) -> None:
     case, order = CASES[name], SCHEDULES[schedule]
     size = order.microbatch_size(12)
@@ -118,8 +117,7 @@ def accumulated(
     return Trained(losses, runtime.state())
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_gradients_of_several_batches_make_one_step(name: str, schedule: str, data: st.DataObject) -> None:
@@ -172,8 +170,7 @@ def test_accumulation_is_refused_where_devices_step_within_the_batch(pools: Pool
         runtime.train_batch(*case.batch(), step=False)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_the_norm_is_of_all_devices_gradients(name: str, schedule: str, data: st.DataObject) -> None:

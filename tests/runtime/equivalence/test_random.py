@@ -20,6 +20,7 @@ from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import DRAWING, DROPPED, SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -65,8 +66,7 @@ def plain_of(name: str, size: int) -> Trained:
     return plain(case, batches_of(case), size)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", BOTH)
+@covering(name=BOTH, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, EagerOneFOneB, OneFOneB
+from tests.cover import covering
 from tests.nets import CASES, DRAWING, DROPPED, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -47,8 +48,7 @@ def recomputed(program: Program) -> int:
     )
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_recomputation_is_bit_for_bit_what_it_replaces(name: str, schedule: str, data: st.DataObject) -> None:

@@ -16,6 +16,7 @@ from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, SGD, STAGES, TOLERANCE
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -78,8 +79,7 @@ def data_parallel(shape: str, clip_norm: float | None = None) -> Trained:
     )
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("shape", SHAPES)
+@covering(shape=SHAPES, schedule=SCHEDULES)
 def test_replicated_stages_train_as_data_parallel_ones(shape: str, schedule: str) -> None:
     program = program_of(shape, SCHEDULES[schedule])
     assert_same(local(program, STAGES, batches_of(STAGES)), data_parallel(shape))
@@ -116,8 +116,7 @@ def test_replicas_hold_the_same_parameters_after_training(shape: str) -> None:
             assert all(torch.equal(p, other.parameters[k]) for k, p in first.parameters.items())
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", [name for name in CASES if name != "assigned"])
+@covering(name=[name for name in CASES if name != "assigned"], schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_any_placement_with_replicated_devices(name: str, schedule: str, data: st.DataObject) -> None:

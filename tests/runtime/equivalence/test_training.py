@@ -18,7 +18,7 @@ from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_prog
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
-from tests.cover import drawn, pairs, seed_of_run
+from tests.cover import covering, pairs, seed_of_run
 from tests.nets import CASES, SGD, STAGES, random_placement
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -64,7 +64,7 @@ def test_any_plan_trains_what_plain_pytorch_trains(
 ) -> None:
     """Bit for bit where no gradient is a sum over devices; else equal but for the order of sums.
 
-    Every replica has buffers of its own, so with replicas parameters are compared, and one net, which computes
+    Every replica has buffers of its own, so then parameters are compared; one net, which computes
     with its buffers, has none.
     """
     case, order = NETS[name], SCHEDULES[schedule]
@@ -88,7 +88,7 @@ def test_any_plan_trains_what_plain_pytorch_trains(
         assert_same(trained, wanted)
 
 
-@drawn(name=CASES, schedule=SCHEDULES, workers=[2, 3, 4], gloo=[False, True])
+@covering(name=CASES, schedule=SCHEDULES, workers=[2, 3, 4], gloo=[False, True])
 def test_any_plan_on_worker_processes(
     pools: Pools, name: str, schedule: str, workers: int, gloo: bool
 ) -> None:
@@ -130,7 +130,7 @@ def decided(method: str, graph: Graph, schedule: Schedule, devices: int) -> Prog
     return compile_program(graph, placement.device_of, placement.priority, cluster, schedule)
 
 
-@drawn(name=["cells", "chain"], schedule=PLANNED, method=METHODS)
+@covering(name=["cells", "chain"], schedule=PLANNED, method=METHODS)
 def test_every_method_trains_as_plain_pytorch(name: str, schedule: str, method: str) -> None:
     case, order = CASES[name], PLANNED[schedule]
     program = decided(method, captured_for(case, order), order, 2)

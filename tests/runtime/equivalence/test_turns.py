@@ -18,6 +18,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, SGD, STAGES
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -71,8 +72,7 @@ def resized(name: str, placed: Placed, schedule: Schedule, samples: int, **optio
     return with_tail(program, graph, captured(name, rest)) if rest else program
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["cells", "tied", "two_heads", "fan", "attention"])
+@covering(name=["cells", "tied", "two_heads", "fan", "attention"], schedule=SCHEDULES)
 @settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_any_turns_train_what_the_plain_loop_trains(name: str, schedule: str, data: st.DataObject) -> None:
@@ -125,8 +125,7 @@ def wanted_of(turns: Sequence[int], clip_norm: float | None = None) -> Trained:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("turns", [(1, 0, 1), (0, 1, 1, 1), (0, 0, 1)])
+@covering(turns=[(1, 0, 1), (0, 1, 1, 1), (0, 0, 1)], schedule=SCHEDULES)
 def test_uneven_replicas_train_as_data_parallel_ones(turns: tuple[int, ...], schedule: str) -> None:
     program = shaped(SCHEDULES[schedule], turns)
     for place, name in enumerate(("cpu:0", "cpu:1")):

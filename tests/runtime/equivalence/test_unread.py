@@ -21,6 +21,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import SGD
 from tests.runtime.equivalence.running import Trained, assert_same, compiled
 from tests.runtime.references import plain_loop
@@ -170,10 +171,7 @@ def wanted(factory: OptimizerFactory, group: int, clip_norm: float | None) -> Tr
     return plain_loop(model(), LOSS, batches, 4, factory, group=group, clip_norm=clip_norm)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("group", [1, 2])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", PLACED)
+@covering(name=PLACED, optimizer=OPTIMIZERS, group=[1, 2], clip_norm=[None, 0.1])
 def test_every_device_steps_with_every_batch(
     name: str, optimizer: str, group: int, clip_norm: float | None
 ) -> None:

@@ -17,6 +17,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate import MemoryProfile, memory_profile
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, SGD, Case
 from tests.profile.measure.test_memory_meter import metered_iteration
 from tests.simulate.test_memory import LARGE, MOMENTUM, alternating, case_graph, transients_of
@@ -45,8 +46,7 @@ def measured(
     return metered_iteration(runtime, case.inputs, case.targets), {k: host.peak for k, host in hosts.items()}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", LARGE)
+@covering(name=LARGE, schedule=SCHEDULES)
 def test_bytes_on_device_and_host_are_predicted(
     name: str, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

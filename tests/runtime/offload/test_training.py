@@ -25,6 +25,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.messages import tells
 from tests.nets import CASES, DRAWING, SGD, Case
 from tests.runtime.equivalence.running import (
@@ -66,8 +67,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_offload_trains_the_same_bits(

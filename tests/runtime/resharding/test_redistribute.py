@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 import netsplit
 from netsplit.errors import ReshardError
 from netsplit.runtime.workers.worker import Worker
+from tests.cover import covering
 from tests.examples import tried
 from tests.workers import Pools
 
@@ -192,8 +193,7 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("everywhere", [True, False])
-@pytest.mark.parametrize("name", NAMED)
+@covering(name=NAMED, everywhere=[True, False])
 def test_cases_that_are_known_to_be_hard(pools: Pools, name: str, everywhere: bool) -> None:
     """`everywhere`: processes of the destination alone have the DTensor too, as where all run one program."""
     a, b, shape = NAMED[name]
