@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from netsplit.graph import files
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
@@ -175,14 +174,6 @@ def test_cut_anywhere_bytes_are_never_short(name: str, at: int, schedule: str) -
     """Within a checkpoint, too, of which each device then makes its own nodes again."""
     for each in off(name, SCHEDULES[schedule], at).values():
         assert -SHORT <= each <= OVER
-
-
-def test_a_checkpoints_bytes_are_those_of_its_graph_file() -> None:
-    _, graph = captured("attention", 2)
-    read = files.loads(files.dumps(graph))
-    programs = (compiled(each, SCHEDULES["1f1b"], len(graph) // 2) for each in (graph, read))
-    one, other = map(predicted, programs)
-    assert one == other
 
 
 def test_what_is_surely_saved_is_no_more_than_a_device_takes() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from netsplit.cluster.cluster import Device
-from netsplit.optim.optimizers import for_model
 from netsplit.profile.costs import Costs, StepScratch
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.profile.measure.optimizer import state_tensors
@@ -73,15 +72,3 @@ def test_accelerators_step_on_all_parameters_at_once_unless_told_not_to() -> Non
     costs = Costs({}, 4, scratch=scratch)
     devices = Device("cpu:0", "cpu", 1), Device("cuda:0", "some GPU", 1, torch_device="cuda:0")
     assert costs.step_scratch(devices) == {"cpu:0": scratch.on_cpu, "cuda:0": scratch.on_accelerator}
-
-
-def test_a_rate_that_is_a_tensor_is_stepped_by_one_after_another() -> None:
-    """As torch does by default; asked for all at once it refuses."""
-    scratch = optimizer_scratch(partial(optim.Adam, lr=torch.tensor(0.01)))
-    assert scratch.on_accelerator == scratch.on_cpu
-
-
-def test_of_a_models_parameters_it_is_the_same() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4))
-    bound = for_model(optim.AdamW, model, nn.MSELoss())
-    assert optimizer_scratch(bound) == optimizer_scratch(optim.AdamW)

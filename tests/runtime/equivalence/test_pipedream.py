@@ -99,19 +99,6 @@ def test_weight_stashing_on_a_chain_is_the_papers(devices: int, options: str) ->
     assert_same(local(staged(devices, OPTIONS[options]), STAGES, batches_of(STAGES)), wanted(devices))
 
 
-@pytest.mark.parametrize("devices", [2, 3, 4])
-def test_weight_stashing_on_worker_processes_is_the_papers(pools: Pools, devices: int) -> None:
-    for schedule in OPTIONS.values():
-        trained = on_workers(staged(devices, schedule), STAGES, batches_of(STAGES), pools(devices))
-        assert_same(trained, wanted(devices))
-
-
-def test_stashing_is_not_plain_training() -> None:
-    """Otherwise the tests above would show nothing."""
-    one, four = wanted(1), wanted(4)
-    assert one.losses != pytest.approx(four.losses, rel=1e-3)
-
-
 @covering(name=ONE_USE, options=OPTIONS)
 @settings(PATIENT, max_examples=3)
 @given(data=st.data())

@@ -98,14 +98,6 @@ def test_bfloat16_on_one_device_is_torchs_autocast_bit_for_bit(name: str, schedu
     assert_bits(local(program, CASES[name])[0], plain(name, schedule, "bfloat16"))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["chain", "stages"])
-def test_bfloat16_on_a_cut_chain_is_torchs_autocast_bit_for_bit(name: str, schedule: str) -> None:
-    graph = captured_as(name, schedule, "bfloat16")
-    program = compiled(graph, cut(graph, [0.3, 0.6]), 3, SCHEDULES[schedule])
-    assert_bits(local(program, CASES.get(name, STAGES))[0], plain(name, schedule, "bfloat16"))
-
-
 @covering(name=SINGLE, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
@@ -113,13 +105,6 @@ def test_bfloat16_on_any_placement(name: str, schedule: str, data: st.DataObject
     graph, case = captured_as(name, schedule, "bfloat16"), CASES[name]
     program = compiled(graph, scattered(data, graph, 3), 3, SCHEDULES[schedule])
     assert_near(local(program, case)[0], plain(name, schedule, "bfloat16"), fresh(case).state_dict())
-
-
-def test_bfloat16_is_not_single_precision() -> None:
-    """Otherwise the tests above would show nothing."""
-    case = CASES["chain"]
-    single = plain_loop(fresh(case), case.loss, batches_of(case), 2, SLOW_SGD)
-    assert single.losses != plain("chain", "1f1b", "bfloat16").losses
 
 
 def on_workers(
@@ -131,11 +116,6 @@ def on_workers(
     runtime = DistributedRuntime(program, pools(2), initial_values(fresh(case), graph), SLOW_SGD, rule=rule)
     losses = [runtime.train_batch(*batch) for batch in batches_of(case)]
     return Trained(losses, runtime.state())
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_bfloat16_on_worker_processes(pools: Pools, schedule: str) -> None:
-    assert_bits(on_workers("chain", schedule, "bfloat16", pools), plain("chain", schedule, "bfloat16"))
 
 
 @covering(name=["chain", "stages", "fan", "tied"], schedule=SCHEDULES, clip_norm=[None, 0.1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +30,6 @@ from tests.runtime.equivalence.running import (
     chain_of,
     compiled,
     local,
-    on_workers,
     parameters_of,
     scattered,
 )
@@ -133,13 +131,6 @@ def test_uneven_replicas_train_as_data_parallel_ones(turns: tuple[int, ...], sch
     assert_same(local(program, STAGES, batches_of(STAGES)), wanted_of(turns))
 
 
-def test_uneven_replicas_on_worker_processes(pools: Pools) -> None:
-    for schedule in SCHEDULES.values():
-        program = shaped(schedule, (1, 0, 1), shared_norm=True)
-        trained = on_workers(program, STAGES, batches_of(STAGES), pools(3), rule=UpdateRule(clip_norm=0.2))
-        assert_same(trained, wanted_of((1, 0, 1), clip_norm=0.2))
-
-
 def test_a_batch_of_fewer_micro_batches_on_worker_processes(pools: Pools) -> None:
     """Its one micro-batch and a tail are of one replica; the other has a part in the sum all the same."""
     order, replicas = OneFOneB(4), {"cpu:0": ("cpu:0", "cpu:2")}
@@ -153,23 +144,6 @@ def test_a_batch_of_fewer_micro_batches_on_worker_processes(pools: Pools) -> Non
     )  # fmt: skip
     losses = [runtime.train_batch(inputs, (targets,)) for inputs, targets in batches]
     assert_same(Trained(losses, runtime.state()), plain_loop(case.fresh(), case.loss, batches, 2, SGD))
-
-
-def test_float16_and_its_scale_are_of_all_replicas() -> None:
-    """The scale is a power of two: it rounds nothing where the model is in double precision."""
-    program = shaped(OneFOneB(4), (1, 0, 1), shared_norm=True)
-    rule = UpdateRule(clip_norm=0.2, loss_scaling=True)
-    assert_same(local(program, STAGES, batches_of(STAGES), rule=rule), wanted_of((1, 0, 1), clip_norm=0.2))
-
-
-def test_replicas_hold_the_same_parameters_after_uneven_turns() -> None:
-    program = shaped(GPipe(4), (1, 0, 1))
-    runtime = LocalRuntime(program, cpus(3), initial_values(STAGES.fresh(), program.graph), SGD)
-    for batch in batches_of(STAGES):
-        runtime.train_batch(*batch)
-    first, second = runtime.shares["cpu:0"].parameters, runtime.shares["cpu:1"].parameters
-    assert first
-    assert all(torch.equal(p, second[k]) for k, p in first.items())
 
 
 def test_turns_that_cannot_be_are_refused() -> None:
@@ -188,9 +162,3 @@ def test_devices_that_step_within_a_batch_take_even_turns() -> None:
         local(shaped(AsyncOneFOneB(4), turns), STAGES, batches_of(STAGES)) for turns in ((0, 1), (0, 1, 1, 0))
     )
     assert_same(parameters_of(STAGES, ordered), parameters_of(STAGES, crossed))
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_turns_in_order_are_those_without(schedule: str) -> None:
-    once, twice = (shaped(SCHEDULES[schedule], turns) for turns in ((0, 1), (0, 1, 0, 1)))
-    assert once.instructions == twice.instructions

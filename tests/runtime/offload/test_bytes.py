@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 
-from netsplit.config import OffloadName
 from netsplit.graph import initial_values
 from netsplit.optim import buckets
 from netsplit.profile.costs import Offload
@@ -65,25 +64,6 @@ def test_bytes_on_device_and_host_are_predicted(
             room = 0.02 * nbytes if pieces == 1 else max(sizes)
             assert said[device].peak_bytes == pytest.approx(nbytes, abs=room)
             assert said[device].host_bytes == pytest.approx(hosts[device], rel=HOST_TOLERANCE)
-
-
-@pytest.mark.parametrize("offload", ["optimizer", "activations"])
-def test_each_takes_its_own_bytes_off_the_device(offload: OffloadName) -> None:
-    """As many as the simulator says of the difference to a training without offload."""
-    case, graph = CASES["chain"], case_graph("chain", "gpipe")
-    where = alternating(graph, 1)
-    program = compile_program(graph, where, graph.position, cpus(2), GPipe(4))
-    chosen = Offload.of(offload)
-    (plain, nothing), (peaks, hosts) = (measured(program, case, each) for each in (Offload(), chosen))
-    before, said = (
-        memory_profile(program, MOMENTUM, transients_of("chain", "gpipe"), each)["cpu:0"]
-        for each in (Offload(), chosen)
-    )
-    assert (nothing, before.host_bytes) == ({}, 0)
-    assert peaks["cpu:0"] < plain["cpu:0"]
-    less = plain["cpu:0"] - peaks["cpu:0"]
-    assert before.peak_bytes - said.peak_bytes == pytest.approx(less, rel=0.001)
-    assert hosts["cpu:0"] == said.host_bytes
 
 
 def test_large_models_are_stepped_bucket_by_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
