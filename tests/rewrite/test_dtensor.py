@@ -25,6 +25,8 @@ from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.rules.table import ways_of
 from netsplit.rewrite.ways import Cat, SplitCall, Way
 
+ARGUMENTS = "abc"
+
 
 class Called(torch.nn.Module):
     def __init__(self, function: Callable[..., Tensor]) -> None:
