@@ -18,6 +18,7 @@ from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import costs_of
 from tests.commands import Command, run_command
+from tests.cover import SEED, seed_of_run
 from tests.examples import ask_for_all
 from tests.workers import Pools, cpu_workers, set_costs
 
@@ -26,6 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before the tests are read, which say how many examples they have."""
     if config.getoption("markexpr") != "not slow":
         ask_for_all()
+    seed_of_run()
+
+
+def pytest_report_header() -> str:
+    return f"drawn with {SEED}={seed_of_run()}"
 
 
 def pytest_collection_finish() -> None:

@@ -6,7 +6,7 @@ slow tests are asked for too (`make test-all`). Each run draws others.
 
 from __future__ import annotations
 
-__all__ = ["ask_for_all", "tried"]
+__all__ = ["all_asked_for", "ask_for_all", "tried"]
 
 _asked: set[str] = set()
 
@@ -16,6 +16,11 @@ def ask_for_all() -> None:
     _asked.add("all")
 
 
+def all_asked_for() -> bool:
+    """Whether this run leaves out none."""
+    return bool(_asked)
+
+
 def tried(examples: int) -> int:
     """Of so many examples, those of this run."""
-    return examples if _asked else -(-examples // 3)
+    return examples if all_asked_for() else -(-examples // 3)

@@ -29,6 +29,7 @@ __all__ = [
     "Case",
     "placements",
     "plain_training",
+    "random_placement",
 ]
 
 TOLERANCE = 1e-9
@@ -120,23 +121,28 @@ def plain_training(
     return losses, model.state_dict()
 
 
-@st.composite
-def placements(draw: st.DrawFn, graph: Graph, devices: int) -> tuple[dict[str, str], dict[str, int]]:
+def random_placement(
+    draw: random.Random, graph: Graph, devices: int
+) -> tuple[dict[str, str], dict[str, int]]:
     """Any device for every node, colocated sets kept; and any topological order as priority."""
     head = {name: group[0] for group in graph.colocated for name in group}
-    heads = list(dict.fromkeys(head.get(name, name) for name in graph.nodes))
-    chosen = draw(st.lists(st.integers(0, devices - 1), min_size=len(heads), max_size=len(heads)))
-    device = dict(zip(heads, chosen, strict=True))
-    device_of = {name: f"cpu:{device[head.get(name, name)]}" for name in graph.nodes}
-    order = random.Random(draw(st.integers(0, 2**32)))
+    home = {
+        name: f"cpu:{draw.randrange(devices)}" for name in dict.fromkeys(head.get(n, n) for n in graph.nodes)
+    }
+    device_of = {name: home[head.get(name, name)] for name in graph.nodes}
     waiting = {name: len(graph.predecessors[name]) for name in graph.nodes}
     ready = [name for name, count in waiting.items() if count == 0]
     priority: dict[str, int] = {}
     while ready:
-        name = ready.pop(order.randrange(len(ready)))
+        name = ready.pop(draw.randrange(len(ready)))
         priority[name] = len(priority)
         for v in graph.successors[name]:
             waiting[v] -= 1
             if waiting[v] == 0:
                 ready.append(v)
     return device_of, priority
+
+
+def placements(graph: Graph, devices: int) -> st.SearchStrategy[tuple[dict[str, str], dict[str, int]]]:
+    """Random ones, for properties."""
+    return st.randoms(use_true_random=False).map(lambda draw: random_placement(draw, graph, devices))

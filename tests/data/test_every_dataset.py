@@ -11,6 +11,7 @@ from torch import Tensor
 from netsplit.data import IGNORED, Data, batches
 from netsplit.data.dataset import Drawable
 from netsplit.errors import ConfigError
+from tests.cover import covering
 from tests.data.conftest import Builder
 
 NAMES = [
@@ -116,8 +117,7 @@ def test_a_limit_keeps_so_many_of_each_half(builders: dict[str, Builder], name: 
     assert (len(data.train), len(data.test)) == (2, 2)
 
 
-@pytest.mark.parametrize("name", WITH_WORKERS)
-@pytest.mark.parametrize("key", ["limit", "prefetch", "workers", "seed"])
+@covering(key=["limit", "prefetch", "workers", "seed"], name=WITH_WORKERS)
 def test_numbers_that_cannot_be_used_are_refused(builders: dict[str, Builder], name: str, key: str) -> None:
     value = -1 if key in ("workers", "seed") else 0
     with pytest.raises(ConfigError, match=rf"dataset\.{key} is {value}: give at least {value + 1}"):

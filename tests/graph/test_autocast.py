@@ -26,6 +26,7 @@ from netsplit.graph import (
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.training.captures import Captures
+from tests.cover import covering
 from tests.nets import CASES
 
 
@@ -161,8 +162,7 @@ def _assert_same(name: str, autocast: str, fraction: float, seed: int, deferrabl
     return exact
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, deferrable=[False, True])
 def test_loss_and_gradients_are_those_of_the_plain_loop_bit_for_bit(name: str, deferrable: bool) -> None:
     assert _assert_same(name, "bfloat16", 0, 0, deferrable)
 

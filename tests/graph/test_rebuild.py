@@ -10,11 +10,11 @@ import torch
 
 from netsplit.errors import NetSplitError
 from netsplit.graph import capture, dumps, initial_values, load, loads, rebuild, save
+from tests.cover import covering
 from tests.nets import CASES
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@covering(dtype=[torch.float32, torch.float64], name=CASES)
 def test_loss_and_gradients_of_the_rebuilt_module_are_the_models_bit_for_bit(
     name: str, dtype: torch.dtype
 ) -> None:

@@ -104,17 +104,6 @@ def test_an_interrupt_where_python_drops_exceptions_is_not_lost() -> None:
     assert time.perf_counter() - began < LIMIT_S / 2
 
 
-def test_one_in_another_thread_does_not_take_the_interrupt() -> None:
-    solver, model = cp_sat_solver(LIMIT_S, 0, 1), hard()
-    thread = threading.Thread(target=lambda: interruptible(lambda: solver.solve(model), solver.stop_search))
-    thread.start()
-    press_soon()
-    with pytest.raises(KeyboardInterrupt):
-        thread.join()
-    solver.stop_search()
-    thread.join()
-
-
 def test_answers_and_errors_come_through() -> None:
     def fail() -> None:
         raise ValueError("no")

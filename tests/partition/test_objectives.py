@@ -91,17 +91,6 @@ def test_a_placement_scores_by_the_objective_not_by_its_method() -> None:
     assert scores[4][1] == 3.0  # transfers go on beside
 
 
-@pytest.mark.parametrize("objective", EVERY[2:], ids=str)
-def test_the_largest_of_the_loads_is_the_score(objective: Objective) -> None:
-    problem = replace(pipeline(), objective=objective)
-    alone = Single().partition(problem)
-    for placement in (alone, replace(alone, device_of={"n0": "d0", "n1": "d1"})):
-        loads = objective.loads(problem, placement)
-        assert loads is not None
-        assert loads.seconds.max() == objective.score_s(problem, placement)
-        assert (loads.transfer_s <= loads.seconds).all()
-
-
 @pytest.mark.parametrize("levels", [(), ((2, 500.0), (2, 100.0))], ids=["one level", "two levels"])
 def test_every_replica_has_the_load_of_its_stage(levels: tuple[tuple[int, float], ...]) -> None:
     problem = chain_problem([4.0, 2.0, 7.0], [100, 300], [50, 10, 5], devices(4, 100.0, levels))
@@ -127,11 +116,6 @@ def test_what_is_simulated_has_no_loads(objective: Objective) -> None:
     assert objective.loads(problem, Single().partition(problem)) is None
 
 
-@pytest.mark.parametrize("objective", [Latency(), SimulatedIteration()], ids=str)
-def test_what_is_simulated_has_no_score_without_evaluate(objective: Objective) -> None:
-    assert objective.scorer(replace(pipeline(), evaluate=None)) is None
-
-
 @pytest.mark.parametrize("objective", EVERY, ids=str)
 def test_a_bound_counts_only_for_what_it_was_proven_for(objective: Objective) -> None:
     def holds(**notes: str) -> bool:
@@ -141,13 +125,6 @@ def test_a_bound_counts_only_for_what_it_was_proven_for(objective: Objective) ->
     assert not holds(bound_for="")
     keys = {key for key in ("latency", "max_load", "stage_time") if holds(bound_for=key)}
     assert keys == ({objective.bound_key} - {""})
-
-
-@pytest.mark.parametrize("objective", EVERY, ids=str)
-def test_relaxed_is_the_same_without_contiguity(objective: Objective) -> None:
-    assert not objective.relaxed().contiguous
-    assert type(objective.relaxed()) is type(objective)
-    assert objective.relaxed().bound_key == objective.bound_key
 
 
 def test_a_bound_of_the_largest_load_is_none_of_the_stage_time() -> None:

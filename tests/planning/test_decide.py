@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration, Single
 from netsplit.planning.decide import decide, proven_s, verified
@@ -90,32 +89,6 @@ def test_what_is_over_the_capacities_is_a_plan_only_where_that_is_asked_for() ->
     assert plan.objective_s == decide(simulated(four()), over).objective_s
 
 
-def test_a_largest_load_has_no_program() -> None:
-    problem = replace(four(), objective=MaxLoad())
-    plan = decide(problem, Given(answer(problem, "0012")))
-    assert (plan.program, plan.timeline) == (None, None)
-    assert plan.objective_s == pytest.approx(6.4)
-    _, said, headings, *rows = str(plan.summary()).splitlines()
-    assert "the largest load is 6400.0 ms" in said
-    assert headings.split()[:4] == ["device", "operators", "load", "ms"]
-    assert [row.split()[0] for row in rows] == list(plan.loads)
-    assert rows[0].split()[1:3] == ["2", "6,400.0"]
-    with pytest.raises(TypeError, match="a plan for max_load has no program"):
-        _ = plan.simulated
-    with pytest.raises(TypeError, match="not simulated"):
-        _ = plan.compiler
-
-
-def test_a_moved_problem_is_simulated_where_it_was_moved_to() -> None:
-    problem = simulated(four())
-    slow: Cluster = problem.cluster.with_links(
-        {ends: replace(link, latency_s=10.0) for ends, link in problem.cluster.links.items()}
-    )
-    moved = problem.moved_to(slow, problem.costs)
-    placement = answer(problem, "0012")
-    assert verified(moved, placement).objective_s > verified(problem, placement).objective_s + 20
-
-
 def test_what_is_not_contiguous_is_a_plan_only_where_that_is_asked_for() -> None:
     problem = replace(four(), objective=MaxLoad(contiguous=True))
     there_and_back = Given(answer(problem, "0010"))
@@ -172,9 +145,3 @@ def test_a_method_whose_parts_take_much_longer_is_asked_once_more(times: float, 
     assert plan.objective_s == pytest.approx(plan.simulated[1].iteration_s)
     claimed = plan.placement.report.objective
     assert claimed is None or claimed == pytest.approx(plan.objective_s), "nothing is claimed of estimates"
-
-
-def test_what_whole_operators_take_needs_no_measuring() -> None:
-    meter, problem = SlowParts.on(problem_of(1.0), lambda rewrites: 9.0)
-    decide(problem, Single())
-    assert meter.asked == []

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link, nics_of
-from netsplit.errors import ConfigError
 from netsplit.formats.placements import read_placement
 from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.base import SolverReport
@@ -20,7 +19,6 @@ from netsplit.partition.exchange import ExchangeName, chain
 from netsplit.planning.decide import verified
 from netsplit.planning.exchange.chosen import broadcast_over, nic_bytes
 from netsplit.planning.simulated import Simulated
-from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import EagerOneFOneB, GPipe, OneFOneB
 from netsplit.reshard import Layout, Mesh, Network, plan_reshard
@@ -114,11 +112,6 @@ def test_a_chain_in_chunks_takes_what_reshard_plans(
         assert max(e.end_s for e in hops) - began == pytest.approx(wanted)
 
 
-def test_without_nics_nothing_is_handed_on_unless_asked_for() -> None:
-    assert verified(*fanned("auto", nic=False)).placement.exchanges == ()
-    assert len(verified(*fanned("broadcast", nic=False)).placement.exchanges) == 1
-
-
 def test_a_capacity_that_is_kept_without_is_kept() -> None:
     """Who hands on holds gradients of others as they arrive."""
     problem, placement = fanned("auto")
@@ -159,19 +152,3 @@ def test_it_is_told_explained_and_read_again(tmp_path: Path) -> None:
     again = read_placement(file, plan.problem)
     assert again.exchanges == plan.placement.exchanges
     assert verified(plan.problem, again).objective_s == plan.objective_s
-
-
-def test_a_wrong_exchange_is_refused_where_it_is_read(tmp_path: Path) -> None:
-    plan = verified(*fanned("auto"))
-    (exchange,) = plan.placement.exchanges
-    file = tmp_path / "placement.json"
-    wrong = replace(plan.placement, exchanges=(replace(exchange, hops=exchange.hops[1:]),))
-    file.write_text(json.dumps(wrong.to_dict()))
-    with pytest.raises(ConfigError, match="leaves 'a1' out"):
-        read_placement(file, plan.problem)
-
-
-def test_a_choice_that_is_none_is_named() -> None:
-    for make in (OneFOneB, AutoSchedule):
-        with pytest.raises(ConfigError, match=r"schedule\.exchange is 'chain'"):
-            make(exchange="chain")

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import InfeasibleError, ModelSizeError
+from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
-from netsplit.partition import METHODS, Auto, MTopo, NetSplitExact, Problem, Single
-from netsplit.partition.base import BOUND_FOR, MemoryRule
+from netsplit.partition import METHODS, Auto, MTopo, Problem, Single
+from netsplit.partition.base import MemoryRule
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.planning.decide import decide, proven_s
+from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.workload import Workload
@@ -143,35 +143,12 @@ def test_an_accepted_plan_fits_and_what_is_said_to_be_enough_is(
     assert peak(plan) <= capacity
 
 
-def test_a_schedule_that_fits_is_named() -> None:
-    """One device has room for what 1f1b keeps of the micro-batches, and not for what gpipe keeps."""
-    capacity = peak_of_one("chain", "1f1b")
-    with pytest.raises(InfeasibleError, match="under schedule 1f1b that packing fits"):
-        decide(problem_of("chain", "gpipe", capacity, devices=1), MTopo())
-    assert peak(decide(problem_of("chain", "1f1b", capacity, devices=1), MTopo())) == capacity
-
-
 @pytest.mark.parametrize("name", sorted(name for name, kind in METHODS.items() if kind.respects_capacity))
 def test_every_method_that_heeds_capacities_heeds_peaks(name: str) -> None:
     capacity = int(0.8 * peak_of_one("u_shape", "gpipe"))
     problem = replace(problem_of("u_shape", "gpipe", capacity), time_limit_s=1.0)
     with suppress(InfeasibleError):
         assert peak(decide(problem, METHODS[name]())) <= capacity
-
-
-def test_a_bound_proven_within_another_count_is_none() -> None:
-    need = peak_of_one("chain", "single_batch")
-    exact = NetSplitExact(time_limit_s=20.0)
-    free, tight = (
-        decide(problem_of("chain", "single_batch", capacity, objective="latency"), exact)
-        for capacity in (ROOM, need)
-    )
-    assert free.status == "optimal"
-    assert free.placement.report.notes[BOUND_FOR] == "latency"
-    assert tight.bound_s == proven_s(tight.problem) < tight.objective_s
-    assert BOUND_FOR not in tight.placement.report.notes
-    assert tight.status == "feasible"
-    assert peak(tight) <= need
 
 
 class Claims(Single):
@@ -185,61 +162,6 @@ class Claims(Single):
     def choose(self, problem: Problem) -> Choice:
         self.told.append(min(device.capacity_bytes for device in problem.cluster.devices))  # type: ignore[attr-defined]
         return replace(super().choose(problem), bound_s=0.0, objective_s=1.0, bound_for="latency")
-
-
-@pytest.mark.parametrize("room", [1.0, 100.0])
-def test_what_is_proven_holds_where_no_device_was_told_less_than_all(room: float) -> None:
-    """With a device of just its peak the other is told less; with room for all the claim is one."""
-    need = int(room * peak_of_one("chain", "1f1b"))
-    problem = problem_of("chain", "1f1b", need)
-    claims = Claims()
-    notes = decide(problem, claims).placement.report.notes
-    free = claims.told[0] >= problem.memory_model.total_bytes  # type: ignore[attr-defined]
-    assert free == (room == 100.0)
-    assert (BOUND_FOR in notes) == free
-
-
-def test_a_refusal_for_another_reason_stays_what_it_is() -> None:
-    class Refuses(Claims):
-        def choose(self, problem: Problem) -> Choice:
-            raise InfeasibleError("no device can run it")
-
-    with pytest.raises(InfeasibleError, match="no device can run it"):
-        decide(problem_of("chain", "gpipe", ROOM), Refuses())
-
-
-class GrowsTooLarge(Single):
-    """Answers `answers` times; then its model would be too large."""
-
-    respects_capacity = True
-
-    def __init__(self, answers: int) -> None:
-        object.__setattr__(self, "left", [None] * answers)
-
-    def choose(self, problem: Problem) -> Choice:
-        if not self.left:  # type: ignore[attr-defined]
-            self.left.append(None)  # type: ignore[attr-defined]
-            raise ModelSizeError("too large")
-        self.left.pop()  # type: ignore[attr-defined]
-        return super().choose(problem)
-
-
-def test_an_answer_that_fits_is_kept_where_the_next_model_would_be_too_large() -> None:
-    need = peak_of_one("chain", "1f1b")
-    with pytest.raises(ModelSizeError, match="too large"):
-        decide(problem_of("chain", "1f1b", need), GrowsTooLarge(0))
-    grows = GrowsTooLarge(1)
-    plan = decide(problem_of("chain", "1f1b", need), grows)
-    assert peak(plan) <= need
-    assert grows.left  # type: ignore[attr-defined]  # it was asked again
-
-
-def test_a_method_is_not_told_twice_what_it_gave_too_much_for() -> None:
-    claims = Claims()
-    with pytest.raises(InfeasibleError, match="single finds n"):
-        decide(problem_of("chain", "gpipe", int(0.9 * peak_of_one("chain", "gpipe"))), claims)
-    told = claims.told  # type: ignore[attr-defined]
-    assert len(set(told)) == len(told) > 1
 
 
 @dataclass
@@ -295,25 +217,3 @@ def test_what_is_recomputed_by_choice_needs_no_more_than_where_everything_is(par
         except InfeasibleError as refusal:
             needed.append(enough(refusal))
     assert needed[1] <= max(needed[0], capacity)
-
-
-@pytest.mark.parametrize("cuts", [True, False])
-def test_what_packs_whole_operators_says_nothing_of_parts(cuts: bool) -> None:
-    """A method that cuts operators is told the capacities themselves, though no fill is within them."""
-    capacity = peak_of_one("chain", "single_batch") // 3
-    method = Unanswered(cuts)
-    with pytest.raises(InfeasibleError):
-        decide(problem_of("chain", "single_batch", capacity), method)
-    assert (method.told[0] == capacity) is cuts
-
-
-def test_what_packs_whole_operators_within_the_capacities_is_told_to_all() -> None:
-    """Of a packing that fits, parts are no worse: those who cut learn from it, too."""
-    problem = problem_of("chain", "single_batch", int(0.8 * peak_of_one("chain", "single_batch")))
-    told = []
-    for cuts in (True, False):
-        method = Unanswered(cuts)
-        with pytest.raises(InfeasibleError):
-            decide(problem, method)
-        told.append(method.told[0])
-    assert told[0] == told[1] != min(each.capacity_bytes for each in problem.cluster.devices)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from netsplit.partition import MaxLoad, Placement, Problem, Single
+from netsplit.partition import Placement, Problem, Single
 from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.decide import verified
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.what_if import Change, _Scorer
-from tests.planning.test_fitting import ROOM, peak_of_one, problem_of
+from tests.planning.test_fitting import ROOM, problem_of
 
 
 def placements(problem: Problem) -> tuple[Placement, Placement]:
@@ -62,24 +62,3 @@ def test_all_that_speaks_of_bytes_counts_the_same(memory: MemoryRule, objective:
         source = next((q for q, p in diff.renamed.items() if p == device.device), device.device)
         assert device.before_bytes == plans[0].loads[device.device].nbytes
         assert device.after_bytes == plans[1].loads[source].nbytes
-
-
-def test_memory_binds_by_peaks_where_the_linear_count_has_room() -> None:
-    limit = peak_of_one("chain", "gpipe") // 3
-    problem = problem_of("chain", "gpipe", ROOM)
-    kept = Single().partition(problem)
-    problem = with_capacities(replace(problem, objective=MaxLoad()), ROOM, limit)
-    binding = verified(problem, kept).explain().binding
-    instance, evaluate = Instance.of(problem), problem.evaluate
-    assert evaluate is not None
-    counted = []
-    for move in (*binding.blocked, *binding.open):
-        moved = replace(kept, device_of=kept.device_of | dict.fromkeys(move.nodes, move.target))
-        over = evaluate(moved).peak_bytes[move.target] - limit
-        assert move.missing_bytes == max(0, over)
-        assert (move in binding.blocked) == (over > 0)
-        if over > 0:
-            counted.append(int(instance.used_bytes(instance.encode(moved.device_of))[1]) - limit)
-    assert binding.open
-    assert counted
-    assert min(counted) < 0

@@ -74,17 +74,6 @@ def test_plots_are_shown_and_saved(kind: str, tmp_path: Path) -> None:
     assert shown.save(str(tmp_path / "plot.svg")).read_text().startswith("<?xml")
 
 
-def test_wrong_kinds_and_names_are_one_sentence(tmp_path: Path) -> None:
-    plan = plan_of()
-    with pytest.raises(ConfigError, match="no plot 'gantt': choose one of graph, timeline, memory"):
-        plan.plot("gantt")
-    with pytest.raises(ConfigError, match="is no picture's name: give one that ends in"):
-        plan.plot("graph").save(tmp_path / "plot.txt")
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written"):
-        plan.plot("graph").save(tmp_path / "file" / "plot.png")
-
-
 @pytest.mark.parametrize("kind", ["graph", "timeline", "memory"])
 @pytest.mark.parametrize("given", ["x.png", Path("x.png")])
 def test_a_file_in_place_of_a_timeline_is_refused_with_how_to_write_one(kind: str, given: Any) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,12 +23,11 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.decide import proven_s
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.simulated import Simulated
-from netsplit.profile.costs import NodeSeconds
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import SCHEDULES, OneFOneB, SingleBatch
 from tests.builders import behind_nics, chain, cluster_of, costs_of, cpus, graph_fed
 from tests.examples import tried
-from tests.partition.builders import disturbed, large_problem, problems, trained, with_capacities
+from tests.partition.builders import disturbed, problems, trained, with_capacities
 
 NEVER = 1 + 1e-9
 
@@ -128,44 +126,11 @@ def test_the_work_is_spread_over_unlike_devices() -> None:
     assert iteration_bound_s(problem, AnySchedule(8)) == pytest.approx(48.0, rel=1e-6)
 
 
-def test_memory_forces_work_on_the_slow_device() -> None:
-    graph = chain([0, 0, 0], {f"n{i}": 50 for i in range(4)})
-    costs = costs_of(graph, 1.0, 0.0, alpha=2)
-    costs = replace(costs, devices={"slow": costs.devices["cpu"], "fast": costs.devices["cpu"].scaled(10)})
-    problem = Problem(graph, costs, cluster_of([10**6, 200], kinds=("slow", "fast")))
-    # The fast one has room for two of the four nodes: half of the 40 seconds are the slow one's.
-    assert iteration_bound_s(problem, AnySchedule(10)) == pytest.approx(20.0, rel=1e-6)
-    assert iteration_bound_s(problem, AnySchedule(10, within=False)) < 4.0
-
-
-def test_micro_batches_of_one_heavy_node_are_not_divided() -> None:
-    graph = chain([0], {})
-    costs = costs_of(graph, 1.0, 0.0)
-    seconds = {**costs.devices["cpu"].nodes, "n0": NodeSeconds(9.0, 0.0)}
-    heavy = Problem(graph, costs.with_device("cpu", nodes=seconds), cluster_of([10**6] * 3))
-    assert iteration_bound_s(heavy, AnySchedule(4)) == pytest.approx(19.0)  # twice 9, and the other node
-    assert iteration_bound_s(heavy, AnySchedule(4, alone=frozenset({"n0"}))) == pytest.approx(37.0)
-
-
 def test_where_no_device_holds_all_an_edge_is_cut_and_paid_for() -> None:
     graph = chain([30, 5, 30])
     problem = Problem(graph, costs_of(graph), cluster_of([75, 75], 0.0, 0.01))
     assert iteration_bound_s(problem, AnySchedule()) == pytest.approx(4.05)  # forward only: no gradients
     assert iteration_bound_s(problem, AnySchedule(within=False)) == pytest.approx(4.0)
-
-
-def test_devices_that_slow_one_another_are_worth_less() -> None:
-    graph = chain([0] * 3)
-    cluster = cpus(2)
-    costs = costs_of(graph, 1.0, 0.0)
-    free = iteration_bound_s(Problem(graph, costs, cluster), AnySchedule(10))
-    slowed = costs.with_device("cpu", contention=1.5)
-    assert free == pytest.approx(20.0, rel=1e-6)
-    assert iteration_bound_s(Problem(graph, slowed, cluster), AnySchedule(10)) == pytest.approx(
-        30.0, rel=1e-6
-    )
-    worse = costs.with_device("cpu", contention=3.0)  # then one does better alone
-    assert iteration_bound_s(Problem(graph, worse, cluster), AnySchedule(10)) == pytest.approx(40.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("capacities", [[100] * 4, [100, 101, 102, 103], [100, 100, 101, 101]])
@@ -204,21 +169,6 @@ def test_a_pipeline_that_is_full_is_near_its_bound() -> None:
     assert problem.evaluate is not None
     seconds = problem.evaluate(placement).iteration_s  # type: ignore[attr-defined]
     assert 0.95 * seconds < proven_s(problem) <= seconds
-
-
-def test_the_bound_of_a_large_graph_is_ready_soon() -> None:
-    problem = large_problem(1000, devices=8)
-    kinds = {f"cpu{p}": problem.costs.devices["cpu"].scaled(1 + p) for p in range(8)}
-    devices = tuple(replace(d, kind=f"cpu{p}") for p, d in enumerate(problem.cluster.devices))
-    problem = replace(
-        problem,
-        costs=replace(problem.costs, devices=kinds),
-        cluster=replace(problem.cluster, devices=devices),
-    )
-    bound_s = iteration_bound_s(problem, AnySchedule(8))
-    instance = Instance.of(problem)
-    fastest = (instance.forward_s + instance.backward_s)[:, -1].sum()
-    assert np.isclose(bound_s, 8 * fastest * 8 / 36, rtol=1e-3) or bound_s > 8 * fastest * 8 / 36
 
 
 def test_a_schedule_of_several_steps_has_a_bound_too() -> None:

@@ -201,13 +201,6 @@ def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
         assert recompute_used_bytes(problem, nodes) == instance.used_bytes(where)[p]
 
 
-def test_max_load_by_hand():
-    """d0: 3 + 3, and 10 bytes at 0.01 s and 0.1 s there and back; d1 the same and another such crossing."""
-    problem = replace(four(), cluster=cluster_of([1000] * 3, latency_s=0.1))
-    assert recomputed_max_load_s(problem, answer(problem, "0012")) == pytest.approx(6.4)
-    assert recomputed_max_load_s(problem, answer(problem, "0000")) == pytest.approx(12.0)
-
-
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @settings(examples, max_examples=15)
 @given(problem=problems(), schedule=st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]), train=st.booleans())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.cluster.cluster import Device
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
 
 seconds = st.floats(0.0, 1e3)
@@ -43,19 +42,6 @@ def flat(costs: DeviceCosts) -> dict[str, float | None]:
     return rates | times
 
 
-@given(costs=device_costs(), a=speeds, b=speeds)
-def test_two_changes_of_speed_are_one(costs: DeviceCosts, a: float, b: float) -> None:
-    twice, once = flat(costs.scaled(a).scaled(b)), flat(costs.scaled(a * b))
-    assert twice == {
-        key: None if each is None else pytest.approx(each, rel=1e-12) for key, each in once.items()
-    }
-
-
-@given(costs=device_costs())
-def test_the_same_speed_is_the_same(costs: DeviceCosts) -> None:
-    assert costs.scaled(1.0) == costs
-
-
 @given(costs=device_costs(), speed=speeds)
 def test_every_second_follows_the_speed_and_contention_does_not(costs: DeviceCosts, speed: float) -> None:
     assert costs.scaled(speed).transients == costs.transients
@@ -64,13 +50,6 @@ def test_every_second_follows_the_speed_and_contention_does_not(costs: DeviceCos
     for key in ("contention", "host_s_per_byte"):
         assert after.pop(key) == before.pop(key)
     assert after == {key: None if each is None else each / speed for key, each in before.items()}
-
-
-def test_a_message_takes_what_an_instruction_does_unless_it_is_known() -> None:
-    costs = DeviceCosts({}, instruction_s=0.5)
-    assert costs.message_overhead_s == 0.5
-    assert replace(costs, message_s=0.0).message_overhead_s == 0.0
-    assert replace(costs, instruction_s=0.25).message_overhead_s == 0.25
 
 
 @given(costs=device_costs(), computing=st.integers(1, 64), processors=st.none() | st.floats(0.25, 64.0))
@@ -88,22 +67,6 @@ def test_devices_on_too_few_processors_take_turns(
     assert costs.slowdown(computing + 1, processors) >= costs.slowdown(computing, processors)
 
 
-def test_slowdowns_are_by_host() -> None:
-    device = Device("p", "cpu", 1, host="here", processors=2.0)
-    devices = (
-        device,
-        replace(device, name="q"),
-        replace(device, name="r"),
-        replace(device, name="other", host="there", processors=0.5),
-        replace(device, name="nowhere", host=None),
-        replace(device, name="gpu", torch_device="cuda:0"),
-    )
-    slowdowns = Costs({"cpu": DeviceCosts({}, contention=1.5)}, 2).slowdowns(devices)
-    assert slowdowns["p"] == slowdowns["q"] == slowdowns["r"] == (1.0, 1.0, 1.5, 2.25)
-    assert slowdowns["other"] == (1.0, 1.0)
-    assert slowdowns["nowhere"] == slowdowns["gpu"] == (1.0, 1.0)
-
-
 def test_a_kind_without_costs_takes_no_time_and_disturbs_nobody() -> None:
     costs = Costs({}, 2).of("gpu")
     assert costs == DeviceCosts({})
@@ -111,25 +74,8 @@ def test_a_kind_without_costs_takes_no_time_and_disturbs_nobody() -> None:
     assert (costs.message_overhead_s, costs.contention) == (0.0, 1.0)
 
 
-def test_changes_leave_the_other_kinds_and_the_original_alone() -> None:
-    node = NodeSeconds(1.0, 2.0, 0.5)
-    costs = Costs({"a": DeviceCosts({"n": node}), "b": DeviceCosts({"n": node})}, 3, variable_copies=0)
-    changed = costs.with_device("a", instruction_s=1.0)
-    assert changed.devices == {"a": DeviceCosts({"n": node}, instruction_s=1.0), "b": costs.devices["b"]}
-    assert costs.devices["a"].instruction_s == 0.0
-    assert (changed.alpha, changed.variable_copies) == (3, 0)
-    with pytest.raises(KeyError):
-        costs.with_device("c", instruction_s=1.0)
-
-
 def test_without_backward_forwards_and_rates_are_left() -> None:
     costs = Costs({"a": DeviceCosts({"n": NodeSeconds(1.0, 2.0, 0.5)}, contention=1.5)}, 3)
     assert costs.without_backward() == Costs(
         {"a": DeviceCosts({"n": NodeSeconds(1.0, 0.0)}, contention=1.5)}, 3
     )
-
-
-def test_without_overlap_a_byte_costs_both_ends_more_than_any_link_takes_for_it() -> None:
-    costs = Costs({kind: DeviceCosts({}, instruction_s=1.0) for kind in "ab"}, 2).without_overlap()
-    assert all(each.copy_s_per_byte > 1e-3 for each in costs.devices.values())
-    assert all(each.instruction_s == 1.0 for each in costs.devices.values())

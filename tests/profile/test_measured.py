@@ -70,14 +70,6 @@ def test_sizes_are_kept_beside_the_profile(tmp_path: Path, caplog: pytest.LogCap
     assert len(caplog.records) == len(wrongs)
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
-    cache = ProfileCache(None)
-    cache.put("a", MEASURED)
-    cache.add_sizes("a", TurnSeconds({4: 0.5}))
-    assert cache.get("a", NODES) is None
-    assert cache.sizes("a") == TurnSeconds()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -121,27 +113,6 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     with caplog.at_level(logging.WARNING):
         ProfileCache(tmp_path / "file").put("a", MEASURED)
     assert "could not be kept" in caplog.text
-
-
-def test_a_folder_in_place_of_the_file_costs_warnings(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "a.json").mkdir()
-    cache = ProfileCache(tmp_path)
-    assert cache.get("a", NODES) is None
-    cache.put("a", MEASURED)
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "measuring again" in caplog.records[0].message
-    assert "could not be kept" in caplog.records[1].message
-
-
-def test_what_is_put_again_keeps_the_age_of_its_seconds(tmp_path: Path) -> None:
-    cache = ProfileCache(tmp_path)
-    cache.put("a", replace(MEASURED, steady=False), age_s=3600)
-    kept = cache.get("a", NODES)
-    assert kept is not None
-    assert not kept[0].steady
-    assert 3600 <= kept[1] < 3660
 
 
 def test_the_digest_depends_on_what_seconds_depend_on() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import HOST_S_PER_BYTE, Costs, DeviceCosts, NodeSeconds, Offload
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, Offload
 from netsplit.profile.memory import lifetimes_model
 from netsplit.profile.offload import offloaded, saved_bytes
 from tests.simulate.test_memory import chain_of, node_of
@@ -47,33 +44,9 @@ def test_copies_are_added_to_what_makes_them() -> None:
     assert activations.step_s_per_byte == 1e-3
 
 
-def test_an_optimizer_without_state_has_nothing_to_move() -> None:
-    assert offloaded(costs(2), graph(), "optimizer").devices == costs(2).devices
-
-
-def test_none_is_the_same_object_and_twice_is_once() -> None:
-    plain = costs()
-    assert offloaded(plain, graph(), "none") is plain
-    once = offloaded(plain, graph(), "both")
-    assert offloaded(once, graph(), "both") is once
-    with pytest.raises(ConfigError, match="another offload"):
-        offloaded(once, graph(), "optimizer")
-
-
 def test_what_stays_on_the_device_is_what_methods_count() -> None:
     """Neither moments, nor more than one micro-batch's saved tensors."""
     both = offloaded(costs(), graph(), "both")
     assert (both.alpha, both.device_alpha, costs().device_alpha) == (4, 2, 4)
     plain, less = lifetimes_model(graph(), 4, 3), lifetimes_model(graph(), both.device_alpha, 1)
     assert plain.total_bytes - less.total_bytes == 2 * 5000 + 2 * (100 + 100 + 7)
-
-
-@pytest.mark.parametrize("name", ["none", "optimizer", "activations", "both"])
-def test_an_offload_has_the_name_that_made_it(name: str) -> None:
-    assert Offload.of(name).name == name  # type: ignore[arg-type]
-    assert bool(Offload.of(name)) == (name != "none")  # type: ignore[arg-type]
-
-
-def test_without_better_knowledge_the_host_is_at_the_end_of_pcie_3() -> None:
-    assert DeviceCosts({}).host_s_per_byte == HOST_S_PER_BYTE == pytest.approx(1 / 12e9)
-    assert replace(DeviceCosts({}), host_s_per_byte=1.0).scaled(2.0).host_s_per_byte == 1.0

@@ -13,7 +13,6 @@ from torch import nn, optim
 from netsplit.errors import ConfigError
 from netsplit.graph import capture
 from netsplit.optim.optimizers import ParameterGroups, for_model, make_optimizer
-from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.optimizer_checks import check_idle, check_optimizer
 from tests.optim.test_optimizers import Net
 
@@ -180,23 +179,6 @@ def test_refused_on_the_devices_too(name: str) -> None:
         make_optimizer(for_model(factory, MODEL), own)
 
 
-@pytest.mark.parametrize(
-    "factory",
-    [
-        optim.Adadelta, optim.Adafactor, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.ASGD,
-        optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SGD,
-        partial(optim.Adam, fused=True), partial(optim.AdamW, foreach=True),
-    ],
-)  # fmt: skip
-def test_torchs_other_optimisers_step_on_each_parameter_by_itself(factory: Any) -> None:
-    check_optimizer(for_model(factory, MODEL))
-    check_optimizer(factory)
-
-
-def test_muon_steps_on_each_matrix_by_itself() -> None:
-    check_optimizer(for_model(partial(optim.Muon, lr=0.1), nn.Sequential(nn.Linear(4, 5, bias=False))))
-
-
 class Shrinking(optim.SGD):
     """Moves what has no gradient, too."""
 
@@ -218,11 +200,3 @@ def test_an_optimiser_that_moves_what_no_device_has_is_refused() -> None:
         check_idle(shrinking, graph)
     model.unused.requires_grad_(False)
     check_idle(for_model(partial(Shrinking, lr=0.1), model), graph)
-
-
-def test_alpha_is_of_the_group_that_keeps_most() -> None:
-    groups = [{"match": ["*weight"], "momentum": 0.9}]
-    factory = for_model(ParameterGroups(optim.SGD, lr=0.1, groups=groups), MODEL)
-    assert optimizer_alpha(factory) == 3
-    assert optimizer_alpha(for_model(optim.Adafactor, MODEL)) == 2  # matrices are factored
-    assert optimizer_alpha(for_model(optim.AdamW, MODEL)) == 4

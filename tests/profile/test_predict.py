@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks._subjects import Subject, UNet, resnet, transformer
-from benchmarks.predictor.models import mobilenet, models
+from benchmarks.predictor.models import mobilenet
 from netsplit.cluster.catalogue import RATES
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
-from netsplit.cluster.rates import Efficiency, Rates, crowding
+from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.formats import read_pipedream
@@ -34,7 +34,7 @@ from netsplit.profile.predict import (
     unknown_in_words,
 )
 from netsplit.profile.roofline.classes import unknown_operators
-from netsplit.profile.roofline.flops import Pass, step_bytes
+from netsplit.profile.roofline.flops import Pass
 from netsplit.program import GPipe
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -81,31 +81,12 @@ def test_every_node_has_seconds_that_make_sense(name: str) -> None:
         assert min(each.step_s_per_byte, each.instruction_s, each.accumulate_s_per_byte) > 0
 
 
-def test_a_step_with_more_moments_takes_longer() -> None:
-    graph = captured("resnet")
-    sgd, adam = (predicted_costs(graph, {"a": TITAN}, alpha).devices["a"].step_s_per_byte for alpha in (2, 4))
-    assert adam == pytest.approx(sgd * 7 / 3)
-
-
 def test_twice_the_speed_is_half_the_seconds() -> None:
     graph = captured("unet")
     once, twice = (predicted_seconds(graph, rates) for rates in (TITAN, TITAN.at(2.0, "fast")))
     for name, each in once.items():
         assert twice[name].forward_s == pytest.approx(each.forward_s / 2)
         assert twice[name].backward_s == pytest.approx(each.backward_s / 2)
-
-
-def test_more_of_a_peak_is_never_slower() -> None:
-    graph = captured("mobilenet")
-    before = predicted_seconds(graph, KNOWN)
-    for better in (
-        replace(KNOWN, flops=2 * KNOWN.flops),
-        replace(KNOWN, bandwidth=2 * KNOWN.bandwidth),
-        replace(KNOWN, launch_s=KNOWN.launch_s / 2),
-    ):
-        after = predicted_seconds(graph, better)
-        assert all(after[k].total_s <= before[k].total_s for k in before)
-        assert sum(each.total_s for each in after.values()) < sum(each.total_s for each in before.values())
 
 
 def test_the_most_specific_efficiency_counts() -> None:
@@ -152,24 +133,6 @@ def test_under_autocast_a_device_computes_in_half_precision() -> None:
         predicted_costs(refused, {"a": TITAN}, alpha=2)
 
 
-def test_tensor_cores_take_convolutions_alone() -> None:
-    plain, cores = (replace(TITAN, tensor_flops=peak) for peak in (0.0, 10 * TITAN.flops))
-    work = Pass(1e12, 0.0)
-    for kind, faster in (("convolution", True), ("pointwise convolution", True), ("matmul", False)):
-        assert (cores.seconds(kind, "forward", work) < plain.seconds(kind, "forward", work)) == faster
-
-
-def test_calls_cost_more_in_a_step_that_fills_the_caches() -> None:
-    graph = captured("transformer")
-    dear = replace(KNOWN, efficiency={"": Efficiency(0.5, 0.5, 1.0, crowded=3.0)})
-    calm, crowded = (replace(dear, crowded_bytes=nbytes) for nbytes in (0.0, step_bytes(graph) / 2))
-    before, after = (predicted_seconds(graph, rates) for rates in (calm, crowded))
-    for name, each in before.items():
-        assert after[name].forward_s == pytest.approx(each.forward_s + 3 * KNOWN.launch_s)
-    assert crowding(1e20, 0.0) == 0.0
-    assert crowding(1e6, 4e6) == 0.25
-
-
 KNOWN = Rates(
     "known", 1e11, 1e10, 5e-6,
     {
@@ -205,11 +168,6 @@ def test_calibration_finds_known_rates_again(spoilt: float) -> None:
         truth, refitted = (predicted_seconds(captured(name), rates) for rates in (KNOWN, fitted))
         sums = [sum(each.total_s for each in seconds.values()) for seconds in (truth, refitted)]
         assert sums[1] == pytest.approx(sums[0], rel=0.12), name
-
-
-def test_calibration_needs_a_profile() -> None:
-    with pytest.raises(ValueError, match="profile"):
-        calibrate_rates([], "cpu")
 
 
 def planned(name: str) -> Workload:
@@ -248,11 +206,6 @@ def test_a_file_without_torch_s_operators_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match=r"'w' has none: choose a cluster with speeds"):
         read_pipedream(text, "w.txt", "w").problem(uniform_cluster(2, 1e10, model="TITAN RTX"))
-
-
-def test_the_benchmark_s_models_have_names_of_their_own() -> None:
-    assert len({each.name for each in models()}) == len(models()) >= 8
-    assert [each.name for each in models(True)] == [each.name for each in models()]
 
 
 Case = tuple[str, int, float]  # model, samples in a batch, samples per second

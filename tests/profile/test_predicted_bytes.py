@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-import torch
 from torch import Tensor, nn
 
-from netsplit.cluster.catalogue import RATES
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure import predicted_bytes
 from netsplit.profile.measure.predicted_bytes import predicted_transients, with_line
 from netsplit.profile.measure.transients import transient_bytes
-from netsplit.profile.predict import predicted_costs
 from tests.nets import CASES
 
 
@@ -54,31 +51,6 @@ def test_bytes_at_a_size_on_the_line_of_three_others_are_those_of_a_walk(
         predicted_transients(with_line(graph_at(few, many, 6), few, bent, many))
 
 
-class Sequences(nn.Module):
-    """Layers of one kind twice over, dropout, attention and an LSTM."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(
-            *(nn.TransformerEncoderLayer(16, 2, 24, batch_first=True) for _ in range(2))
-        )
-        self.layers = nn.LSTM(16, 12, num_layers=2, dropout=0.2, batch_first=True)
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layers(self.blocks(x))[0].mean(1))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bytes_of_attention_dropout_and_lstms_are_too(dtype: torch.dtype) -> None:
-    """In float32 an LSTM runs in a library that keeps a workspace of its own."""
-    torch.manual_seed(0)
-    inputs = (torch.randn(8, 7, 16, dtype=dtype),)
-    graph, expected = metered(Sequences().to(dtype), nn.CrossEntropyLoss(), inputs, torch.arange(8) % 5)
-    assert {graph.nodes[name].kind for name in expected} > {"lstm", "dropout", "scaled_dot_product_attention"}
-    assert predicted_transients(graph) == expected
-
-
 def test_what_cannot_be_run_without_values_counts_nothing_and_others_count() -> None:
     """What torch does not have, a piece of Python; what is after it is run on tensors of its shapes."""
     case = CASES["chain"]
@@ -87,10 +59,3 @@ def test_what_cannot_be_run_without_values_counts_nothing_and_others_count() -> 
     for op in ("netsplit.call.piece", "Conv2d", "aten.none.default"):
         nodes = graph.nodes | {first: replace(graph.nodes[first], op=op)}
         assert predicted_transients(replace(graph, nodes=nodes)) == {name: expected[name] for name in others}
-
-
-def test_every_device_kind_has_them() -> None:
-    case = CASES["chain"]
-    graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
-    costs = predicted_costs(graph, {"a": RATES["V100-SXM2-16GB"], "b": RATES["A100-SXM4-40GB"]}, alpha=2)
-    assert [each.transients for each in costs.devices.values()] == [expected] * 2

@@ -5,20 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from netsplit.graph import capture, initial_values
 from netsplit.graph.deferral.deferrable import deferrable_nodes
-from netsplit.profile.measure.compute import Profiler, profile_compute, settle
-from netsplit.profile.measure.optimizer import describe_optimizer
-from netsplit.profile.measure.stretches.split import AT_MOST, _spread
-from netsplit.profile.speed import reference_seconds
+from netsplit.profile.measure.compute import Profiler, settle
+from netsplit.profile.measure.stretches.split import AT_MOST
 
 
 class Net(nn.Module):
@@ -95,44 +90,3 @@ def test_a_machine_that_changes_its_speed_is_measured_longer_and_then_named(
         settle(profiler)
     assert profiler.rounds == [1.0, 1.5, 1.2, 1.2]
     assert "changed by 50 %" in caplog.text
-
-
-def test_a_steady_machine_is_not_measured_longer(caplog: pytest.LogCaptureFixture) -> None:
-    profiler = profiler_of()
-    profiler.rounds = [1.0, 1.02]
-    with caplog.at_level(logging.WARNING):
-        settle(profiler)
-    assert profiler.rounds == [1.0, 1.02]
-    assert "changed by" not in caplog.text
-
-
-def test_no_rounds_are_refused() -> None:
-    profiler = profiler_of()
-    with pytest.raises(ValueError, match="rounds=0"):
-        profile_compute(profiler.graph, profiler.batch, profiler.values, "cpu", rounds=0)
-
-
-@given(
-    st.floats(0, 100),
-    st.dictionaries(st.text(), st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1),
-)
-def test_spreading_keeps_the_total_within_bounds(total: float, each: dict[str, tuple[float, float]]) -> None:
-    like, bounds = ({name: pair[i] for name, pair in each.items()} for i in (0, 1))
-    parts = _spread(total, like, bounds)
-    assert all(0 <= parts[name] <= bounds[name] * (1 + 1e-9) for name in parts)
-    assert sum(parts.values()) == pytest.approx(min(total, sum(bounds.values())), rel=1e-6, abs=1e-9)
-
-
-def test_the_reference_piece_takes_time_and_leaves_random_numbers_alone() -> None:
-    before = torch.get_rng_state()
-    assert 1e-5 < reference_seconds("cpu", repeats=2) < 5
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_an_optimizer_is_described_by_what_it_is() -> None:
-    one = describe_optimizer(partial(torch.optim.SGD, lr=0.1))
-    assert one == describe_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    assert one == describe_optimizer(partial(torch.optim.SGD, lr=0.2))
-    assert one != describe_optimizer(partial(torch.optim.SGD, lr=0.1, momentum=0.9))
-    assert one != describe_optimizer(partial(torch.optim.SGD, lr=0.1, foreach=True))
-    assert one != describe_optimizer(partial(torch.optim.Adam, lr=0.1))

@@ -23,13 +23,12 @@ from netsplit.program import (
     Send,
     SingleBatch,
     Step,
-    check,
     check_progress,
     compile_program,
 )
 from netsplit.program.inference import inference_placement
 from netsplit.program.transfers import insert_transfers
-from tests.builders import cpus, graph_fed
+from tests.builders import cpus
 from tests.examples import tried
 from tests.messages import tells
 from tests.nets import CASES, placements
@@ -123,16 +122,6 @@ def test_gpipe_runs_all_forwards_then_all_backwards_and_steps_once() -> None:
         assert kinds[-1] is Step
 
 
-def test_backwards_of_a_segment_go_through_the_micro_batches_in_order() -> None:
-    program = program_of(GRAPHS["cells"], 2)
-    for each in program.instructions.values():
-        seen: dict[int, list[int]] = {}
-        for ins in each:
-            if isinstance(ins, Backward):
-                seen.setdefault(ins.segment, []).append(ins.microbatch)
-        assert all(order == [0, 1] for order in seen.values())
-
-
 def test_a_program_that_waits_in_a_circle_is_refused_with_the_circle() -> None:
     program = program_of(GRAPHS["chain"], 1)
     (first, *_) = [ins for ins in program.instructions["cpu:0"] if isinstance(ins, Send)]
@@ -185,19 +174,6 @@ def test_a_forward_that_reads_what_nobody_sends_is_refused() -> None:
     }
     with pytest.raises(DeadlockError, match="nobody sends"):
         check_progress(replace(program, instructions=kept))
-
-
-def test_progress_looks_at_each_instruction_as_often_as_it_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not at all devices whenever one has gone on: here the last in order computes first."""
-    count = 40
-    graph = graph_fed({f"n{v}": [f"n{v - 1}"] if v else [] for v in range(count)})
-    device_of = {f"n{v}": f"cpu:{count - 1 - v}" for v in range(count)}
-    program = compile_program(graph, device_of, graph.position, cpus(count), GPipe(2))
-    looked: list[object] = []
-    own = check.needs
-    monkeypatch.setattr(check, "needs", lambda program, ins: looked.append(ins) or own(program, ins))
-    check_progress(program)
-    assert len(looked) <= 2 * sum(map(len, program.instructions.values()))
 
 
 def test_a_batch_is_cut_into_micro_batches_as_chunk_does() -> None:

@@ -16,12 +16,12 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.measure.transients import transient_bytes
 from netsplit.program import GPipe, OneFOneB, Program, Schedule, compile_program
-from netsplit.program.inference import like_recomputed
-from netsplit.program.instructions import Backward, Forward
+from netsplit.program.instructions import Forward
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.program.schedules import ZBH1, ZBV, AsyncOneFOneB, DualPipeV, VMin
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, DRAWING, DROPPED, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -38,20 +38,9 @@ from tests.runtime.equivalence.running import (
 from tests.runtime.references import assert_same_bits
 from tests.simulate.test_memory import MOMENTUM, chain_of, measured_peak_bytes, node_of
 
-IN_ONE_ORDER = ("chain", "tied", "attention", "u_shape")
-"""No variable of these has three readers, whose gradients a cut may add in another order."""
-
 IN_TWO_PARTS = (ZBH1(4), ZBV(4), VMin(4), DualPipeV(4))
 
 ON_ONE_DEVICE = (GPipe(4), OneFOneB(4, delay_weights=True))
-
-SUMMED_WITH_A_PART = (
-    "chunk conv2d conv2d_1 add_4 relu",
-    "chunk conv2d conv2d_1 add_4",
-    "chunk conv2d add_4 relu",
-    "chunk conv2d_1 add_4 relu",
-    "chunk add_4",
-)
 
 
 def drawn_nodes(data: st.DataObject, graph: Graph) -> frozenset[str]:
@@ -73,8 +62,7 @@ def again(program: Program) -> list[tuple[str, ...]]:
     ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_any_recomputation_trains_as_plain_pytorch_does(
@@ -86,19 +74,6 @@ def test_any_recomputation_trains_as_plain_pytorch_does(
     program = compiled(graph, placed, 3, order, recomputed=drawn_nodes(data, graph))
     wanted = plain(name, order.microbatch_size(8))
     assert_same(local(program, case, batches_of(case)), wanted)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", IN_ONE_ORDER)
-@settings(PATIENT, max_examples=2)
-@given(data=st.data())
-def test_bits_are_those_without_recomputation(name: str, schedule: str, data: st.DataObject) -> None:
-    case, order = CASES[name], SCHEDULES[schedule]
-    graph = captured_for(case, order)
-    placed = cut(graph, [0.5])
-    kept = compiled(graph, placed, 2, order)
-    anew = compiled(graph, placed, 2, order, recomputed=drawn_nodes(data, graph))
-    assert_same_bits(local(anew, case, batches_of(case)), local(kept, case, batches_of(case)))
 
 
 @pytest.mark.parametrize("order", [GPipe(4), AsyncOneFOneB(4)], ids=lambda order: order.name)
@@ -152,28 +127,6 @@ def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.D
     assert_metered_on_one_device(name, order, drawn_nodes(data, graph))
 
 
-@pytest.mark.parametrize("order", ON_ONE_DEVICE, ids=lambda order: order.name)
-@pytest.mark.parametrize("nodes", SUMMED_WITH_A_PART)
-def test_a_sum_with_a_part_of_another_gradient_is_not_copied(nodes: str, order: Schedule) -> None:
-    """The last cell, which ends at its sum and at the concatenation: what that hands to the cell before is a
-    view of its own gradient, and the sum with what the cell hands it is not."""
-    assert_metered_on_one_device("cells", order, frozenset(nodes.split()))
-
-
-@pytest.mark.parametrize("at", [(0.53, 0.64, 0.83), (0.334, 0.505, 0.856)])
-def test_a_part_of_a_gradient_does_not_keep_all_of_it_as_long_as_it_waits(at: tuple[float, ...]) -> None:
-    """Of one sample, a part of what was put together lies as the variable does."""
-    order = GPipe(8)
-    graph = captured_for(CASES["u_shape"], order)
-    back = ["cpu:0", "cpu:1", "cpu:1", "cpu:0"]
-    placed = {node: back[int(device[4:])] for node, device in cut(graph, at).items()}
-    names = list(graph.nodes)
-    again = frozenset(names[names.index("max_pool2d") :])
-    metered, predicted = bytes_of("u_shape", order, compiled(graph, placed, 2, order, recomputed=again))
-    for name, nbytes in metered.items():
-        assert nbytes <= predicted[name]
-
-
 @pytest.mark.parametrize("order", IN_TWO_PARTS, ids=lambda order: order.name)
 @pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
 @settings(PATIENT, max_examples=2)
@@ -201,23 +154,6 @@ def test_a_weight_part_holds_what_was_made_again(at: list[float], order: Schedul
     program = compiled(graph, cut(graph, at), 2 if at else 1, order, recomputed=first)
     metered, predicted = bytes_of("cells", order, program)
     assert all(nbytes <= 1.01 * predicted[q] for q, nbytes in metered.items())
-
-
-def test_the_schedule_knows_segments_and_not_their_parts() -> None:
-    """Each device computes the same micro-batches in the same order, however many parts they have."""
-    graph = captured_for(CASES["attention"], OneFOneB(4))
-    placed = cut(graph, [0.3, 0.7])
-    whole = compiled(graph, placed, 3, OneFOneB(4))
-    parts = compiled(graph, placed, 3, OneFOneB(4), recomputed=frozenset(list(graph.nodes)[::3]))
-    assert len(parts.segments) > len(whole.segments)
-
-    def turns(program: Program, device: str) -> list[tuple[str, int]]:
-        computed = [ins for ins in program.instructions[device] if isinstance(ins, Forward | Backward)]
-        kinds = [(type(ins).__name__, ins.microbatch) for ins in computed]
-        return [each for n, each in enumerate(kinds) if n == 0 or kinds[n - 1] != each]
-
-    for device in whole.devices:
-        assert turns(parts, device) == turns(whole, device)
 
 
 def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
@@ -249,16 +185,6 @@ def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
     program = compiled(in_place, cut(in_place, []), 1, GPipe(4), recomputed=frozenset(in_place.nodes))
     for unit in in_place.units:
         assert sum(not set(unit).isdisjoint(segment.nodes) for segment in program.segments) == 1
-
-
-def test_another_capture_recomputes_the_likes() -> None:
-    """Of a smaller batch all; of a graph whose unit is named in part, not that."""
-    graph, other = (captured_for(CASES["chain"], GPipe(m)) for m in (2, 4))
-    assert like_recomputed(graph, other, frozenset(graph.nodes)) == frozenset(other.nodes)
-    named = frozenset(list(graph.nodes)[:1])
-    assert like_recomputed(graph, other, named) <= named
-    for unit in other.units:
-        assert len(like_recomputed(graph, other, named) & set(unit)) in (0, len(unit))
 
 
 def saving_chain(sizes: Sequence[int]) -> Graph:

@@ -64,14 +64,6 @@ def test_a_cluster_s_nics_are_as_fast_as_the_links_that_leave_its_hosts() -> Non
     assert (network.nic_latency_s, network.inside_latency_s) == (1e-4, 1e-6)
 
 
-def test_devices_without_a_host_are_hosts_of_their_own() -> None:
-    devices = tuple(Device(name, "cpu", 1) for name in "ab")
-    cluster = Cluster("two", devices, {("a", "b"): Link(0.0, 2.0), ("b", "a"): Link(0.0, 3.0)})
-    network = network_of(cluster)
-    assert network.host("a") != network.host("b")
-    assert network.seconds(1, "a", "b") == 3.0  # the slower of two NICs
-
-
 @pytest.mark.parametrize("bandwidth", [1e9, 3e9])
 def test_a_plan_on_a_cluster(bandwidth: float) -> None:
     cluster = cluster_of(4, Link(0.0, 1 / 8e9), Link(0.0, 1 / bandwidth))

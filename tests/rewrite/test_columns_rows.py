@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
-from netsplit.errors import RewriteError
 from netsplit.graph import Graph, capture
 from netsplit.rewrite import along_samples, applied, columns_and_rows, splits_of
 from netsplit.rewrite.records import proportioned
+from tests.cover import covering
 from tests.rewrite.models import STEPS, assert_same_step
 from tests.runtime.equivalence.running import captured
 
@@ -34,8 +33,7 @@ def test_proportions_add_up_and_none_is_empty(count: int, parts: list[float]) ->
         assert all(abs(size - each) < 1 + 1e-6 for size, each in zip(sizes, exact, strict=True))
 
 
-@pytest.mark.parametrize("parts", [(1.0, 1.0), (3.0, 1.0), (1.0, 1.0, 1.0)])
-@pytest.mark.parametrize("name", STEPS)
+@covering(name=STEPS, parts=[(1.0, 1.0), (3.0, 1.0), (1.0, 1.0, 1.0)])
 def test_products_by_columns_and_rows_are_the_same_step(name: str, parts: tuple[float, ...]) -> None:
     step = STEPS[name]
     graph = step.graph()
@@ -44,13 +42,6 @@ def test_products_by_columns_and_rows_are_the_same_step(name: str, parts: tuple[
         splits = splits_of(graph, chosen, parts)
         assert splits or not chosen or len(parts) > 2  # two heads are no three
         assert_same_step(step, applied(graph, splits))
-
-
-@pytest.mark.parametrize("parts", [2, (), (1.0,), (1.0, 0.0), "12", ("a", "b")])
-def test_what_are_no_proportions_is_refused(parts: Any) -> None:
-    graph = STEPS["mlp"].graph()
-    with pytest.raises(RewriteError, match=r"give two or more proportions above 0"):
-        splits_of(graph, columns_and_rows(graph), parts)
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
@@ -85,31 +76,3 @@ def test_nothing_is_put_together_between_columns_and_rows() -> None:
     cut = applied(graph, chain.splits((1.0, 1.0)))
     assert [node.kind for node in cut if ":" not in node.name] == ["add", "cross_entropy_loss"]
     assert not any(node.kind == "cat" for node in cut)
-
-
-class Watched(nn.Module):
-    """What is between two layers is read by others, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.other = nn.Linear(8, 32), nn.Linear(32, 4), nn.Linear(32, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.softmax(self.first(x), 1)
-        return self.second(x) + self.other(x)
-
-
-def test_what_is_read_whole_is_not_cut_alike() -> None:
-    """A softmax goes over what would be cut."""
-    graph = captured_mlp(Watched())
-    cuts = columns_and_rows(graph)
-    assert not any(each.chained for each in cuts)
-    assert {next(iter(each.cuts)) for each in cuts} == {"linear", "linear_1", "linear_2"}
-
-
-def test_of_three_layers_in_a_row_two_make_a_chain() -> None:
-    layers = [nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)]
-    cuts = columns_and_rows(captured_mlp(nn.Sequential(*layers)))
-    assert [each.chained for each in cuts] == [True, False]
-    assert list(cuts[0].cuts) == ["linear", "relu", "linear_1"]
-    assert list(cuts[1].cuts) == ["linear_2"]

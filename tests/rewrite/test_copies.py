@@ -22,7 +22,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Offload
 from netsplit.program import GPipe, Reduce, Schedule, SingleBatch
-from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate, rewrite_from, split_axes
 from netsplit.rewrite.copies import reads_weights
@@ -36,6 +35,7 @@ from netsplit.runtime.share import UpdateRule
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.tasks import reduce_bytes, reduce_seconds
 from tests.builders import cpus
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, Case
 from tests.profile.measure.test_memory_meter import metered_iteration
@@ -49,7 +49,6 @@ from tests.runtime.equivalence.running import (
     captured_for,
     compiled,
     local,
-    on_workers,
     plain,
     scattered,
 )
@@ -116,8 +115,7 @@ def reading(graph: Graph) -> list[str]:
     return [v for v in draft.nodes if reads_weights(draft, v) and draft.nodes[v].op not in MOVES]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["attention", "chain", "cells", "tied"])
+@covering(name=["attention", "chain", "cells", "tied"], schedule=SCHEDULES)
 @settings(PATIENT, max_examples=tried(3))
 @given(data=st.data())
 def test_copies_under_any_placement(name: str, schedule: str, data: st.DataObject) -> None:
@@ -138,19 +136,6 @@ def by_number(graph: Graph, devices: int = 2) -> dict[str, str]:
         home = next((name for name in group if graph.nodes[name].initializers), group[0])
         device_of.update(dict.fromkeys(group, device_of[home]))
     return device_of
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_data_parallelism_of_one_batch_on_workers(pools: Pools, schedule: str) -> None:
-    """With the gradients' norm over three steps; a weight is sent nowhere, and each has all of them."""
-    case, order = CASES["chain"], SCHEDULES[schedule]
-    graph = captured_for(case, order)
-    graph = applied(graph, replicate(graph, 2))
-    program = compiled(graph, by_number(graph), 2, order, shared_norm=True)
-    assert program.holders[next(iter(program.holders))] == ("cpu:0", "cpu:1")
-    runtime_pool = pools(2)
-    trained = on_workers(program, case, batches_of(case, 3), runtime_pool, rule=UpdateRule(clip_norm=0.1))
-    assert_same(trained, plain("chain", order.microbatch_size(8), steps=3, clip_norm=0.1))
 
 
 def copied(size: int = 2, more: tuple[Rewrite, ...] = ()) -> Graph:
@@ -215,29 +200,6 @@ def test_asynchronous_schedules_refuse_copies() -> None:
         compiled(graph, by_number(graph), 2, AsyncOneFOneB(4))
 
 
-def test_copies_on_one_device_are_one() -> None:
-    graph = copied()
-    program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 2, GPipe(4))
-    assert program.held == {"cpu:0": tuple(captured_mlp().initializers), "cpu:1": ()}
-    assert not any(isinstance(ins, Reduce) for ins in program.instructions["cpu:0"])
-    assert predicted_peak_bytes(program, 3)["cpu:0"] < predicted_peak_bytes(
-        compiled(captured_mlp(), dict.fromkeys(captured_mlp().nodes, "cpu:0"), 2, GPipe(4)), 3
-    )["cpu:0"] + 3 * sum(init.nbytes for init in captured_mlp().initializers.values())  # fmt: skip
-
-
-@pytest.mark.parametrize("samples", [5, 6, 7])
-def test_a_smaller_last_microbatch(samples: int) -> None:
-    graph = captured_mlp(4)
-    rewrites = replicate(graph, 2)
-    whole = applied(graph, rewrites)
-    rest = applied(captured_mlp(samples - 4), rewrites, whole)
-    program = with_tail(compiled(whole, by_number(whole), 2, GPipe(2)), whole, rest)
-    given_batches = batches(2, samples)
-    runtime = LocalRuntime(program, cpus(2), initial_values(mlp(), whole), ADAMW)
-    trained = Trained([runtime.train_batch(*batch) for batch in given_batches], runtime.state())
-    assert_same(trained, plain_loop(mlp(), LOSS, given_batches, 4, ADAMW))
-
-
 def runtime_of(graph: Graph, optimizer: Any = ADAMW, **options: Any) -> LocalRuntime:
     shared = options["rule"].shared_norm if "rule" in options else False
     program = compiled(graph, by_number(graph), 2, GPipe(4), shared_norm=shared)
@@ -276,14 +238,6 @@ def test_a_training_saved_in_any_copies_goes_on_in_others(saved: str, resumed: s
             assert torch.equal(share.tensors[k], first.tensors[k])
 
 
-def test_an_optimizer_that_is_not_element_wise_steps_on_whole_copies() -> None:
-    """A copy is all of the parameter, whatever the optimiser makes of that."""
-    adafactor = torch.optim.Adafactor
-    runtime = runtime_of(copied(), adafactor)
-    trained = Trained([runtime.train_batch(*batch) for batch in batches()], runtime.state())
-    assert_same(trained, plain_loop(mlp(), LOSS, batches(), 2, adafactor))
-
-
 @pytest.mark.parametrize("offload", [None, "both"])
 def test_bytes_of_copies_are_predicted(offload: str | None) -> None:
     """Each device has parameter, gradient and moments of its copy, and the sum of gradients."""
@@ -302,22 +256,6 @@ def test_bytes_of_copies_are_predicted(offload: str | None) -> None:
     assert min(peaks.values()) > 3 * nbytes
 
 
-def test_a_sum_s_vector_takes_the_gradients_place_before_the_next_sum() -> None:
-    """Of two sums with different devices the bytes are those of one at a time."""
-    draw = torch.Generator().manual_seed(2)
-    x, y = torch.randn(8, 300, generator=draw), torch.randint(10, (8,), generator=draw)
-    layers = nn.Linear(300, 200), nn.GELU(), nn.Linear(200, 250), nn.GELU(), nn.Linear(250, 10)
-    model = nn.Sequential(*layers)
-    graph = capture(model, LOSS, (x, y))
-    graph = applied(graph, replicate(graph, 2))
-    program = compiled(graph, by_number(graph) | {"linear_1:1": "cpu:2"}, 3, SingleBatch())
-    assert sum(isinstance(ins, Reduce) for ins in program.instructions["cpu:0"]) == 2
-    runtime = LocalRuntime(program, cpus(3), initial_values(model, graph), MOMENTUM)
-    runtime.train_batch((x,), y)
-    peaks = predicted_peak_bytes(program, 3, {})
-    assert metered_iteration(runtime, (x,), y) == pytest.approx(peaks, rel=0.02)
-
-
 def test_seconds_of_a_sum_are_of_the_bytes_that_its_devices_have() -> None:
     graph = copied()
     program = compiled(graph, by_number(graph), 3, GPipe(4))
@@ -329,23 +267,6 @@ def test_seconds_of_a_sum_are_of_the_bytes_that_its_devices_have() -> None:
     link = cpus(3).links["cpu:0", "cpu:1"]
     expected = 2 * (link.latency_s + nbytes / 2 * link.seconds_per_byte)
     assert reduce_seconds(program, cpus(3), sums[0]) == pytest.approx(expected)
-
-
-def test_sums_of_unlike_groups_of_devices() -> None:
-    """One weight on two devices, another on these and a third."""
-    graph = captured_mlp()
-    rewrites = (Split("linear", 0, (1, 1)), CopyWeights("linear:1", 1))
-    cut = (Split("gelu", 0, (1, 1)), Split("linear_1", 0, (1, 1)), CopyWeights("linear_1:1", 1))
-    graph = applied(graph, (*rewrites, *cut))
-    device_of = by_number(graph) | {"linear_1:1": "cpu:2"}
-    program = compiled(graph, device_of, 3, OneFOneB(4), shared_norm=True)
-    groups = {ins.devices for ins in program.instructions["cpu:0"] if isinstance(ins, Reduce)}
-    assert groups == {("cpu:0", "cpu:1"), ("cpu:0", "cpu:2"), ("cpu:0", "cpu:1", "cpu:2")}
-    runtime = LocalRuntime(
-        program, cpus(3), initial_values(mlp(), graph), ADAMW, rule=UpdateRule(clip_norm=0.3)
-    )
-    trained = Trained([runtime.train_batch(*batch) for batch in batches()], runtime.state())
-    assert_same(trained, plain_loop(mlp(), LOSS, batches(), 2, ADAMW, clip_norm=0.3))
 
 
 def test_copies_move_when_the_plan_is_another(pools: Pools) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from netsplit.errors import BatchError, RewriteError
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.operators import unchanging
 from netsplit.partition.base import Placement, Problem, SolverReport
@@ -21,15 +19,11 @@ from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, OneFOneB, Program, Schedule, Send
-from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB
-from netsplit.rewrite import ReadWeights, Split, applied, split_axes
-from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.rewrite import ReadWeights, applied
 from netsplit.runtime.local import LocalRuntime
-from netsplit.runtime.share import UpdateRule
 from netsplit.simulate import predicted_peak_bytes, simulate
-from netsplit.simulate.timeline import Event
-from tests.builders import costs_of, cpus
+from tests.builders import cpus
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.rewrite.test_training import drawn
@@ -47,7 +41,6 @@ from tests.runtime.equivalence.running import (
 )
 from tests.runtime.references import Trained, assert_same_bits, plain_loop
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
-from tests.workers import Pools
 
 NAMES = ("attention", "tied", "u_shape")
 LOSS = nn.CrossEntropyLoss()
@@ -137,50 +130,6 @@ def test_the_sums_are_the_plain_loop_s_to_the_last_bit(schedule: Schedule) -> No
     assert_same_bits(trained, plain_loop(mlp(), LOSS, batches, 2, SGD))
 
 
-@pytest.mark.parametrize("schedule", ["zb_h1", "gpipe+recompute+delayed"])
-def test_the_bias_of_a_convolution_comes_from_another_device(schedule: str) -> None:
-    """Its gradient was put off with the weight's, and zeros were sent back."""
-    case, order = CASES["u_shape"], SCHEDULES[schedule]
-    graph = captured_for(case, order)
-    channels = split_axes(graph, "conv2d_3")["input.1"]
-    graph = applied(graph, [Split("conv2d_3", "input.1", (1, channels - 1))])
-    homes = {name: f"cpu:{int(name == 'conv2d_3:0')}" for name in graph.nodes}
-    trained = local(compiled(graph, homes, 2, order), case, batches_of(case))
-    assert_same(trained, plain("u_shape", order.microbatch_size(8)))
-
-
-@pytest.mark.parametrize("samples", [6, 7])
-def test_a_smaller_last_microbatch(samples: int) -> None:
-    graph, homes = read_elsewhere()
-    batches = [batch(seed, samples) for seed in range(2)]
-    program = compiled(graph, homes, 2, OneFOneB(-(-samples // 2)))
-    if samples % 2:
-        program = with_tail(program, graph, read_elsewhere(1)[0])
-    runtime = LocalRuntime(program, cpus(2), initial_values(mlp(), graph), SGD)
-    trained = Trained([runtime.train_batch(*each) for each in batches], runtime.state())
-    assert_same(trained, plain_loop(mlp(), LOSS, batches, 2, SGD), 1e-12)
-
-
-@pytest.mark.parametrize("schedule", [OneFOneB(4), ZBH1(4)])
-def test_on_workers_with_a_batch_that_fails(pools: Pools, schedule: Schedule) -> None:
-    """With the gradients' norm; the failing batch is as if it had not been: nothing that lasted is left."""
-    graph, homes = read_elsewhere()
-    program = compiled(graph, homes, 2, schedule, shared_norm=True)
-    values, rule = initial_values(mlp(), graph), UpdateRule(clip_norm=0.1)
-    (x,), y = batch(7)
-    y[-1] = 99
-    for runtime in (
-        LocalRuntime(program, cpus(2), values, SGD, rule),
-        DistributedRuntime(program, pools(2), values, SGD, rule=rule),
-    ):
-        losses = [runtime.train_batch(*batch(0))]
-        with pytest.raises(BatchError, match="as before"):
-            runtime.train_batch((x,), y)
-        losses += [runtime.train_batch(*batch(seed)) for seed in (1, 2)]
-        wanted = plain_loop(mlp(), LOSS, [batch(seed) for seed in range(3)], 2, SGD, clip_norm=0.1)
-        assert_same(Trained(losses, runtime.state()), wanted, 1e-12)
-
-
 def test_gradients_of_several_batches_are_added_up() -> None:
     """A step after two batches: each sends its own sum."""
     graph, homes = read_elsewhere()
@@ -211,13 +160,6 @@ def test_where_devices_step_within_the_batch_every_version_is_sent() -> None:
     program = compiled(graph, homes, 2, AsyncOneFOneB(4))
     assert program.lasting == frozenset()
     assert counted(program)["2.weight:read", False] == 4
-
-
-def test_what_hands_on_a_weight_does_not_read_it_elsewhere_itself() -> None:
-    """It would read what it makes."""
-    graph, _ = read_elsewhere()
-    with pytest.raises(RewriteError, match="already"):
-        applied(graph, (*graph.rewrites, ReadWeights("2.bias:read")))
 
 
 class Written(nn.Module):
@@ -265,57 +207,3 @@ def test_bytes_of_what_lasts_are_predicted(schedule: Schedule, readers: tuple[st
         program, MOMENTUM, dict.fromkeys(program.devices, predicted_transients(graph))
     )
     assert measured == pytest.approx(predicted, rel=0.03)
-
-
-def test_a_timeline_that_sends_it_again_or_too_early_is_refused() -> None:
-    graph, homes = read_elsewhere()
-    program = compiled(graph, homes, 2, GPipe(4))
-    seconds = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-3, 2e-3)))
-    cluster = cpus(2)
-    costs = Costs({device.kind: seconds for device in cluster.devices}, alpha=3)
-    problem = Problem(graph, costs, cluster, evaluate=Simulated(graph, cluster, costs, GPipe(4)))
-    placement = Placement("drawn", homes, graph.position, SolverReport("drawn", "feasible"))
-    timeline = simulate(program, cluster, costs)
-
-    def wrong(events: list[Event]) -> str:
-        other = replace(timeline, events=tuple(events))
-        return " ".join(verify_timeline(problem, placement, program, other).violations)
-
-    events = list(timeline.events)
-    assert not wrong(events)
-    (sent,) = [e for e in events if (e.kind, e.name) == ("send", "2.weight:read")]
-    (back,) = [e for e in events if (e.kind, e.name) == ("send", "gradient of 2.weight:read")]
-    assert "is sent 0 times" in wrong([e for e in events if e is not sent])
-    late = replace(sent, microbatch=1, start_s=timeline.iteration_s, end_s=timeline.iteration_s + 1)
-    assert "is sent 2 times" in wrong([*events, late])
-    assert "is sent 0 times back" in wrong([e for e in events if e is not back])
-    early = replace(back, start_s=sent.end_s, end_s=sent.end_s + back.end_s - back.start_s)
-    assert "begins at" in wrong([early if e is back else e for e in events])
-
-
-def test_what_waits_for_one_transfer_waits_for_nothing_else() -> None:
-    """A wide weight over a slow link costs its seconds once, whatever the number of micro-batches."""
-    graph, homes = read_elsewhere()
-    seconds = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1e-6, 1e-6)))
-    cluster = cpus(2)
-    links = {pair: replace(link, seconds_per_byte=1e-3) for pair, link in cluster.links.items()}
-    cluster = replace(cluster, links=links)
-    costs = Costs({device.kind: seconds for device in cluster.devices}, alpha=3)
-    events = [
-        e
-        for m in (1, 8)
-        for e in simulate(compiled(graph, homes, 2, GPipe(m)), cluster, costs).events
-        if e.kind == "send" and ":read" in e.name
-    ]
-    assert len(events) == 2 * 4
-
-
-def test_a_deep_model_with_a_weight_that_lasts_is_simulated() -> None:
-    """Of more operators in a row than Python nests calls."""
-    model = nn.Sequential(*(nn.Tanh() for _ in range(600)), nn.Linear(4, 4))
-    graph = capture(model, nn.MSELoss(), (torch.randn(2, 4), torch.randn(2, 4)))
-    graph = applied(graph, (ReadWeights("linear"),))
-    device_of = {name: f"cpu:{int(name.endswith(':read'))}" for name in graph.nodes}
-    program = compiled(graph, device_of, 2, GPipe(2))
-    assert program.lasting
-    assert simulate(program, cpus(2), costs_of(graph)).iteration_s >= 2 * 600

@@ -37,12 +37,3 @@ def test_it_is_the_order_of_a_list(count: int, changes: list[tuple[str, int]]) -
             behind = names.index(after) + 1 if after else 0
             own = [name for name in names if order.is_next_or_before(name, after)]
             assert own == names[: behind + 1]
-
-
-def test_places_between_two_never_run_out() -> None:
-    """Each is put in the middle between the last one and the same neighbour."""
-    order = NodeOrder(["first", "last"])
-    names = [f"n{i}" for i in range(300)]
-    for name in names:
-        order.put_before(name, "last")
-    assert sorted(["last", *names, "first"], key=order.place) == ["first", *names, "last"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import copy
 
 import pytest
 import torch
@@ -18,9 +17,7 @@ from netsplit.rewrite import (
     Split,
     along_samples,
     applied,
-    columns_and_rows,
     replicate,
-    splits_of,
 )
 from netsplit.rewrite.moving.moves import MOVES
 from netsplit.rewrite.node_parts import node_parts, parts_label
@@ -69,42 +66,6 @@ def test_the_dimension_of_the_samples_is_called_so(cut: object) -> None:
     assert {line for part in parts.cut.values() for line in part.lines} == {
         "1/2 of samples · 50 %", "2/2 of samples · 50 %",
     }  # fmt: skip
-
-
-def test_other_dimensions_of_the_same_size_are_not() -> None:
-    graph = square()
-    parts = node_parts(applied(graph, splits_of(graph, [columns_and_rows(graph)[0]], (3.0, 1.0))))
-    assert [parts.of[name].told for name in ("linear:0", "relu:1", "linear_1:1")] == [
-        "linear (0): part 1/2 of dimension 1 (75 %)",
-        "relu (1): part 2/2 of dimension 1 (25 %)",
-        "linear_1 (2): part 2/2 of dimension 1 of input (25 %)",
-    ]
-    assert parts.of["linear_1:1"].lines == ("2/2 of input.1 · 25 %",)
-    assert "linear_1" in parts.moving  # it adds the parts
-
-
-def test_of_a_part_in_parts_both_cuts_are_told() -> None:
-    graph = square()
-    parts = node_parts(applied(graph, (Split("linear", 1, (6, 2)), Split("linear:0", 0, (4, 4)))))
-    assert parts.of["linear:0:1"].told == (
-        "linear (0): part 1/2 of dimension 1, of which part 2/2 of the samples (38 %)"
-    )
-    assert parts.of["linear:0:1"].lines == ("1/2 of dim 1 · 75 %", "2/2 of samples · 50 %")
-    assert {"linear", "linear:0"} <= parts.moving
-
-
-def test_what_is_cut_again_after_it_was_put_together_is_no_part() -> None:
-    parts = node_parts(applied(square(), (Split("linear", 1, (6, 2)), Split("linear", 0, (2, 3, 3)))))
-    assert parts.cut.keys() == {"linear:0", "linear:1"}
-    assert {"linear:0 2", "linear:1 2", "linear:2", "linear"} <= parts.moving
-
-
-def test_a_graph_that_has_forgotten_what_it_was_made_of_tells_the_same_by_numbers() -> None:
-    graph = square()
-    graph = applied(graph, replicate(graph, 2))
-    known, parts = node_parts(graph), node_parts(copy(graph))
-    assert (parts.moving, parts.of.keys()) == (known.moving, known.of.keys())
-    assert parts.of["linear:0"].lines == ("1/2 of dim 0 · 50 %",)
 
 
 def test_copies_weights_as_variables_and_blocks_are_told() -> None:

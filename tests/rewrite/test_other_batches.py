@@ -145,27 +145,6 @@ def test_other_operators_train_the_same_parameters(
     torch.testing.assert_close(said, reference.eval()(*batches[1][0]), rtol=1e-12, atol=1e-12)
 
 
-def test_copies_that_not_all_are_read_are_refused(pools: Pools, unmeasured: None) -> None:
-    """Of one sample there are no two parts; the copy of the second would stay as it is."""
-    with trained(Swapped, METHODS["copies"], pools) as model:
-        model.train_batch(*batch(8, 6, 0))
-        with pytest.raises(NetSplitError, match="read by fewer devices than have a copy of it"):
-            model.train_batch(*batch(1, 3, 1))
-        model.train_batch(*batch(8, 3, 2))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_other_operators_of_a_last_microbatch_are_named_as_such(
-    method: str, pools: Pools, unmeasured: None
-) -> None:
-    """As where all operators are whole: that the rewrites are of others is no matter of the user's."""
-    with (
-        trained(FewSamples, METHODS[method], pools) as model,
-        pytest.raises(NetSplitError, match="other operators for 1 samples than for 4: use a number"),
-    ):
-        model.train_batch(*batch(5, 6, 1))
-
-
 def test_attention_trains_and_predicts_fewer_samples_than_parts(pools: Pools, unmeasured: None) -> None:
     """Micro-batches of four in three parts; of a last one some are empty."""
     batches = [batch(samples, 6, seed) for seed, samples in enumerate((8, 1, 5, 6, 8, 2))]

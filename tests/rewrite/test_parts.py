@@ -17,13 +17,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError
-from netsplit.experiment.parts.measured_parts import MeasuredParts
 from netsplit.graph import Graph, capture, files, initial_values
 from netsplit.optim.optimizers import for_model
-from netsplit.partition import Auto
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.profile.costs import Offload
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.rewrite import ReadWeights, Rewrite, Split, applied, split_axes
@@ -32,14 +29,12 @@ from netsplit.runtime.checkpoint.wholes import whole_tensors
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from netsplit.simulate.memory import predicted_peak_bytes
 from tests.builders import cpus
 from tests.examples import tried
 from tests.nets import Case
-from tests.profile.measure.test_memory_meter import metered_iteration
-from tests.rewrite.test_training import HEADS, side_by_side
+from tests.rewrite.test_training import side_by_side
 from tests.runtime.checkpoint.test_checkpoint import restore, save
-from tests.runtime.equivalence.running import PATIENT, assert_same, captured, compiled
+from tests.runtime.equivalence.running import PATIENT, assert_same, compiled
 from tests.runtime.references import Trained, plain_loop
 from tests.workers import Pools, lent_to_sessions
 
@@ -100,13 +95,6 @@ def test_a_part_is_an_initializer_with_the_whole_s_name_and_its_offsets() -> Non
     assert graph.wholes.keys() == split_graph(()).initializers.keys()
     assert not any({"linear:0", "linear:1"} <= set(each) for each in graph.colocated)
     assert files.loads(files.dumps(graph)).initializers == graph.initializers
-
-
-def test_a_fused_projection_is_three_regions_for_each_head() -> None:
-    graph = applied(captured("attention", 4), HEADS)
-    cut = sorted(k for k in graph.initializers if k.startswith("qkv.weight"))
-    ends = [(0, 4), (12, 16), (16, 20), (20, 24), (4, 8), (8, 12)]
-    assert cut == [f"qkv.weight[{a}:{b}, :]" for a, b in ends]
 
 
 def test_a_part_that_is_read_elsewhere_is_a_variable() -> None:
@@ -252,117 +240,12 @@ def test_an_optimizer_that_is_not_element_wise_is_refused_on_parts(factory: Any)
         made(applied(graph, (Split("linear", 1, (6, 10)),)))
 
 
-class LargeOnesNormed(Normed):
-    """The same of matrices with sides of 12 and more, as others factor these alone; else SGD."""
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    large = p.ndim == 2 and min(p.shape) >= 12
-                    p.data.sub_(group["lr"] * (p.data.norm() if large else 1.0) * p.grad)
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_every_shape_is_tried(order: tuple[int, int]) -> None:
-    model = nn.Sequential(nn.Linear(12, 16, bias=False), nn.Linear(16, 10, bias=False)).double()
-    (x,), y = batches()[0]
-    splits = Split("linear", 1, (6, 10)), Split("linear_1", 1, (5, 5))
-    graph = applied(capture(model, LOSS, (x[:2], y[:2])), tuple(splits[i] for i in order))
-    program = compiled(graph, side_by_side(graph), 2, GPipe(4))
-    with pytest.raises(ConfigError, match=r"LargeOnesNormed steps on parts of '0\.weight' otherwise"):
-        LocalRuntime(program, cpus(2), initial_values(model, graph), LargeOnesNormed)
-
-
-def test_it_is_refused_before_parts_are_measured(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As soon as the plan is known: nothing of it has been measured, and nothing deployed."""
-
-    def never(*_: Any) -> None:
-        raise AssertionError("measured, or deployed")
-
-    monkeypatch.setattr(MeasuredParts, "_measure_on", never)
-    monkeypatch.setattr(netsplit.Session, "deploy", never)
-    (x,), y = batches()[0]
-    with lent_to_sessions(pools), pytest.raises(ConfigError, match=r"Normed steps on parts of '\d.weight'"):
-        netsplit.parallelize(
-            mlp(), LOSS, (x, y), partitioner=SideBySideColumns(rewrites=UNEVEN), schedule=GPipe(4),
-            optimizer=Normed, progress=False,
-        )  # fmt: skip
-
-
-@pytest.mark.usefixtures("unmeasured")
-def test_auto_takes_what_such_an_optimizer_can_train(pools: Pools) -> None:
-    """Links cost nothing, so that parts are estimated to gain."""
-    (x,), y = batches()[0]
-    spec = replace(netsplit.cpu_cluster(2), latency_s=1e-12, bandwidth=1e15)
-    with (
-        lent_to_sessions(pools),
-        netsplit.parallelize(
-            mlp(), LOSS, (x, y), cluster=spec, partitioner=Auto(splits=True, time_limit_s=2.0, starts=2),
-            schedule=GPipe(1), optimizer=Normed, progress=False,
-        ) as parallel,
-    ):  # fmt: skip
-        inits = parallel.plan.problem.graph.initializers.values()
-        assert all(each.region is None or each.shape == each.region.shape for each in inits), "copies at most"
-        losses = [parallel.train_batch(*batch) for batch in batches()]
-    assert losses == pytest.approx(plain_loop(mlp(), LOSS, batches(), 8, Normed).losses, rel=1e-9)
-
-
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop"])
 def test_an_element_wise_optimizer_steps_on_parts(kind: str) -> None:
     runtime = runtime_of(UNEVEN, getattr(torch.optim, kind))
     trained = Trained([runtime.train_batch(*batch) for batch in batches()], runtime.state())
     wanted = plain_loop(mlp(), LOSS, batches(), 2, getattr(torch.optim, kind))
     assert_same(trained, wanted)
-
-
-def test_groups_by_shapes_are_those_of_wholes() -> None:
-    """A factory that goes by names, or by ranks, is asked as if nothing were in parts; by sizes, refused."""
-
-    def by_size(parameters: Any) -> torch.optim.Optimizer:
-        large = [p for p in parameters if p.numel() > 100]
-        small = [p for p in parameters if p.numel() <= 100]
-        return torch.optim.SGD([{"params": large}, {"params": small, "lr": 0.1}], lr=0.2)
-
-    def by_rank(parameters: Any) -> torch.optim.Optimizer:
-        groups = [{"params": [p for p in parameters if p.ndim == n], "lr": 0.1 * n} for n in (1, 2)]
-        return torch.optim.SGD(groups, lr=0.2)
-
-    named = netsplit.ParameterGroups(torch.optim.SGD, [{"match": "*.bias", "lr": 0.3}], lr=0.1)
-    for factory in (by_rank, named):
-        runtime = runtime_of(UNEVEN, for_model(factory, mlp()))
-        trained = Trained([runtime.train_batch(*batch) for batch in batches()], runtime.state())
-        assert_same(trained, plain_loop(mlp(), LOSS, batches(), 2, factory, named=factory is named))
-    with pytest.raises(ConfigError, match="by the shapes"):
-        runtime_of(UNEVEN, for_model(by_size, mlp()))
-
-
-def test_offloaded_moments_of_parts() -> None:
-    graph = split_graph(UNEVEN)
-    program = compiled(graph, side_by_side(graph), 2, GPipe(4))
-    values = initial_values(mlp(), graph)
-    runtime = LocalRuntime(program, cpus(2), values, ADAMW, offload=Offload.of("both"))
-    trained = Trained([runtime.train_batch(*batch) for batch in batches()], runtime.state())
-    assert_same(trained, plain_loop(mlp(), LOSS, batches(), 2, ADAMW))
-
-
-def test_state_is_where_the_parts_are() -> None:
-    """Of two devices each has its own parts with their moments, and little else: predicted, and metered."""
-    x, y = torch.randn(2, 500), torch.randint(10, (2,))
-    model = nn.Sequential(nn.Linear(500, 400), nn.ReLU(), nn.Linear(400, 10))
-    graph = capture(model, LOSS, (x, y))
-    cut = tuple(replace(each, sizes=(100, 300)) for each in UNEVEN if isinstance(each, Split))
-    parts = applied(graph, (cut[0], replace(cut[1], node="relu"), cut[2]))
-    program = compiled(parts, side_by_side(parts), 2, SingleBatch())
-    peaks = predicted_peak_bytes(program, 3, {})
-    alone = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 2, SingleBatch())
-    whole = predicted_peak_bytes(alone, 3, {})["cpu:0"]
-    assert whole >= 3 * 4 * 500 * 400
-    assert peaks["cpu:0"] == pytest.approx(whole / 4, rel=0.05)
-    assert peaks["cpu:1"] == pytest.approx(whole * 3 / 4, rel=0.05)
-    runtime = LocalRuntime(program, cpus(2), initial_values(model, parts), MOMENTUM)
-    runtime.train_batch((x,), y)
-    assert metered_iteration(runtime, (x,), y) == pytest.approx(peaks, rel=0.02)
 
 
 def test_prediction_puts_together_what_it_reads_whole(pools: Pools) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.catalogue import accelerator
-from netsplit.errors import ConfigError, NetSplitError, RewriteError
+from netsplit.errors import NetSplitError, RewriteError
 from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.common.priority import topological_priority
@@ -20,23 +18,17 @@ from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
-    parts_change,
-    parts_lines,
-    parts_summary,
     placed_splits,
     restated,
-    split_groups,
 )
-from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
-from netsplit.rewrite import CopyWeights, Rewrite, Split, along_samples, applied, replicate
+from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate
 from netsplit.rewrite.seconds import rewritten_costs
 from tests.builders import costs_of, cpus
 from tests.examples import tried
-from tests.messages import tells
 from tests.rewrite.models import STEPS
 from tests.rewrite.test_training import HEADS, side_by_side
 from tests.runtime.equivalence.running import captured
@@ -108,21 +100,6 @@ def test_summary_and_explanation_say_what_is_in_parts_and_where() -> None:
     assert [part["fraction"] for part in split["parts"]] == [0.75, 0.25]
 
 
-def test_what_is_cut_along_the_samples_is_told_so() -> None:
-    problem = problem_of()
-    plan = verified(problem, placed(problem, along_samples(problem.graph, 2)))
-    along = {split.operator: split.along for split in plan.splits}
-    assert set(along.values()) == {"the samples"}
-    assert all(
-        line.count("along the samples")
-        for line in str(plan.explain()).splitlines()
-        if " parts along " in line
-    )
-    moved = plan.moved_from(verified(problem, placed(problem, LINEAR)))
-    assert {split.along for split in moved.split} == {"the samples"}
-    assert {split.along for split in verified(problem, placed(problem, LINEAR)).splits} == {"dimension 2"}
-
-
 def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
     """Of parts that are cut again, too."""
     problem = problem_of()
@@ -133,42 +110,6 @@ def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
     assert [part.nodes for part in second.parts] == [("linear_2:0:0",), ("linear_2:0:1",)]
     for part in (*first.parts, *second.parts):
         assert set(part.devices) == {placement.device_of[name] for name in part.nodes}
-
-
-@pytest.mark.parametrize("sizes_then", [(3, 1), (2, 1, 1)])
-def test_a_cut_of_what_puts_parts_together_has_parts_of_its_own(sizes_then: tuple[int, ...]) -> None:
-    problem = problem_of()
-    twice = (*LINEAR, Split("linear_2", 0, sizes_then))
-    once, placement = placed(problem, LINEAR), placed(problem, twice)
-    first, second = placed_splits(placement)
-    assert first == placed_splits(once)[0]
-    assert [part.size for part in second.parts] == [*sizes_then]
-    own = [name for part in second.parts for name in part.nodes]
-    assert len(own) == len({*own} - set(first.parts[0].nodes + first.parts[1].nodes)) == len(sizes_then)
-    graph = applied(problem.graph, twice)
-    assert [graph.variables[graph.nodes[name].outputs[0]].shape[0] for name in own] == [*sizes_then]
-    change = parts_change(once, placement, graph)
-    assert (len(change.split), len(change.recut)) == (0, 2)
-    assert parts_change(placement, placement, graph).recut == ()
-
-
-def test_operators_that_are_in_parts_alike_are_told_together() -> None:
-    """Every one is in one group, and what is told of the group holds of it."""
-    splits = placed_splits(placed(problem_of(), HEADS))
-    groups = split_groups(splits)
-    assert 1 < len(groups) < len(splits)
-    assert sorted(each.operator for group in groups for each in group.splits) == sorted(
-        each.operator for each in splits
-    )
-    for group in groups:
-        assert {(each.along, each.told, len(each.parts)) for each in group.splits} == {
-            (group.along, group.told, group.parts)
-        }
-    assert len(list(parts_lines(splits))) == len(groups)
-    told = parts_summary(splits, most=1)
-    assert told.startswith(f"{len(splits)} operators in parts: {groups[0].named()} along {groups[0].along}: ")
-    assert told.endswith(f"; and {len(splits) - len(groups[0].splits)} more")
-    assert parts_summary(()) == ""
 
 
 @pytest.mark.parametrize("cut", [along_samples, replicate])
@@ -202,105 +143,8 @@ def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None
     assert not parts.moved_from(parts).split
 
 
-REWRITES = {
-    "whole": lambda graph: (),
-    "linear": lambda graph: LINEAR,
-    "heads": lambda graph: HEADS,
-    "samples": lambda graph: along_samples(graph, (3, 1)),
-    "replicas": lambda graph: replicate(graph, 2),
-}
-
-
-@cache
-def plan_of(name: str, objective: str) -> Plan:
-    problem = problem_of(objective)
-    return verified(problem, placed(problem, REWRITES[name](problem.graph)))
-
-
-@pytest.mark.parametrize("objective", ["simulated", "max_load"])
-@pytest.mark.parametrize(("old", "new"), list(permutations(REWRITES, 2)))
-def test_what_was_before_is_told_of_the_plan_as_it_was(old: str, new: str, objective: str) -> None:
-    """Whatever the operators were in: nodes, seconds, bytes, cut edges and parts of the objective."""
-    before, after = plan_of(old, objective), plan_of(new, objective)
-    diff = after.moved_from(before)
-    plays = {p: q for q, p in diff.renamed.items()}
-    for change in diff.devices:
-        had, has = before.loads[change.device], after.loads[plays.get(change.device, change.device)]
-        assert (change.nodes_before, change.before_bytes) == (had.nodes, had.nbytes)
-        assert (change.nodes_after, change.after_bytes) == (has.nodes, has.nbytes)
-        assert (change.before_s, change.after_s) == pytest.approx((had.compute_s, has.compute_s))
-    assert (diff.before_s, diff.after_s) == pytest.approx((before.objective_s, after.objective_s))
-    assert sum(part.change_s for part in diff.parts) == pytest.approx(diff.after_s - diff.before_s)
-    assert {edge.variable for edge in diff.lost} <= before.problem.graph.variables.keys()
-    assert diff.lost or diff.gained
-    assert not after.moved_from(after).lost
-
-
-@pytest.mark.parametrize(("old", "new"), list(permutations(REWRITES, 2)))
-def test_every_operator_whose_parts_changed_is_told_once(old: str, new: str) -> None:
-    before, after = plan_of(old, "simulated"), plan_of(new, "simulated")
-    diff = after.moved_from(before)
-    had, has = ({each.operator: each for each in plan.splits} for plan in (before, after))
-    assert {each.operator for each in diff.split} == has.keys() - had.keys()
-    assert set(diff.joined) == had.keys() - has.keys()
-    alike = [
-        v for v in had.keys() & has.keys() if (had[v].axis, sizes(had[v])) == (has[v].axis, sizes(has[v]))
-    ]
-    assert {each.operator for each in diff.recut} == (had.keys() & has.keys()) - set(alike)
-    assert diff.copied == _copying(after, not_in=before)
-    assert diff.uncopied == _copying(before, not_in=after)
-    headline = diff.lines()[0]
-    assert "nothing moved" not in headline
-    assert ("copies of weights" in " ".join(diff.lines())) == ("replicas" in (old, new))
-
-
-@pytest.mark.parametrize("old", ["whole", "samples"])
-def test_parts_on_renamed_devices_have_the_names_of_the_first_plan(old: str) -> None:
-    """As if the second plan had been made under these names."""
-    before, after = plan_of(old, "simulated"), plan_of("replicas", "simulated")
-    swapped = {"cpu:0": "cpu:1", "cpu:1": "cpu:0"}
-    device_of = {v: swapped[device] for v, device in after.placement.device_of.items()}
-    other = verified(problem_of(), replace(after.placement, device_of=device_of)).moved_from(before)
-    here = after.moved_from(before)
-    assert not here.renamed
-    assert other.renamed == swapped
-    assert other.groups == here.groups
-    assert (other.split, other.recut) == (here.split, here.recut)
-    assert here.split or here.recut
-    assert other.arriving == here.arriving
-
-
 def sizes(split: PlacedSplit) -> list[int]:
     return [part.size for part in split.parts]
-
-
-def _copying(plan: Plan, not_in: Plan) -> tuple[str, ...]:
-    own, other = (each.placement.rewrites for each in (plan, not_in))
-    return tuple(each.node for each in own if isinstance(each, CopyWeights) and each not in other)
-
-
-def test_parts_of_other_sizes_are_no_nothing() -> None:
-    """Every part stays on its device, and has another share of the samples."""
-    diff = plan_of("samples", "simulated").moved_from(plan_of("replicas", "simulated"))
-    told = " ".join(" ".join(diff.lines()).split())
-    assert tells(diff.lines()[0], f"{len(diff.recut)} operators in other parts")
-    assert "in other parts: " in told
-    assert "75 % on cpu:0, 25 % on cpu:1" in told
-    assert "no more copies of weights" in told
-
-
-def test_parts_that_are_all_on_one_device_are_told_together() -> None:
-    problem = problem_of()
-    spread = placed(problem, LINEAR)
-    (split,) = placed_splits(replace(spread, device_of=dict.fromkeys(spread.device_of, "cpu:0")))
-    assert split.told == "all 2 parts on cpu:0 (75 %, 25 %)"
-
-
-def test_plans_for_other_devices_are_not_compared() -> None:
-    plan = plan_of("whole", "simulated")
-    problem = replace(plan.problem, cluster=cpus(3), evaluate=None)
-    with pytest.raises(ConfigError, match=r"cpu:0 and cpu:1, the other .* cpu:2"):
-        replace(plan, problem=problem).moved_from(plan)
 
 
 def test_a_plan_restated_for_other_parts_keeps_nodes_where_their_operators_were() -> None:

@@ -101,13 +101,6 @@ def test_its_bytes_are_predicted(schedule: Schedule) -> None:
     assert measured == pytest.approx(predicted, rel=0.01)
 
 
-@pytest.mark.parametrize("schedule", [GPipe(8), GPipe(8, recompute=True)])
-def test_one_gradient_waits_instead_of_one_for_every_micro_batch(schedule: Schedule) -> None:
-    own, others = metered(schedule)[0], metered(schedule, pooled=False)[0]
-    for device, rows in (("cpu:0", 600), ("cpu:1", 300)):
-        assert others[device] - own[device] > rows * 40 * 8, "a gradient of the part at least"
-
-
 def test_where_devices_step_within_the_batch_nothing_is_pooled() -> None:
     graph, homes = in_parts(2)
     assert compiled(graph, homes, 2, AsyncOneFOneB(4)).pooled == frozenset()

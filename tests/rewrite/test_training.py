@@ -25,6 +25,7 @@ from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.rewrite import ReadWeights, Rewrite, Split, applied, rewrite_from, split_axes
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.runtime.equivalence.running import (
@@ -85,8 +86,7 @@ def drawn(data: st.DataObject, graph: Graph) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", NAMES)
+@covering(name=NAMES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=tried(3))
 @given(data=st.data())
 def test_any_rewrites_under_any_placement(name: str, schedule: str, data: st.DataObject) -> None:

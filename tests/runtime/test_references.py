@@ -62,28 +62,6 @@ def test_the_plain_loop_is_the_one_of_the_small_nets(name: str) -> None:
     _same(trained, Trained(losses, state))
 
 
-@pytest.mark.parametrize("name", ["fan", "attention", "two_heads"])
-@pytest.mark.parametrize("samples", [7, 5, 3])
-def test_uneven_micro_batches_without_batch_norm_are_the_whole_batch(name: str, samples: int) -> None:
-    case = CASES[name]
-    batches = [case.another(seed, samples) for seed in range(3)]
-    pieces = plain_loop(case.fresh(), case.loss, batches, 2, SGD)
-    _same(pieces, plain_loop(case.fresh(), case.loss, batches, samples, SGD))
-
-
-def test_accumulated_batches_without_batch_norm_are_one_batch() -> None:
-    case = CASES["fan"]
-    small = [case.another(1, 8), case.another(2, 5)]
-    joined = (
-        (torch.cat([small[0][0][0], small[1][0][0]]),),
-        torch.cat([small[0][1], small[1][1]]),
-    )
-    _same_state = plain_loop(case.fresh(), case.loss, small, 2, SGD, group=2).state
-    whole = plain_loop(case.fresh(), case.loss, [joined], 13, SGD).state
-    for key, tensor in _same_state.items():
-        torch.testing.assert_close(tensor, whole[key], rtol=EXACT, atol=EXACT)
-
-
 def test_replicas_without_batch_norm_are_the_plain_loop() -> None:
     case = CASES["fan"]
     batches = [case.another(seed) for seed in range(3)]
@@ -94,18 +72,6 @@ def test_replicas_without_batch_norm_are_the_plain_loop() -> None:
         torch.testing.assert_close(replicated.state[f"0.{key}"], tensor, rtol=EXACT, atol=EXACT)
 
 
-def test_a_replicas_running_statistics_are_its_own_micro_batches() -> None:
-    batches = [STAGES.another(seed) for seed in range(3)]
-    plain = plain_loop(STAGES.fresh(), STAGES.loss, batches, 2, SGD).state
-    chain = STAGES.fresh()
-    assert isinstance(chain, nn.Sequential)
-    state = replicated_loop(chain, [2, 1, 1, 1], STAGES.loss, batches, 2, SGD).state
-    assert int(plain["0.1.num_batches_tracked"]) == 12
-    assert int(state["0.1.num_batches_tracked"]) == 6
-    torch.testing.assert_close(state["3.0.weight"], plain["3.0.weight"], rtol=EXACT, atol=EXACT)
-    assert not torch.allclose(state["0.1.running_mean"], plain["0.1.running_mean"])
-
-
 def test_pipedream_on_one_stage_is_sgd_on_micro_batches() -> None:
     batches = [STAGES.another(seed) for seed in range(2)]
     pieces = [(tuple(t[j : j + 2] for t in x), y[j : j + 2]) for x, y in batches for j in range(0, 8, 2)]
@@ -114,14 +80,6 @@ def test_pipedream_on_one_stage_is_sgd_on_micro_batches() -> None:
     assert one.losses == pytest.approx([sum(sgd.losses[:4]) / 4, sum(sgd.losses[4:]) / 4], rel=EXACT)
     for key, tensor in sgd.state.items():
         torch.testing.assert_close(one.state[key], tensor, rtol=EXACT, atol=EXACT)
-
-
-@pytest.mark.parametrize("name", ["chain", "tied", "assigned"])
-def test_pipedream_that_updates_at_the_end_is_the_plain_loop(name: str) -> None:
-    case = CASES[name]
-    batches = [case.another(seed) for seed in range(2)]
-    trained = pipedream_loop(case.fresh(), case.loss, batches, 2, SGD, lambda _, i: 0, lambda _: 4)
-    _same(trained, plain_loop(case.fresh(), case.loss, batches, 2, SGD))
 
 
 def test_pipedream_by_hand() -> None:
@@ -159,23 +117,3 @@ def test_two_versions_follow_the_papers_recurrence() -> None:
     first, second = 1.0, 0.9  # w(0), and w(1) of an ordinary step
     a = (second - low * first) / (high - low)
     assert w == pytest.approx(a * high**5 + (first - a) * low**5, rel=EXACT)
-
-
-def test_two_versions_with_one_group_are_the_plain_loop() -> None:
-    case = CASES["tied"]
-    batches = [case.another(seed) for seed in range(3)]
-    plain = plain_loop(case.fresh(), case.loss, batches, 2, SGD)
-    _same(double_loop(case.fresh(), case.loss, batches, 2, SGD, 4), plain)
-
-
-def test_clipping_bites_in_the_reference() -> None:
-    case = CASES["tied"]
-    batches = [case.another(seed) for seed in range(2)]
-    free = plain_loop(case.fresh(), case.loss, batches, 2, PLAIN).state
-    clipped = plain_loop(case.fresh(), case.loss, batches[:1], 2, PLAIN, clip_norm=0.1).state
-    start = case.fresh().state_dict()
-    moved = torch.stack(
-        [(clipped[k] - start[k]).square().sum() for k in dict(case.fresh().named_parameters())]
-    )
-    assert float(moved.sum().sqrt()) == pytest.approx(0.1 * 0.1, rel=1e-4)
-    assert not torch.allclose(free["head.weight"], clipped["head.weight"])

@@ -54,12 +54,6 @@ def test_gradients_that_are_not_finite_are_clipped_as_torch_clips_them(bad: floa
         torch.testing.assert_close(own.data, parameter.data, equal_nan=True)
 
 
-def test_a_norm_counts_replicas_once() -> None:
-    gradients = {"double": torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)}
-    first, second = share_of(gradients), share_of(gradients, copies=frozenset(gradients))
-    assert (first.norm_terms() + second.norm_terms()).tolist() == [25.0, 0.0, 0.0]
-
-
 def test_the_loss_scale_follows_the_rule_of_torch() -> None:
     scale, torchs = LossScale(interval=3), torch.amp.GradScaler("cpu", growth_interval=3)
     parameter = nn.Parameter(torch.zeros(1))

@@ -11,8 +11,8 @@ from netsplit.errors import ConfigError
 from netsplit.graph import capture
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
-from netsplit.program.instructions import Program, Reduce
-from netsplit.program.schedules import AsyncOneFOneB, GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.program.instructions import Program
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.simulate import Timeline, simulate
 from tests.builders import linked
 from tests.nets import CASES
@@ -68,13 +68,6 @@ def test_replicas_sum_their_gradients_over_a_ring_before_they_step() -> None:
     assert spans(timeline, "step") == [(9.0, 12.0)] * 3
 
 
-def test_a_round_is_as_long_as_its_slowest_link() -> None:
-    cluster = linked(["p", "q", "r"], Link(0.0, 0.0))
-    cluster = cluster.with_links({**cluster.links, ("q", "r"): Link(1.0, 0.5), ("r", "q"): Link(9.0, 9.0)})
-    program, costs = made(GPipe(3), "p", cluster=cluster, weight=3, replicas={"p": ("p", "q", "r")})
-    assert spans(simulate(program, cluster, costs), "reduce") == [(3.0, 15.0)] * 3
-
-
 def test_a_norm_takes_latencies_only_and_waits_for_the_sums() -> None:
     cluster = linked(["p", "q"], SLOW)
     program, costs = made(
@@ -100,14 +93,6 @@ def test_a_sum_without_a_link_is_refused() -> None:
     program, costs = made(GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
     with pytest.raises(ConfigError, match="no link from q to p"):
         simulate(program, cluster.with_links({("p", "q"): SLOW}), costs)
-
-
-def test_a_device_may_step_several_times() -> None:
-    cluster = linked(["p"], SLOW)
-    program, costs = made(AsyncOneFOneB(2), "p", cluster=cluster, weight=1)
-    timeline = simulate(program, cluster, costs.with_device("cpu", step_s_per_byte=0.25))
-    assert spans(timeline, "step") == [(3.0, 4.0), (7.0, 8.0)]
-    assert [e.name for e in timeline.events if e.kind == "step"] == ["optimiser step", "optimiser step 1"]
 
 
 def test_messages_have_an_overhead_of_their_own() -> None:
@@ -143,18 +128,6 @@ def side_by_side(
     return simulate(program, cluster, Costs(costs, 2)), cluster
 
 
-def test_computations_of_one_host_slow_one_another_while_both_last() -> None:
-    """b works off 2 s at half the speed: 4 s. By then a has done 4 / 1.25 = 3.2 s of 6, and goes on alone."""
-    timeline, _ = side_by_side(6.0, 2.0)
-    assert spans(timeline, "forward", "cpu:1") == [(0.0, 4.0)]
-    assert spans(timeline, "forward", "cpu:0")[0][1] == pytest.approx(6.8)
-
-
-def test_it_is_the_host_and_not_the_name_that_is_shared() -> None:
-    timeline, _ = side_by_side(6.0, 2.0, ("left", "right"))
-    assert spans(timeline, "forward", "right") == [(0.0, 4.0)]
-
-
 @pytest.mark.parametrize("hosts", [("here", "there"), (None, None), ("here", None)])
 def test_devices_without_a_host_in_common_do_not_slow_one_another(
     hosts: tuple[str | None, str | None],
@@ -174,11 +147,6 @@ def test_two_hosts_are_busy_each_for_itself() -> None:
     assert [spans(timeline, "forward", name) for name in "pqr"] == [[(0.0, 2.0)], [(0.0, 2.0)], [(0.0, 1.0)]]
 
 
-def test_gpus_of_one_host_do_not_slow_one_another() -> None:
-    timeline, _ = side_by_side(6.0, 2.0, torch_device="cuda:0")
-    assert sorted(spans(timeline, "forward")) == [(0.0, 2.0), (0.0, 6.0)]
-
-
 def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
     """16 bytes in 4.5 s take 0.125 s each: 2 s. The sender's next forward of 1 s goes at 5/9 of its speed."""
     cluster = linked(["cpu:0", "cpu:1"], SLOW)
@@ -194,15 +162,6 @@ def test_a_transfer_that_copies_all_the_time_stops_its_ends_and_no_more() -> Non
     program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
     timeline = simulate(program, cluster, costs.with_device("cpu", copy_s_per_byte=100.0))
     assert spans(timeline, "forward", "cpu:0")[1] == (1.0, 6.5)
-
-
-def test_programs_with_sums_have_them_on_every_device() -> None:
-    program, _ = made(
-        GPipe(2), "p", "r", cluster=linked(["p", "q", "r"], SLOW), weight=2, replicas={"p": ("p", "q")}
-    )
-    sums = {p: [i for i in each if isinstance(i, Reduce)] for p, each in program.instructions.items()}
-    assert sums["p"] == sums["q"] != []
-    assert sums["r"] == []
 
 
 def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> None:

@@ -19,6 +19,7 @@ from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
+from tests.cover import covering
 from tests.profile.measure.test_memory_meter import metered_iteration
 from tests.simulate.test_memory import MOMENTUM, alternating, measured_peak_bytes
 
@@ -74,9 +75,7 @@ def captured(name: str, size: int) -> tuple[nn.Module, Graph]:
     return model, capture(model, nn.CrossEntropyLoss(), (INPUTS[:size], TARGETS[:size]))
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", NETS)
+@covering(name=NETS, schedule=SCHEDULES, pieces=[1, 2])
 def test_no_device_takes_more_than_predicted(name: str, schedule: str, pieces: int) -> None:
     """But for 1 %, the optimiser's own temporaries, nor much less; cut in two, but for one tensor."""
     model, graph = captured(name, SCHEDULES[schedule].microbatch_size(16))

@@ -87,15 +87,3 @@ def test_an_attention_that_is_cut_anywhere(at: int, schedule: Schedule) -> None:
 @given(st.integers(0, 99), st.sampled_from(SCHEDULES[1:]), st.sampled_from([5, 7, 9, 13]))
 def test_a_last_micro_batch_of_fewer_samples(name: str, at: int, schedule: Schedule, samples: int) -> None:
     check(name, at, schedule, samples)
-
-
-@SETTINGS
-@given(st.integers(0, 99), st.sampled_from(SCHEDULES[1:]))
-def test_a_loss_whose_result_keeps_the_memory_of_what_it_compared(at: int, schedule: Schedule) -> None:
-    check("two_heads", at, schedule, 8)
-
-
-@SETTINGS
-@given(st.integers(0, 99), st.sampled_from(SCHEDULES))
-def test_what_has_gaps_in_memory_is_sent_as_a_copy(at: int, schedule: Schedule) -> None:
-    check("gaps", at, schedule, 8)

@@ -83,17 +83,6 @@ def test_gradients_take_what_is_predicted(name: str) -> None:
     assert off(MODELS[name]()) == pytest.approx({"cpu:0": 0}, abs=1e-3)
 
 
-def test_a_written_view_that_leaves_its_device_is_spread_and_copied() -> None:
-    """What another device has of its gradient stays while it is put into zeros (AsStridedBackward)."""
-    model = Around(nn.ReLU(inplace=True), lambda f, x: f(x))
-    assert off(model, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=1e-3)
-
-
-def test_a_gradient_that_comes_in_plain_order_is_copied_where_it_is_turned() -> None:
-    model = Around(nn.Identity(), lambda f, x: f(x.transpose(1, 2)).tanh().transpose(1, 2))
-    assert off(model, cut="tanh")["cpu:0"] == pytest.approx(0, abs=1e-3)
-
-
 class OneProjection(nn.Module):
     """Attention whose queries, keys and values are views of what one projection makes."""
 
@@ -112,23 +101,6 @@ class OneProjection(nn.Module):
 @pytest.mark.parametrize("at", ["unflatten", "matmul", "softmax", "flatten", "tanh"])
 def test_attention_that_is_cut_behind_its_projection(at: str) -> None:
     assert off(OneProjection(), cut=at) == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=1e-3)
-
-
-def test_a_gradient_that_is_turned_and_split_is_copied_where_its_dimensions_come_together() -> None:
-    """What a second device has of a shuffled tensor: the gradient comes as the tensor lies."""
-    shuffled = Around(nn.ReLU(), lambda f, x: f(x).unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2))
-    assert off(shuffled, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=1e-3)
-
-
-def test_a_gradient_in_plain_order_is_copied_for_what_is_turned() -> None:
-    turned = Around(nn.Linear(PLACES, PLACES), lambda f, x: f(x.transpose(1, 2)).transpose(1, 2).relu())
-    assert off(turned, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=1e-3)
-
-
-def test_a_copy_that_only_the_step_on_one_device_makes_is_not_counted() -> None:
-    """There the mean's gradient is in plain order, turned for `linear`; here it comes as it is to lie."""
-    turned = Around(nn.Linear(PLACES, PLACES), lambda f, x: f(x.transpose(1, 2)).transpose(1, 2))
-    assert off(turned, cut="mean") == pytest.approx({"cpu:0": 0, "cpu:1": 0}, abs=0.03)
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)), st.tuples(*[st.integers(1, 3)] * 4), st.data())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,17 +12,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link, Nic
-from netsplit.cluster.described import uniform_cluster
 from netsplit.partition import Problem
 from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.planning.explanation.path import critical_path, overheads
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
-from netsplit.program.instructions import Reduce
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB
 from netsplit.simulate import simulate
 from tests.builders import behind_nics, costs_of, graph_of, linked
@@ -83,19 +79,6 @@ def test_a_nic_is_full_duplex_and_a_host_has_none_within() -> None:
     assert len({start for start, _ in spans}) == 1
 
 
-def test_receivers_share_their_nic() -> None:
-    """From hosts of their own into one host."""
-    cluster = linked(NAMES, Link(0.0, 0.5))
-    cluster = replace(cluster, nics=(Nic("b", NAMES[2:], 0.5, 0.5),))
-    first, second = sends_of(cluster, [("p", "r", 10), ("q", "s", 10)]).values()
-    assert second[0] == first[1]
-
-
-def test_a_faster_nic_lets_transfers_overlap() -> None:
-    first, second = sends_of(two_hosts(nic=0.125), [("p", "r", 10), ("q", "s", 10)]).values()
-    assert second[0] == first[0] + 1.25
-
-
 @pytest.mark.parametrize("order", [("p", "q", "r", "s"), ("p", "r", "q", "s"), ("s", "p", "q", "r")])
 def test_a_ring_goes_once_out_of_every_host(order: tuple[str, ...]) -> None:
     cluster = two_hosts()
@@ -112,39 +95,9 @@ def test_every_timeline_with_nics_passes_the_verifier(drawn: Drawn) -> None:
 
 
 @settings(max_examples=tried(100), deadline=None)
-@given(drawn=programs(replicated=False), seed=st.integers(0, 2**32))
-def test_nics_that_take_no_time_change_nothing(drawn: Drawn, seed: int) -> None:
-    """Bit for bit; a sum's ring may go round in another order."""
-    instructions = (ins for each in drawn.program.instructions.values() for ins in each)
-    assume(not any(isinstance(ins, Reduce) for ins in instructions))
-    instant = behind_nics(drawn.cluster, random.Random(seed), shared=False)
-    assert simulate(drawn.program, instant, drawn.costs) == drawn.timeline
-
-
-@settings(max_examples=tried(100), deadline=None)
 @given(drawn=networked(disturbed=False))
 def test_both_engines_agree_with_nics_too(drawn: Drawn) -> None:
     assert_engines_agree(drawn)
-
-
-@settings(max_examples=tried(100), deadline=None)
-@given(drawn=networked())
-def test_the_critical_path_goes_through_nics(drawn: Drawn) -> None:
-    """Contiguous, and nothing on it is idle: what is no event is a few instructions' overhead."""
-    instruction, message = overheads(drawn.cluster, drawn.costs)
-    path = critical_path(drawn.timeline, drawn.program, instruction, message, drawn.cluster)
-    assert (path[0].start_s, path[-1].end_s) == (0.0, drawn.timeline.iteration_s)
-    assert all(a.end_s == b.start_s for a, b in pairwise(path))
-    events = {(e.name, e.microbatch, e.start_s) for e in drawn.timeline.events if e.kind != "wait"}
-    for span in path:
-        if span.what == "overhead":
-            most = len(drawn.program.instructions[span.where])
-            own, of_message = instruction[span.where], message[span.where]
-            possible = {round(i * own + m * of_message, 6) for i in range(5) for m in range(most + 1)}
-            assert round(span.seconds, 6) in possible
-        else:
-            assert span.what != "wait"
-            assert (span.name, span.microbatch, span.start_s) in events
 
 
 @settings(SELDOM)
@@ -213,13 +166,3 @@ def test_a_compiled_step_is_the_simulators_bit_for_bit(
     order = np.argsort([priority[v] for v in instance.names])
     placement = Placement("drawn", instance.decode(where), priority, SolverReport("feasible", 0.0))
     assert step.makespan_s(where, order) == evaluate(placement).iteration_s
-
-
-@given(rate=st.sampled_from(["auto", 5e9, "2GB"]))
-def test_described_machines_share_their_nics(rate: float | str) -> None:
-    described = uniform_cluster([4, 2], [45e9, 1.15e9], "1TB", nic=rate).cluster("cpu", 1)
-    assert [nic.devices for nic in described.nics] == [("d0", "d1", "d2", "d3"), ("d4", "d5", "d6", "d7")]
-    expected = {"auto": 1.15e9, 5e9: 5e9, "2GB": 2e9}[rate]
-    assert 1 / described.nics[0].out_s_per_byte == pytest.approx(expected)
-    assert not uniform_cluster([4, 2], [45e9, 1.15e9], "1TB", nic=None).nics
-    assert not uniform_cluster(4, 45e9, "1TB").nics

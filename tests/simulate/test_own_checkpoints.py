@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from netsplit.graph import files
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
@@ -23,6 +22,7 @@ from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_prog
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
+from tests.cover import covering
 from tests.examples import tried
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
 
@@ -162,8 +162,7 @@ def off(name: str, schedule: Schedule, at: int | None = None) -> dict[str, float
     return {device: said[device] / nbytes - 1 for device, nbytes in measured.items()}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", MODELS)
+@covering(name=MODELS, schedule=SCHEDULES)
 def test_on_one_device_bytes_are_those_that_a_meter_sees(name: str, schedule: str) -> None:
     assert -SHORT <= off(name, SCHEDULES[schedule])["cpu:0"] <= CLOSE
 
@@ -175,14 +174,6 @@ def test_cut_anywhere_bytes_are_never_short(name: str, at: int, schedule: str) -
     """Within a checkpoint, too, of which each device then makes its own nodes again."""
     for each in off(name, SCHEDULES[schedule], at).values():
         assert -SHORT <= each <= OVER
-
-
-def test_a_checkpoints_bytes_are_those_of_its_graph_file() -> None:
-    _, graph = captured("attention", 2)
-    read = files.loads(files.dumps(graph))
-    programs = (compiled(each, SCHEDULES["1f1b"], len(graph) // 2) for each in (graph, read))
-    one, other = map(predicted, programs)
-    assert one == other
 
 
 def test_what_is_surely_saved_is_no_more_than_a_device_takes() -> None:

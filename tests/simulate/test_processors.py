@@ -59,21 +59,6 @@ def test_equal_devices_at_once_take_as_many_times_as_long_as_there_are_too_many(
     )
 
 
-def test_two_are_not_slowed_where_four_are() -> None:
-    """On two processors of four devices two compute 1 s and two 2 s: at half the speed until 2 s, then at
-    full speed for what is left."""
-    timeline = at_once(here(4, 2, "aabb"), {"a": 1.0, "b": 2.0})
-    ends = {e.device: e.end_s for e in timeline.events if e.kind == "forward"}
-    assert ends == {"cpu:0": 2.0, "cpu:1": 2.0, "cpu:2": 3.0, "cpu:3": 3.0}
-    assert at_once(here(2, 2), {"a": 1.0}).iteration_s == 1.0
-
-
-def test_three_on_two_processors_are_slowed_by_half() -> None:
-    """The one of 1 s ends at 1.5 s; the others have done 1 s by then, and the last of 2 s ends at 2.5 s."""
-    timeline = at_once(here(3, 2, "abb"), {"a": 1.0, "b": 2.0})
-    assert sorted(e.end_s for e in timeline.events if e.kind == "forward") == [1.5, 2.5, 2.5]
-
-
 @settings(deadline=None)
 @given(
     seconds=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=6), processors=st.integers(1, 4),

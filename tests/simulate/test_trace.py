@@ -5,28 +5,22 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from netsplit.cluster.cluster import Link
-from netsplit.graph import capture
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import GPipe
-from netsplit.rewrite import along_samples, applied, replicate
+from netsplit.rewrite import applied
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate import simulate
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import chrome_trace, lanes, parts_of_events, write_trace
-from tests.builders import costs_of, cpus
 from tests.examples import tried
 from tests.rewrite.test_training import HEADS, side_by_side
 from tests.runtime.equivalence.running import captured, compiled
@@ -59,20 +53,6 @@ def test_times_are_microseconds_on_one_axis() -> None:
     assert [round(2 * s["ts"], 6) for s in predicted] == [round(s["ts"], 6) for s in measured]
 
 
-def test_rows_are_devices_then_links() -> None:
-    assert names(chrome_trace(timeline()), "thread_name", 1) == ["cpu:0", "cpu:1", "cpu:0 → cpu:1"]
-
-
-def test_a_send_says_its_bytes_peer_and_microbatch() -> None:
-    send = next(span for span in spans(chrome_trace(timeline()), 1) if span["cat"] == "send")
-    assert send["args"] == {"kind": "send", "microbatch": 0, "peer": "cpu:1", "bytes": 4096}
-
-
-def test_the_step_has_no_microbatch() -> None:
-    step = next(span for span in spans(chrome_trace(timeline()), 1) if span["cat"] == "step")
-    assert "microbatch" not in step["args"]
-
-
 def test_an_arrow_leads_from_a_send_to_its_micro_batch_on_the_peer() -> None:
     trace = chrome_trace(timeline())
     start, end = [e for e in trace["traceEvents"] if e["ph"] in "sf" and e["id"] == 1_000_001]
@@ -87,10 +67,6 @@ def test_overlapping_transfers_get_tracks_of_their_own() -> None:
     assert [[event.microbatch for event in track] for track in tracks] == [[0, 2], [1]]
     labels = names(chrome_trace(Timeline(tuple(sends), 0.4)), "thread_name", 1)
     assert labels == ["a → b", "a → b (2)"]
-
-
-def test_without_a_measured_timeline_there_is_one_process() -> None:
-    assert {event["pid"] for event in chrome_trace(timeline())["traceEvents"]} == {1}
 
 
 # What the trace event format asks for, and Perfetto: https://ui.perfetto.dev shows no arrow otherwise, nor a
@@ -167,22 +143,6 @@ def test_what_takes_no_time_has_a_slice_its_device_s_one_lane_and_its_arrows(dra
     assert not [row for row in rows if row.startswith(tuple(f"{name} (" for name in drawn.program.devices))]
 
 
-def test_what_follows_a_moment_is_written_behind_it() -> None:
-    seconds = [(0.0, 1e-6), (1e-6, 1e-6), (1e-6, 1e-6), (1e-6, 3e-6)]
-    events = tuple(Event("p", "forward", f"n{i}", i, *each) for i, each in enumerate(seconds))
-    trace = chrome_trace(Timeline(events[::-1], 3e-6))
-    written = {e["args"]["microbatch"]: (ns(e["ts"]), ns(e["dur"])) for e in spans(trace, 1)}
-    assert {written[1], written[2]} == {(1000, 1), (1001, 1)}
-    assert (written[0], written[3]) == ((0, 1000), (1002, 1998))
-
-
-@given(start=st.integers(0, 10**12), length=st.integers(1, 10**10))
-def test_whole_nanoseconds_are_read_as_they_were(start: int, length: int) -> None:
-    event = Event("p", "forward", "n", 0, start / 1e9, (start + length) / 1e9)
-    (span,) = spans(chrome_trace(Timeline((event,), 1.0)), 1)
-    assert (ns(span["ts"]), ns(span["dur"])) == (start, length)
-
-
 @settings(max_examples=tried(60), deadline=None)
 @given(drawn=programs())
 def test_every_transfer_has_its_arrow_to_the_computation_that_reads_it(drawn: Drawn) -> None:
@@ -213,23 +173,6 @@ def readers_of(drawn: Drawn) -> dict[str, set[str]]:
     return readers
 
 
-@settings(max_examples=tried(30), deadline=None)
-@given(drawn=programs())
-def test_every_event_has_a_span_of_its_kind(drawn: Drawn) -> None:
-    spans = Counter(e["cat"] for e in chrome_trace(drawn.timeline)["traceEvents"] if e["ph"] == "X")
-    assert spans == Counter(e.kind for e in drawn.timeline.events)
-
-
-def test_sums_have_a_lane_of_their_own() -> None:
-    events = (
-        Event("p", "weight", "segment 0", 0, 0.0, 1.0),
-        Event("p", "reduce", "sum of gradients over p, q", -1, 0.5, 2.0, nbytes=4),
-    )
-    assert list(lanes(events)) == ["p", "p sums"]
-    named = {e["name"] for e in chrome_trace(Timeline(events, 2.0))["traceEvents"] if e["ph"] == "X"}
-    assert named == {"weight segment 0", "reduce sum of gradients over p, q"}
-
-
 def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None:
     graph = applied(captured("attention", 4), HEADS)
     program = compiled(graph, side_by_side(graph), 2, GPipe(2))
@@ -257,33 +200,3 @@ def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None
     part = node_parts(graph).of["linear:1"]
     crowded = spans(chrome_trace(told, parts={"linear:1": 11 * [part]}), 1)
     assert [s["args"]["parts"] for s in crowded if "parts" in s["args"]] == [[part.told] * 8 + ["and 3 more"]]
-
-
-@pytest.mark.parametrize("cut", [along_samples, replicate])
-def test_events_of_what_only_moves_tensors_name_the_part_that_it_is_for(cut: Callable[..., Any]) -> None:
-    """Where all operators are in parts, all that runs, is sent or waited for has some; but what is summed."""
-    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
-    loss = nn.CrossEntropyLoss(ignore_index=1)
-    whole = capture(model, loss, (torch.randn(4, 6), torch.arange(4) % 3))
-    graph = applied(whole, cut(whole, 2))
-    program = compiled(graph, side_by_side(graph), 2, GPipe(2))
-    timeline = simulate(program, cpus(2), costs_of(graph, 1e-3, 2e-3))
-    parts = parts_of_events(program, graph)
-    by_kind: dict[str, list[dict[str, Any]]] = {}
-    for span in spans(chrome_trace(timeline, None, program, parts), 1):
-        by_kind.setdefault(span["cat"], []).append(span)
-    assert {"forward", "backward", "send", "wait", "step"} <= by_kind.keys()
-    for kind in ("forward", "backward", "send", "wait"):
-        for span in by_kind[kind]:
-            if span["name"].startswith("wait sum of gradients"):
-                continue
-            assert span["args"]["parts"], span["name"]
-    assert all("parts" not in span["args"] for span in by_kind["step"])
-    for span in by_kind["send"] + by_kind["wait"]:
-        assert ", part" not in span["name"], "only what is computed has parts in its name"
-    known = {each.told for own in parts.values() for each in own}
-    loss_of = "cross_entropy_loss (loss), parts 1/2 and 2/2 of the samples:"
-    assert {f"{loss_of} count targets", f"{loss_of} divide by their count"} <= known
-    assert [each.told for each in parts["batch_0:split0.1"]] == [
-        "linear (0), part 2/2 of the samples: take apart"
-    ]

@@ -15,6 +15,7 @@ from netsplit.errors import CaptureError, ConfigError
 from netsplit.graph import Graph, capture, capture_inference, initial_values, rebuild
 from netsplit.graph.batches.batch import Arguments, Batch
 from netsplit.graph.batches.calls import call_loss, call_model
+from tests.cover import covering
 
 Pair = namedtuple("Pair", ["x", "mask"])
 mse = nn.functional.mse_loss
@@ -178,8 +179,7 @@ class _Output:
     logits: Tensor
 
 
-@pytest.mark.parametrize("name", INSIDE)
-@pytest.mark.parametrize("given", ["merged", "apart", "named"])
+@covering(given=["merged", "apart", "named"], name=INSIDE)
 def test_a_loss_inside_the_model_is_found(name: str, given: str) -> None:
     model = Returns(INSIDE[name])
     pairs = {

@@ -18,6 +18,7 @@ from torch.func import functional_call
 from netsplit.graph import WeightGradients, capture, deferrable_nodes, initial_values, rebuild
 from netsplit.graph.deferral.deferred_calls import CALLS
 from netsplit.graph.operators import resolve
+from tests.cover import covering
 from tests.nets import CASES
 
 
@@ -59,8 +60,7 @@ def _assert_equal(graphs: list[Any]) -> None:
             assert grad is None or torch.equal(grad, other[key]), key
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, dtype=[torch.float32, torch.float64])
 def test_models_train_the_same_whole_and_in_two_parts(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
     inputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in case.inputs)

@@ -4,11 +4,9 @@ import pytest
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import MTopo, NetSplit, Problem
-from netsplit.partition.common.capacity import infeasible, read_bytes
-from netsplit.profile.memory import memory_of
+from netsplit.partition.common.capacity import read_bytes
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
-from tests.partition.builders import large_problem
 
 heeding = pytest.mark.parametrize("method", [NetSplit(engine="highs"), MTopo()], ids=lambda m: m.name)
 
@@ -47,23 +45,7 @@ def test_a_total_that_fits_but_cannot_be_packed_is_missing_on_a_device(method):
     assert tells(text, "12 bytes", "'d0'", "10 bytes", "2 bytes are missing", "12 bytes on each device")
 
 
-def test_no_bytes_are_said_to_be_missing_where_a_fill_has_room():
-    graph = graph_of(["a", "b"], [], {"a": 3, "b": 3}, ())
-    text = str(infeasible(Problem(graph, costs_of(graph), cluster_of([10, 10])), "one"))
-    assert tells(text, "one finds no placement", "a fill in topological order is within all capacities")
-    assert "missing" not in text
-
-
 def test_bytes_are_printed_for_people_and_exactly():
     assert read_bytes(1023) == "1023 bytes"
     assert read_bytes(1536) == "1536 bytes"
     assert read_bytes(3 << 30) == "3072 MiB (3221225472 bytes)"
-
-
-def test_loads_of_sets_and_their_unions_are_the_bytes_of_the_static_model():
-    problem = large_problem(60)
-    memory, names = problem.memory_model, list(problem.graph.nodes)
-    a, b = names[:25], names[20:45]
-    both = memory.union(memory.load(names[:20]), memory.load(b))
-    for load, nodes in ((memory.load(a), a), (memory.load(b), b), (both, names[:45])):
-        assert load.nbytes == memory_of(problem.graph, nodes, problem.costs.alpha)

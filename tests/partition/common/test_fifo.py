@@ -13,8 +13,6 @@ from netsplit.partition import Dpos, Problem
 from netsplit.partition.common.fifo import fifo_starts
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.verify import verify
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.builders import cluster_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import problems
 
@@ -53,36 +51,6 @@ def test_starts_are_those_by_definition(problem: Problem, data: st.DataObject) -
     starts = fifo_starts(instance, where)
     wanted = by_definition(instance, where)
     assert [starts[name] for name in instance.names] == pytest.approx([wanted[v] for v in range(instance.n)])
-
-
-def test_an_operator_of_no_seconds_lets_its_reader_in_before_a_later_one() -> None:
-    graph = graph_of(["n0", "n1", "n2"], [("n0", 0, ["n1"])])
-    costs = Costs(
-        {
-            "cpu": DeviceCosts(
-                {"n0": NodeSeconds(0.0, 0.0), "n1": NodeSeconds(0.0, 0.0), "n2": NodeSeconds(1.0, 0.0)}
-            )
-        },
-        2,
-    )
-    problem = Problem(graph, costs, cluster_of([10**6]))
-    assert fifo_starts(Instance.of(problem), [0, 0, 0]) == {"n0": 0.0, "n1": 0.0, "n2": 0.0}
-
-
-def fork() -> Problem:
-    """n1 is ready first; n2, ready just after it, has the long way to go, through n3 on the other device."""
-    graph = graph_of(["n0", "n1", "n2", "n3"], [("n0", 0, ["n1"]), ("n0", 0, ["n2"]), ("n2", 0, ["n3"])])
-    each = {"n0": 1.0, "n1": 5.0, "n2": 1.0, "n3": 9.0}
-    costs = Costs({"cpu": DeviceCosts({v: NodeSeconds(s, 0.0) for v, s in each.items()})}, 2)
-    return Problem(graph, costs, cluster_of([10**6]))
-
-
-def test_an_enforced_order_runs_the_long_way_first_and_the_queue_does_not() -> None:
-    problem = fork()
-    first, queued = (Dpos(order=order).partition(problem) for order in ("priority", "fifo"))
-    assert first.device_of == queued.device_of
-    assert first.priority["n2"] < first.priority["n1"]
-    assert queued.priority["n1"] < queued.priority["n2"]
 
 
 @examples

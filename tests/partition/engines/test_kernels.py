@@ -15,12 +15,11 @@ from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import unchanging
 from netsplit.partition import Problem
-from netsplit.partition.base import ONE_BATCH, Placement, SolverReport
+from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.anneal import Annealer, anneal, evaluate
+from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.engines.search import load_kernels
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
@@ -74,20 +73,6 @@ def test_an_iteration_takes_what_the_simulator_says(
             order = step.list_schedule(where)
             priority = {instance.names[v]: i for i, v in enumerate(order)}
         assert step.makespan_s(where, order) == seconds(evaluate, instance.decode(where), priority)
-
-
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("seed", range(4))
-def test_many_transfers_of_a_large_graph_are_no_exception(known: Known, seed: int) -> None:
-    draw = random.Random(seed)
-    problem = trained(large_problem(60, devices=2 + seed % 4, seed=seed), 0.9, seed)
-    problem = disturbed(problem, draw)
-    evaluate, instance = simulated(problem, known(4)), Instance.of(problem)
-    step = CompiledStep(instance, evaluate.turns)
-    where = np.array([draw.randrange(len(instance.devices)) for _ in range(instance.n)])
-    order = step.list_schedule(where)
-    priority = {instance.names[v]: i for i, v in enumerate(order)}
-    assert step.makespan_s(where, order) == seconds(evaluate, instance.decode(where), priority)
 
 
 @cache
@@ -149,22 +134,8 @@ def test_what_is_annealed_is_what_the_simulator_says(known: Known) -> None:
     assert places.value_s < annealer.evaluate(start)[0]
 
 
-def test_one_batch_is_what_a_step_is_of_where_nothing_is_said() -> None:
-    assert simulated(large_problem(3), SingleBatch()).turns == ONE_BATCH
-
-
 def test_a_schedule_that_compiled_steps_do_not_know_is_like_one_they_know() -> None:
     problem = large_problem(3)
     recomputing = simulated(problem, GPipe(4, recompute=True)).turns
     assert (recomputing.schedule, recomputing.microbatches, recomputing.exact) == ("gpipe", 4, False)
     assert not replace(simulated(problem, GPipe(4)), shared_norm=True).turns.exact
-
-
-def test_what_is_loaded_on_one_node_serves_any_problem() -> None:
-    load_kernels()
-    loaded = len(anneal.dispatcher.signatures), len(evaluate.dispatcher.signatures)
-    problem = trained(large_problem(20, 3), 1.0)
-    for turns in (ONE_BATCH, simulated(problem, OneFOneB(3)).turns, simulated(problem, GPipe(4)).turns):
-        instance = Instance.of(problem)
-        Annealer(instance, turns).run(np.zeros(instance.n, np.int64), 5, seed=0)
-    assert (len(anneal.dispatcher.signatures), len(evaluate.dispatcher.signatures)) == loaded == (1, 1)

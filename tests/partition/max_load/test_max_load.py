@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -20,7 +19,7 @@ from netsplit.partition.max_load.ideals import Ideals, Order
 from netsplit.partition.max_load.model import Hypergraph
 from tests.builders import chain, cluster_of, costs_of, graph_of
 from tests.examples import tried
-from tests.partition.builders import large_problem, problems, with_capacities
+from tests.partition.builders import problems
 
 FEW = settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -166,39 +165,9 @@ def test_backward_edges_may_run_either_way() -> None:
         assert model.count == 3
 
 
-def test_contiguous_pays_for_what_non_contiguous_avoids() -> None:
-    """Chain of 3, 1, 1, 3 seconds on two devices, hops of nothing: {3, 1} each way, or {3, 1} apart."""
-    graph = chain([0, 0, 0])
-    costs = costs_of(graph, 1.0, 0.0)
-    for name, seconds in zip(graph.nodes, (3.0, 3.0, 1.0, 1.0), strict=True):
-        each = costs.devices["cpu"].nodes
-        each[name] = replace(each[name], forward_s=seconds)
-    instance = Instance.of(Problem(graph, costs, cluster_of([1000, 1000], seconds_per_byte=0.0)))
-    apart = solve_max_load(instance, 5.0)
-    stages = solve_max_load(instance, 5.0, contiguous=True)
-    assert (apart.value_s, apart.status) == (4.0, "optimal")
-    assert (stages.value_s, stages.status) == (5.0, "optimal")
-
-
 def test_memory_that_cannot_be_met_is_said() -> None:
     graph = chain([10, 10], {"n0": 50})
     problem = Problem(graph, costs_of(graph), cluster_of([10, 10]))
     for contiguous in (False, True):
         with pytest.raises(InfeasibleError, match="missing"):
             solve_max_load(Instance.of(problem), 2.0, contiguous=contiguous)
-
-
-@pytest.mark.slow
-def test_a_large_graph_s_answer_is_near_its_bound() -> None:
-    instance = Instance.of(large_problem(1000))
-    for contiguous in (False, True):
-        answer = solve_max_load(instance, 10.0, contiguous=contiguous)
-        assert instance.fits(answer.where)
-        assert answer.value_s - answer.bound_s < 0.05 * answer.value_s
-
-
-def test_same_answer_twice() -> None:
-    problem = with_capacities(large_problem(24), [1 << 40] * 3)
-    instance = Instance.of(problem)
-    one, two = (solve_max_load(instance, 5.0, seed=3, contiguous=True) for _ in range(2))
-    assert (one.where == two.where).all()

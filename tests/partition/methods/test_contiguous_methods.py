@@ -26,12 +26,6 @@ def test_layerwise_gives_equal_bytes():
     assert where(Layerwise().partition(problem)) == ["d0", "d0", "d0", "d0", "d1"]
 
 
-def test_layerwise_gives_empty_layers_to_the_first_device():
-    graph = chain([0, 0])
-    problem = Problem(graph, costs_of(graph), cluster_of([10, 10]))
-    assert where(Layerwise().partition(problem)) == ["d0"] * 3
-
-
 def test_layerwise_fills_in_order_where_equal_parts_do_not_fit():
     graph = chain([0, 0, 0], {"n0": 30, "n1": 10, "n2": 10, "n3": 30})
     problem = Problem(graph, costs_of(graph), cluster_of([120, 60]))

@@ -18,7 +18,6 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import problems, with_capacities
-from tests.partition.work import growth, twice
 
 examples = settings(max_examples=tried(60), deadline=None, suppress_health_check=list(HealthCheck))
 ROOMY = 10**6
@@ -167,20 +166,3 @@ def test_the_theorem_holds_with_the_optimum_itself(problem, devices, pace, data)
             sent[v] = max(sent[v], sent[instance.producer[k]] + pace * instance.nbytes[k])
     made = Dpos().partition(problem).report.objective
     assert made <= 2 * least_makespan(seconds, before, devices) + sent.max() + 1e-9
-
-
-def test_the_work_grows_as_the_graph_does():
-    assert growth(lambda problem: Dpos().partition(problem), *twice(400)) < 2.2
-
-
-def test_a_tie_off_the_critical_path_goes_to_its_device():
-    """n0 costs nothing and would end at once anywhere; elsewhere n2 would wait for its message."""
-    graph = graph_of(["n0", "n1", "n2"], [("n0", 10, ["n2"]), ("n1", 10, ["n2"])])
-    table = {
-        "slow": {"n0": 0.0, "n1": 3.0, "n2": 3.0},
-        "fast": {"n0": 0.0, "n1": 1.0, "n2": 1.0},
-    }
-    cluster = cluster_of([ROOMY] * 2, seconds_per_byte=0.2, kinds=["slow", "fast"])
-    placement = Dpos().partition(Problem(graph, forward_only(table), cluster))
-    assert set(placement.device_of.values()) == {"d1"}
-    assert placement.report.objective == pytest.approx(2.0)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.insertion import StepTasks
-from netsplit.partition.engines.insertion.room import Room
 from netsplit.partition.engines.insertion.slots import book_slot, earliest_slot, slots_of
 from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.planning.verify import verify
@@ -19,7 +17,6 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, costs_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import problems, with_capacities
-from tests.partition.work import growth, twice
 
 examples = settings(max_examples=tried(60), deadline=None, suppress_health_check=list(HealthCheck))
 ROOMY = 10**6
@@ -75,18 +72,6 @@ def test_a_task_is_inserted_into_an_idle_slot_that_is_long_enough():
     assert earliest_slot(slots, 0, 3.5, 0.5) == 3.5
     assert earliest_slot(slots, 0, 7.5, 0.0) == 8.0  # no task runs inside another, not even one of 0 seconds
     assert earliest_slot(slots, 0, 4.0, 0.0) == 4.0
-
-
-@examples
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=25))
-def test_slots_are_the_earliest_free_ones(tasks):
-    """Against a search of all instants: with whole numbers, a slot begins at a whole number."""
-    slots, booked = slots_of(1, len(tasks)), []
-    for ready, seconds in tasks:
-        start = earliest_slot(slots, 0, float(ready), float(seconds))
-        free = (t for t in range(ready, 200) if all(b <= t or t + seconds <= a for a, b in booked if a < b))
-        assert start == next(free)
-        booked.append((start, book_slot(slots, 0, start, float(seconds))))
 
 
 def test_a_short_side_branch_fills_the_gap_before_a_remote_message_comes():
@@ -146,30 +131,3 @@ def test_the_answer_verifies_or_does_not_exist_for_the_fill_either(problem, trai
     again = Heft().partition(problem)
     assert (again.device_of, again.priority) == (placement.device_of, placement.priority)
     assert again.report.objective == placement.report.objective
-
-
-@examples
-@given(problems(roomy=True, max_devices=1))
-def test_on_one_device_the_schedule_has_no_pause(problem):
-    problem = trained(problem)
-    instance = Instance.of(problem)
-    total = float((instance.forward_s + instance.backward_s).sum())
-    assert Heft().partition(problem).report.objective == pytest.approx(total, abs=1e-9)
-
-
-@examples
-@given(problems(), st.data())
-def test_room_is_kept_track_of_as_the_static_bytes_are_counted(problem, data):
-    instance = Instance.of(problem)
-    room = Room(instance, instance.capacity)
-    where = np.array(
-        [data.draw(st.integers(0, len(instance.devices) - 1)) for _ in range(len(instance.atoms))]
-    )
-    for atom, p in enumerate(where):
-        room.take(atom, int(p))
-    used = instance.used_bytes(where[instance.atom_of])
-    assert (instance.capacity - room.left).tolist() == used.tolist()
-
-
-def test_the_work_grows_as_the_graph_does():
-    assert growth(lambda problem: Heft().partition(problem), *twice(400)) < 2.2

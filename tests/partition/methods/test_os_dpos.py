@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.cluster.cluster import Link
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Choice, OsDpos, Problem
 from netsplit.partition.methods.dpos import Order
@@ -23,9 +22,8 @@ from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, SingleBatch
-from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import CopyWeights, Rewrite, Split, along_samples, applied, replicate, rewritten_costs
-from tests.builders import chain, cluster_of, costs_of
+from tests.builders import cluster_of, costs_of
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.partition.methods import naive_fastt
@@ -152,35 +150,11 @@ def test_weights_are_copied_where_that_ends_sooner() -> None:
     verify(after, placement).require()
 
 
-def test_where_a_schedule_has_no_copies_another_beginning_is_answered() -> None:
-    problem = layers_of_weights(pace=3e-4)
-    by = Simulated(problem.graph, problem.cluster, problem.costs, AsyncOneFOneB(2))
-    assert any(isinstance(each, CopyWeights) for each in OsDpos().partition(problem).rewrites)
-    placement = OsDpos().partition(replace(problem, evaluate=by))
-    assert math.inf in placement.report.notes["foreseen_s"]
-    assert by.program(placement).asynchronous
-
-
 def test_nothing_is_split_where_moving_takes_longer_than_computing() -> None:
     placement = OsDpos().partition(long_layer(9.0, pace=10.0))
     assert placement.rewrites == ()
     assert placement.report.notes["ended_by"] == "no gain"
     assert len(set(placement.device_of.values())) == 1
-
-
-def test_its_time_is_kept() -> None:
-    problem = replace(long_layer(9.0), time_limit_s=1e-9)
-    placement = OsDpos(start="whole").partition(problem)
-    assert placement.rewrites == ()
-    assert placement.report.notes["ended_by"] == "time"
-
-
-def test_every_better_split_is_told() -> None:
-    told: list[tuple[float, str]] = []
-    problem = replace(long_layer(9.0), improved=lambda seconds, source: told.append((seconds, source)))
-    placement = OsDpos(start="whole").partition(problem)
-    assert len(told) == len(placement.rewrites) > 0
-    assert [seconds for seconds, _ in told] == sorted((seconds for seconds, _ in told), reverse=True)
 
 
 def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:
@@ -192,21 +166,6 @@ def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:
     answered = OsDpos().partition(replace(problem, evaluate=evaluate))
     seconds = answered.report.notes["foreseen_s"]
     assert evaluate(answered).iteration_s == pytest.approx(min(seconds))
-
-
-def test_a_file_without_arguments_is_placed_as_by_dpos() -> None:
-    graph = chain([4, 4])
-    placement = OsDpos().partition(Problem(graph, costs_of(graph), cluster_of([1000, 1000])))
-    assert placement.rewrites == ()
-
-
-def test_wrong_parameters_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"os_dpos\.start"):
-        OsDpos(start="all")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"os_dpos\.time_limit_s"):
-        OsDpos(time_limit_s=0.0)
-    with pytest.raises(ConfigError, match=r"os_dpos\.time_limit_s"):
-        OsDpos(time_limit_s=10**400)
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -14,7 +14,6 @@ from netsplit.partition import Placement, Problem, Random
 from netsplit.partition.base import Stage
 from netsplit.planning.explanation.change import placement_change
 from netsplit.rewrite import CopyWeights, applied
-from netsplit.rewrite.node_parts import node_parts
 from tests.builders import cluster_of
 from tests.partition.builders import problems
 from tests.planning.test_plan_diff import line, placed
@@ -35,12 +34,6 @@ def test_two_operators_by_hand() -> None:
     )
     same = placement_change(problem, placed(problem, "0011"), placed(problem, "0011"))
     assert (same.moved, same.lines) == (0, ("the order of operators alone",))
-
-
-def test_devices_that_are_alike_keep_their_names_as_state_moves_between_them() -> None:
-    """Otherwise than of two answers of methods, where one may play the other's part."""
-    problem = line()
-    assert placement_change(problem, placed(problem, "0011"), placed(problem, "1100")).moved == 4
 
 
 @settings(max_examples=60, deadline=None)
@@ -74,21 +67,6 @@ def test_what_is_newly_in_parts_or_whole_again_is_named(rewrites: tuple) -> None
     assert f"{cut.split} operator{'s' * (cut.split > 1)} in parts: {rewrites[0].node}" in told
     (told,) = (each for each in joined.lines if each.startswith("whole again: "))
     assert rewrites[0].node in told
-
-
-@pytest.mark.parametrize("rewrites", [HEADS, LINEAR])
-def test_what_only_moves_tensors_for_parts_is_no_operator_that_moved(rewrites: tuple) -> None:  # type: ignore[type-arg]
-    problem = problem_of().rewritten(rewrites)
-    before = in_parts(problem, rewrites)
-    moving = node_parts(problem.graph).moving
-    after = replace(before, device_of=dict.fromkeys(before.device_of, "cpu:1"))
-    went = {v for v, device in before.device_of.items() if device != "cpu:1"}
-    assert went & moving
-    change = placement_change(problem, before, after, moving=moving)
-    assert change.moved == len(went - moving)
-    assert change.lines[0].startswith(f"{change.moved} nodes from cpu:0 to cpu:1, ")
-    beside = len(went & moving)
-    assert change.lines[1] == f"{beside} more node{'s' * (beside > 1)} elsewhere, of what only moves tensors"
 
 
 def test_replicas_recomputation_and_copies_are_told() -> None:

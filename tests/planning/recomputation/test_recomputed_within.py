@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -17,15 +16,14 @@ from netsplit.graph import Graph
 from netsplit.partition import METHODS, Auto, Placement, Problem, Single, SolverReport
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.decide import decide
-from netsplit.planning.plan_diff import plan_diff
-from netsplit.planning.recomputation.knapsack import Frontier, SegmentOptions
-from netsplit.planning.recomputation.recomputed_within import nearest_recomputed, recomputed_within
+from netsplit.planning.recomputation.recomputed_within import recomputed_within
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.verify import verify
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import ZBH1, GPipe, Interleaved, OneFOneB, Schedule, SingleBatch
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, placements
 from tests.program.test_recomputation import saving_chain
 from tests.runtime.equivalence.running import captured_for
@@ -72,8 +70,7 @@ def ends(problem: Problem, placement: Placement) -> tuple[int, int, float]:
     return max(kept.peak_bytes.values()), max(anew.peak_bytes.values()), anew.iteration_s
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["chain", "cells", "u_shape", "attention", "in_place"])
+@covering(name=["chain", "cells", "u_shape", "attention", "in_place"], schedule=SCHEDULES)
 @settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data())
 def test_what_is_answered_fits_and_is_not_slower_than_everything(
@@ -93,32 +90,6 @@ def test_what_is_answered_fits_and_is_not_slower_than_everything(
     assert "recomputed" not in verify(tight, answer, capacity=False).summary()
     assert recomputed_within(tight, placement) == answer
     assert recomputed_within(tight, answer) == answer
-
-
-def test_where_the_time_is_up_what_is_answered_fits_after_few_simulations(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graph = captured_for(CASES["chain"], GPipe(4))
-    problem = problem_of(graph, SCHEDULES["gpipe"], 0)
-    placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
-    most, least, _ = ends(problem, placement)
-    tight = within(problem, (most + least) // 2)
-    compiled: list[Placement] = []
-    own = Simulated.whole_microbatches
-    monkeypatch.setattr(
-        Simulated, "whole_microbatches", lambda self, each: compiled.append(each) or own(self, each)
-    )
-    answer, peaks = nearest_recomputed(tight, placement, until=0.0)
-    assert answer.recomputed
-    assert max(peaks.values()) <= tight.cluster.devices[0].capacity_bytes
-    assert len(compiled) <= 3  # as it is, one knapsack's answer, and everything where that did not fit
-
-
-def test_nothing_is_recomputed_where_everything_fits() -> None:
-    graph = captured_for(CASES["chain"], GPipe(4))
-    problem = problem_of(graph, SCHEDULES["gpipe"], 0)
-    placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
-    assert recomputed_within(problem, placement) is placement
 
 
 def test_what_fits_nowhere_is_refused_with_the_bytes_that_are_missing() -> None:
@@ -150,28 +121,6 @@ def test_a_chains_answer_is_near_the_best_of_all_sets(seed: int) -> None:
     answer = evaluate(recomputed_within(within(problem, capacity), placement))
     assert max(answer.peak_bytes.values()) <= capacity
     assert answer.iteration_s <= 1.15 * best_s
-
-
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 50)), min_size=1, max_size=7))
-def test_the_knapsack_is_solved(items: list[tuple[int, int]]) -> None:
-    """Parts between neighbouring places that have nothing inside: the plain 0/1 problem, by enumeration.
-    Up to 256 bytes are told apart."""
-    count = len(items) + 1
-    freed, seconds = np.zeros((count, count)), np.full((count, count), np.inf)
-    for n, (nbytes, cost) in enumerate(items):
-        freed[n, n + 1], seconds[n, n + 1] = nbytes, cost
-    zeros = np.zeros((count, count))
-    frontier = Frontier([SegmentOptions(0, freed, seconds, zeros, zeros[0], zeros[0], 1)])
-    chosen = [set(each) for size in range(count) for each in combinations(range(len(items)), size)]
-    for number in range(len(frontier)):
-        nbytes, cost = frontier.nbytes[number], frontier.seconds[number]
-        best = min(
-            sum(items[n][1] for n in each) for each in chosen if sum(items[n][0] for n in each) >= nbytes
-        )
-        assert cost == best
-        parts = frontier.parts(number)
-        assert sum(items[a][1] for _, a, _ in parts) == cost
-        assert sum(items[a][0] for _, a, _ in parts) >= nbytes
 
 
 def workload(name: str) -> Workload:
@@ -211,25 +160,6 @@ def test_methods_may_answer_what_fits_only_with_recomputation(method: str) -> No
     if method != "auto":  # which is stopped by the clock
         assert all(a <= k for a, k in zip(auto, kept, strict=True))
     assert sum(map(np.isfinite, auto)) > sum(map(np.isfinite, kept))
-
-
-def test_a_method_that_heeds_no_capacity_is_helped_where_that_does() -> None:
-    one = decide(asked("u_shape", 2**40, GPipe(4)), Single())
-    peak = max(simulated_by(one.problem)(one.placement).peak_bytes.values())
-    plan = decide(asked("u_shape", int(0.8 * peak), GPipe(4, recompute="auto")), Single())
-    assert plan.placement.recomputed
-    assert max(plan.simulated[1].peak_bytes.values()) <= int(0.8 * peak)
-    told = str(plan.summary())
-    assert re.search(r"parts on cpu:0 \([\d.]+ (Mi)?B less\), for ", told)
-    assert plan.to_dict()["recomputed"] == [
-        name for name in plan.problem.graph.nodes if name in plan.placement.recomputed
-    ]
-    assert "again for the backward" in "\n".join(plan.explain().lines())
-    diff = plan_diff(plan.problem, one.placement, plan.placement)
-    assert set(diff.recomputed) == plan.placement.recomputed
-    assert "now recomputed" in "\n".join(diff.lines())
-    tiny = decide(asked("u_shape", peak // 50, GPipe(4, recompute="auto")), Single(), room=False)
-    assert not tiny.placement.recomputed
 
 
 def test_the_verifier_knows_nodes_and_units() -> None:

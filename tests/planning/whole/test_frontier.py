@@ -39,12 +39,6 @@ def test_one_micro_batch_of_a_placement_is_one_row_whatever_its_schedule_is_call
     assert [row.schedule for row in rows(whole[0], *whole[1:])] == ["single_batch"]
 
 
-def test_schedules_under_which_a_placement_takes_as_long_are_one_row() -> None:
-    best = tried(GPipe(4), origin="3 stages")
-    shown = rows(best, tried(GPipe(4), 12.0), tried(OneFOneB(4), 12.0), tried(OneFOneB(8), 13.0))
-    assert [(row.schedule, row.microbatches) for row in shown] == [("gpipe", 4), ("gpipe", 4), ("1f1b", 8)]
-
-
 @given(st.floats(1e-3, 1e4), st.floats(1.0, 2.0) | st.floats(1.0, 1e4))
 def test_a_difference_that_does_not_show_is_not_told_as_one(milliseconds: float, times: float) -> None:
     winner = tried(GPipe(4), milliseconds)
@@ -73,17 +67,6 @@ def test_the_table_has_room_on_a_hundred_columns_and_reasons_below_rows() -> Non
     assert lines[5] == "    does not fit: d0 lacks 3072 MiB; recomputes"
     assert lines[7].startswith("    takes 100.0 times as long: d0 ")
     assert lines[7].endswith("; recomputes")
-
-
-def test_what_comes_after_an_equal_plan_says_by_what() -> None:
-    winner = tried()
-    wider = {"d0": 100, "d1": 100, "d2": 100}
-    placement = replace(winner.placement, device_of={"a": "d0", "b": "d1", "c": "d2"})
-    more_devices = tried(origin="3 stages", placement=placement, peak_bytes=wider)
-    assert rows(winner, more_devices)[1].why_not == "as fast within 0.1 %, on more devices"
-    more_bytes = tried(origin="others", peak_bytes={"d0": 200, "d1": 90})
-    assert rows(winner, more_bytes)[1].why_not == "as fast within 0.1 %, with more bytes"
-    assert rows(winner, tried(GPipe(8), origin="others"))[1].why_not.endswith("with more micro-batches")
 
 
 def test_contention_that_could_not_be_told_is_remarked_on_where_it_may_matter() -> None:

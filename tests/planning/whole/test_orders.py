@@ -16,14 +16,12 @@ from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
 from netsplit.planning.whole.judge import Judge, identity
 from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.orders import BEYOND, CLOSE
-from netsplit.planning.whole.search import whole_search
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
-from netsplit.program.schedules import OneFOneB, Searched
+from netsplit.program.schedules import Searched
 from tests.builders import chain, costs_of, cpus
 from tests.examples import tried
-from tests.partition.builders import with_capacities
 from tests.planning.whole.test_search import problem_of, staged
 
 COUNTS = (2, 4)
@@ -121,25 +119,6 @@ def test_each_placement_is_first_tried_in_an_order_of_its_own() -> None:
     assert all(key in whole or judge.met[key].least_s >= judge.best_s * (1 - CLOSE) for key in near)
 
 
-def test_what_does_not_fit_in_an_order_of_its_own_is_tried_under_a_named_one() -> None:
-    search = search_of_chain()
-    tried = next(each for each in search.judge.tried if each.schedule.timed)
-    problem = search.problem_of(tried.schedule.microbatches)
-    tight = with_capacities(problem, [max(tried.peak_bytes.values()) - 1] * len(problem.cluster.devices))
-    judge = Judge(lambda m: tight, recompute=False)
-    other = replace(search, judge=judge).orders
-    other.first("again", OneFOneB(tried.schedule.microbatches), tried.placement)
-    assert {schedule.name for schedule, _ in judge.seen} == {"searched", "1f1b"}
-
-
-def test_an_order_is_searched_for_what_is_behind_under_all_named_ones() -> None:
-    search = search_of_chain()
-    search.orders.searched(search.time.deadline, everything=True)
-    judge = search.judge
-    for key, met in judge.met.items():
-        assert met.least_s >= judge.best_s * (1 - CLOSE) or "searched" in names_tried(judge, key)
-
-
 def test_the_time_that_is_left_is_for_all_that_may_be_better_and_no_longer() -> None:
     search = search_of_chain()
     search._go_on()
@@ -149,12 +128,3 @@ def test_the_time_that_is_left_is_for_all_that_may_be_better_and_no_longer() -> 
         every = {schedule.name for schedule in search.open.orders(met.microbatches)}
         assert met.least_s >= judge.best_s * (1 - CLOSE) or every == names_tried(judge, key)
     assert len({identity(met.placement) for met in judge.met.values()}) > len(COUNTS)  # borders were moved
-
-
-def test_nothing_is_tried_any_more_where_the_bound_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = search_of_chain()
-    best_s, known = search.judge.best_s, set(search.judge.seen)
-    monkeypatch.setattr(whole_search, "of_every_plan_s", lambda *args, **keys: best_s)
-    search._go_on()
-    assert set(search.judge.seen) == known
-    assert any(schedule == replace(Searched(4), moves=False) for schedule, _ in known)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from netsplit.errors import TimeLimitError
-from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S
 from netsplit.planning import decide
-from netsplit.planning.fitting import fitted
 from netsplit.planning.whole import bounds, judge, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s
-from netsplit.planning.whole.judge import Judge
-from netsplit.planning.whole.pace import SimulationPace
 from netsplit.planning.whole.whole_plan import decide_whole
-from netsplit.program.schedules import GPipe, OneFOneB
+from netsplit.program.schedules import GPipe
 from netsplit.simulate.simulate import simulate
-from tests.partition.builders import large_problem, trained, with_capacities
+from tests.partition.builders import large_problem, trained
 from tests.planning.test_proven import simulated
 
 
@@ -106,42 +100,6 @@ def test_a_decision_without_any_time_has_a_plan_and_a_bound(
     assert whole.gains == ()
 
 
-def test_what_would_end_too_late_is_not_simulated_once_something_fits(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = problem_of(4)
-    began = simulations(monkeypatch, clock, 2.0)
-    pace = SimulationPace(clock.now_s + 5.0)
-    judged = Judge(lambda m: problem, True, pace=pace)
-    first, second, third = (
-        METHODS[name]().partition(problem) for name in ("single", "round_robin", "balanced")
-    )
-    assert judged.judge("single", GPipe(4), first) is not None
-    assert not judged.affords(GPipe(4), second)  # many more instructions than one device has
-    assert judged.judge("round_robin", GPipe(4), second) is None
-    assert judged.judge("single", OneFOneB(4), first) is not None
-    assert judged.judge("balanced", GPipe(4), third) is None
-    assert len(began) == 2
-
-
-def test_what_does_not_fit_is_told_without_recomputation_where_there_is_no_time_for_that(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = problem_of(4)
-    problem = with_capacities(problem, [problem.cluster.devices[0].capacity_bytes, 1])
-    simulations(monkeypatch, clock, 2.0)
-    judged = Judge(lambda m: problem, True, pace=SimulationPace(clock.now_s + 5.0))
-    first = METHODS["single"]().partition(problem)
-    fits = judged.judge("single", GPipe(4), first)
-    assert fits is not None
-    assert fits.fits
-    small = problem.cluster.devices[1].name
-    other = judged.judge("other", GPipe(4), replace(first, device_of=dict.fromkeys(first.device_of, small)))
-    assert other is not None
-    assert not other.fits
-    assert not other.recomputes
-
-
 def test_the_bound_of_every_number_of_micro_batches_is_the_least_of_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -159,26 +117,3 @@ def test_the_bound_of_every_number_of_micro_batches_is_the_least_of_theirs(
     assert of_every_plan_s(problems.__getitem__, tuple(problems), open_) == min(each)
     assert asked[:4] == [0.0] * 4
     assert LIMIT_S in asked[4:]
-
-
-def test_a_bound_without_time_for_linear_programmes_holds(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem, open_ = problem_of(4, 12), AutoSchedule()
-    full = of_every_plan_s(lambda m: problem, (4,), open_)
-    own = bounds.iteration_bound_s
-
-    def slow(*args: Any) -> float:
-        clock.now_s += 2.0
-        return own(*args)
-
-    monkeypatch.setattr(bounds, "iteration_bound_s", slow)
-    for left_s in (1.0, -1.0):
-        assert 0.0 < of_every_plan_s(lambda m: problem, (4,), open_, until=clock.now_s + left_s) <= full
-
-
-def test_a_method_that_fits_nowhere_is_asked_no_more_when_the_time_is_up() -> None:
-    problem = problem_of(2)
-    tight = with_capacities(problem, [1, 1])
-    with pytest.raises(TimeLimitError):
-        fitted(replace(tight, memory="lifetimes"), METHODS["m_etf"](), until=0.0)

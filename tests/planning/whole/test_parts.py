@@ -31,23 +31,6 @@ def test_a_batch_can_be_cut_into_each_number_of_micro_batches(samples: int, devi
     assert all(-(-samples // -(-samples // m)) == m for m in counts)
 
 
-@given(st.integers(1, 512), st.integers(1, 64))
-def test_equal_micro_batches_are_as_near_to_those_wanted_as_divisors_are(samples: int, devices: int) -> None:
-    counts = microbatch_counts(samples, devices, equal=True)
-    assert counts[0] == 1
-    assert list(counts) == sorted(set(counts))
-    assert len(counts) <= 8
-    assert all(samples % m == 0 for m in counts)
-    if samples & (samples - 1) == 0 and devices & (devices - 1) == 0:
-        assert counts == microbatch_counts(samples, devices)
-
-
-def test_numbers_that_divide_a_batch_stand_for_those_that_do_not() -> None:
-    assert microbatch_counts(30, 8, equal=True) == (1, 2, 5, 10, 15)
-    assert microbatch_counts(13, 2, equal=True) == (1, 13)
-    assert microbatch_counts(29, 2, equal=True) == (1, 29)
-
-
 @given(st.integers(1, 64), st.lists(st.integers(1, 80), min_size=1, max_size=4))
 def test_numbers_that_are_given_become_those_that_the_batch_makes(samples: int, given: list[int]) -> None:
     open_ = AutoSchedule(microbatches=given)

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.optimizers import MOMENTUM
-from netsplit.partition import METHODS
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.partitioner import Partitioner
-from netsplit.partition.stage_time import StageTime
 from netsplit.planning.decide import verified
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.verify import verify
-from netsplit.planning.whole import kinds, whole_plan
+from netsplit.planning.whole import whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.gains import _one_more, changed_clusters, gains_of
+from netsplit.planning.whole.gains import changed_clusters, gains_of
 from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
-from netsplit.planning.whole.kinds import roomy
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
-from netsplit.planning.whole.orders import Orders
-from netsplit.planning.whole.search import answers, whole_search
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
@@ -66,17 +55,6 @@ def staged(problem: Problem, groups: tuple[tuple[int, ...], ...], microbatches: 
     return placed(problem, line, cut, microbatches)
 
 
-def test_a_stage_is_named_by_the_devices_that_have_micro_batches() -> None:
-    """One of two replicas that is far slower has no turn: then it is one device that computes."""
-    problem = problem_of("chain", 2, 2)
-    slow, fast = problem.cluster.devices
-    unlike = replace(problem.cluster, devices=(replace(slow, kind="slow"), fast))
-    costs = problem.costs
-    costs = replace(costs, devices={**costs.devices, "slow": costs.of(fast.kind).scaled(0.01)})
-    assert staged(problem.moved_to(unlike, costs), ((0, 1),), 2).method == "one device"
-    assert staged(problem, ((0, 1),), 2).method == "2 replicas"
-
-
 def comes_back(problem: Problem, placement: Placement) -> bool:
     """Whether a stage reads what a later one makes."""
     number = {name: s for s, stage in enumerate(placement.stages) for name in stage.nodes}
@@ -97,14 +75,6 @@ def test_stages_with_replicas_that_tied_weights_come_back_to_train_as_plain_pyto
     case = CASES["tied"]
     trained = local(simulated_by(problem).program(plan.placement), case, batches_of(case))
     assert_same(trained, plain("tied", 2), TOLERANCE)
-
-
-def test_the_formula_of_a_pipeline_asks_for_stages_in_its_order() -> None:
-    problem = problem_of("tied", 4)
-    placement = staged(problem, ((0,), (1, 2)), 4)
-    other = Problem(problem.graph, problem.costs, problem.cluster, objective=StageTime())
-    assert any("of the later stage" in each for each in verify(other, placement, capacity=False).violations)
-    assert verify(problem, placement, capacity=False).ok
 
 
 def test_a_plan_that_verification_refuses_is_told_and_the_next_is_taken(
@@ -140,27 +110,6 @@ def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **optio
     return decide_whole(problems, counts, 8, open_, gains=False)
 
 
-@pytest.fixture
-def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a line nor a method that takes no long has anything."""
-    monkeypatch.setattr(answers, "METHODS_TRIED", ())
-    for room in (whole_search, kinds):
-        monkeypatch.setattr(room, "stages_of_line", lambda costs, groups: None)
-
-
-def test_a_method_that_fails_takes_no_other_answer_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Any, problem: Problem) -> Placement:
-        raise MemoryError("much")
-
-    for name in ("heft", "m_topo"):
-        monkeypatch.setattr(METHODS[name], "partition", fails)
-    plan = decided(lambda m: problem_of("chain", m, 2), (1, 4), replicas=False)
-    assert {row.placement for row in plan.frontier}.isdisjoint({"heft", "m_topo"})
-    open_ = AutoSchedule(time_limit_s=1.5)
-    with pytest.raises(MemoryError, match="much"):
-        decide_whole(lambda m: problem_of("chain", m, 2), (1, 4), 8, open_, method=METHODS["heft"]())
-
-
 @pytest.mark.usefixtures("only_heeding")
 def test_methods_that_heed_capacities_are_asked_where_nothing_else_fits() -> None:
     free = decided(lambda m: problem_of("chain", m, 2), (1, 4), replicas=False)
@@ -192,119 +141,6 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
     assert "more time (schedule.time_limit_s) may find one: of those tried the nearest" in tight
     for said in (little, tight):
         assert f"that plan fits with {read_bytes(peak)} on each device" in said
-
-
-@pytest.mark.usefixtures("only_heeding")
-def test_the_nearest_of_what_methods_found_is_told_where_nothing_fits() -> None:
-    with pytest.raises(InfeasibleError, match=r"the nearest, (auto|netsplit|an in-order fill) under"):
-        decided(lambda m: problem_of("chain", m, 2, 1000), (1, 2), recompute=False, time_limit_s=0.5)
-
-
-class Refusing:
-    """A method without an answer."""
-
-    time_limit_s = None
-
-    def __init__(self, name: str, error: NetSplitError) -> None:
-        self.name, self.error = name, error
-
-    def partition(self, problem: Problem) -> Placement:
-        raise self.error
-
-
-def test_a_method_that_has_no_answer_says_so_once_and_in_short(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger=answers.__name__)
-    problem = problem_of("chain", 2, 2)
-    tight = InfeasibleError("heft finds no placement, as 9 bytes are missing; 99 are enough.")
-    odd = NetSplitError("it takes no chains: give it none; or take another.")
-    judge = cast(Judge, SimpleNamespace(winner=None))
-    asked = answers.MethodAnswers(
-        (1, 2, 4), AutoSchedule(), judge, None, cast(SearchTime, None), cast(Orders, None)
-    )
-    for schedule in (GPipe(1), GPipe(2), GPipe(4)):
-        for refusing in (Refusing("heft", tight), Refusing("m_topo", odd)):
-            assert asked.answer(problem, schedule, cast(Partitioner, refusing)) is None
-    said = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
-    whole = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
-    assert said == [
-        "heft skipped where it finds nothing that fits",
-        "m_topo skipped where it refuses: it takes no chains",
-    ]
-    assert whole.count(f"heft has no answer for the whole plan: {tight}") == 3
-
-
-def test_where_time_is_short_a_method_that_is_asked_for_has_every_device_compute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Replicas of the whole model have one micro-batch at least on each."""
-    asked: list[int] = []
-
-    def answer(_: object, __: Problem, schedule: Schedule, ___: Partitioner) -> None:
-        asked.append(schedule.microbatches)
-
-    monkeypatch.setattr(answers.MethodAnswers, "answer", answer)
-    short = SimpleNamespace(over=lambda until: len(asked) > 1, until=lambda part: 0.0, all_s=1.0)
-    judge = SimpleNamespace(problem_of=lambda m: problem_of("chain", m, 2))
-    method = cast(Partitioner, METHODS["ddp"]())
-    search = answers.MethodAnswers(
-        (1, 2, 4), AutoSchedule(), cast(Judge, judge), method, cast(SearchTime, short), cast(Orders, None)
-    )
-    search.ask(0.5)
-    assert asked == [2, 4]
-
-
-class Siamese(nn.Module):
-    """Its towers share their weights, so a line comes back to the device that has them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tower = nn.Sequential(
-            nn.Linear(48, 96), nn.SiLU(), nn.Linear(96, 96), nn.SiLU(), nn.Linear(96, 32)
-        )
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return (self.tower(a) * self.tower(b)).sum(-1)
-
-
-@cache
-def siamese(microbatches: int, capacity: int = 2**40) -> Problem:
-    with torch.device("meta"):
-        pairs, wanted = (torch.zeros(24, 48), torch.zeros(24, 48)), torch.zeros(24)
-        step = Foreseen(
-            Siamese(), nn.SoftMarginLoss(), Batch.of(pairs, wanted),
-            Devices.described(cluster(2)), MOMENTUM,
-        )  # fmt: skip
-        graph = step.planner(OneFOneB(microbatches)).problem().graph
-    work = Workload("net", graph, costs_of(graph, 1e-3, 2e-3), cpus(2, capacity))
-    return work.problem(objective="simulated", schedule=OneFOneB(microbatches), memory="lifetimes")
-
-
-class Asked(BaseException):
-    """A method was asked to fit, which takes far longer than to ask what it answers with room."""
-
-
-def test_before_one_method_is_made_to_fit_all_were_asked_and_the_plainest_plans_have_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counts, fitting = (1, 2, 4, 12), OneFOneB(12)
-    free = roomy(problem_under(siamese(12), fitting))
-    room = max(simulated_by(free)(METHODS["heft"]().partition(free)).peak_bytes.values())
-    assert all(siamese(m, room) for m in counts)
-
-    def asked(*args: Any, **keys: Any) -> Any:
-        raise Asked
-
-    monkeypatch.setattr(answers, "fitted", asked)
-    judge, now = Judge(lambda m: siamese(m, room), recompute=False), time.perf_counter()
-    open_ = AutoSchedule(recompute=False)
-    search = WholeSearch(counts, open_, judge, None, SearchTime(judge, now, now + 60))
-    with pytest.raises(Asked):
-        search.run()
-    assert judge.winner is not None
-    assert judge.winner.schedule.microbatches == 12
-    missing = {tried.kind: tried.missing_bytes for tried in judge.tried if not tried.fits}
-    assert missing["single"] > 0
-    assert missing["data parallel"] > 0
 
 
 @pytest.mark.parametrize(
@@ -356,43 +192,6 @@ def test_one_more_device_is_one_more_replica_with_micro_batches_that_it_divides(
     gains = gains_of(changed_clusters(search, time.perf_counter() + 60), search.judge, 8)
     more = {gain.change: gain.gain for gain in gains}
     assert more["one more device like the fastest"] > 0.4
-
-
-def test_one_more_device_has_a_name_of_its_own() -> None:
-    problem = data_parallel(2, 2)
-    names = {each.name: "d" + " again" * i for i, each in enumerate(problem.cluster.devices)}
-    devices = tuple(replace(each, name=names[each.name]) for each in problem.cluster.devices)
-    links = {(names[p], names[q]): link for (p, q), link in problem.cluster.links.items()}
-    named = replace(problem, cluster=replace(problem.cluster, devices=devices, links=links))
-    (new,) = {each.name for each in _one_more(named).devices} - set(names.values())
-    assert new == "d again 2"
-
-
-def test_what_is_found_with_more_of_a_resource_is_the_answer_without_it_where_it_is_better() -> None:
-    """A search that found one device alone is not what two are compared with."""
-    search = searched(lambda search: search.try_groups((1,), ((0,),)))
-    alone_s = search.judge.best_s
-    gains = gains_of(changed_clusters(search, time.perf_counter() + 60), search.judge, 8)
-    assert search.judge.best_s < 0.6 * alone_s
-    more = {gain.change: gain.gain for gain in gains}
-    assert 0.0 <= more["10 % more bandwidth on every link"] < 0.02
-    assert more["10 % more memory on every device"] == 0.0
-
-
-def test_where_the_only_plan_that_there_was_time_for_is_refused_there_is_time_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    refused: list[Placement] = []
-
-    def first_refused(problem: Problem, placement: Placement, *args: Any, **keys: Any) -> Any:
-        refused.append(placement)
-        return always_refused() if len(refused) == 1 else verified(problem, placement, *args, **keys)
-
-    monkeypatch.setattr(whole_plan, "verified", first_refused)
-    assert all(problem_of("chain", m) for m in (2, 4))
-    whole = decided(lambda m: problem_of("chain", m), (2, 4), time_limit_s=1e-6)
-    assert len(refused) == 2
-    assert whole.placement.device_of == refused[1].device_of
 
 
 @pytest.mark.parametrize("schedules", [(GPipe(4), OneFOneB(4)), (OneFOneB(4), GPipe(4))])

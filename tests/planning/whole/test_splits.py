@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.partition import OsDpos
 from netsplit.planning.whole.whole_plan import WholePlan
 from tests.messages import tells
@@ -85,8 +85,3 @@ def test_a_method_that_splits_may_be_asked_for_by_name() -> None:
     whole = netsplit.plan(model(), *given, schedule=open_, partitioner=OsDpos())
     assert whole.placement.rewrites
     assert whole.frontier[0].kind == "parts"
-
-
-def test_the_switch_is_true_or_false() -> None:
-    with pytest.raises(ConfigError, match=r"schedule\.splits"):
-        netsplit.AutoSchedule(splits="yes")  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.whole.gains import Gain, gain_lines
+from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.judge import Judge
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe, OneFOneB
@@ -83,27 +83,6 @@ def test_one_device_is_enough_where_links_are_slow_and_all_where_they_are_fast()
     assert fast.samples_per_s > planned(cluster(1), samples=65536).samples_per_s
 
 
-def test_hardly_any_time_is_enough_for_data_parallelism_with_every_number_of_micro_batches() -> None:
-    counts = (4, 8, 16, 32)
-    plain = [_data_parallel(cluster(4, bandwidth="100GB"), m) for m in counts]
-    fitting = min((each for each in plain if peak(each) <= peak(plain[2])), key=lambda each: each.iteration_s)
-    assert fitting is plain[2]
-    small = cluster(4, peak(fitting), bandwidth="100GB")
-    short = planned(small, microbatches=list(counts), recompute=False, time_limit_s=1e-6)
-    assert short.iteration_s <= fitting.iteration_s * (1 + 1e-9)
-
-
-def test_hardly_any_time_is_enough_to_see_that_one_device_is_faster_over_slow_links() -> None:
-    short = planned(cluster(4, bandwidth="1MB"), microbatches=[2, 4, 8], time_limit_s=1e-6)
-    assert short.frontier[0].kind == "single"
-    assert short.schedule.microbatches == 2
-
-
-def _data_parallel(devices: ClusterDescription, m: int) -> WholePlan:
-    given = (model(), nn.CrossEntropyLoss(), batch(), devices)
-    return netsplit.plan(*given, partitioner="ddp", schedule=GPipe(m))
-
-
 def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
     four: dict[str, Any] = {"microbatches": 4, "schedules": ["gpipe"]}
     free = planned(cluster(1), **four)
@@ -119,13 +98,6 @@ def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
     assert split.frontier[0].kind in ("pipeline", "operators")
     assert not split.schedule.recompute
     assert peak(split) <= small
-
-
-def test_a_bound_that_is_far_off_is_said_in_times_and_not_in_percent() -> None:
-    whole = planned(cluster(1), microbatches=4, time_limit_s=0.2)
-    for times, words in ((1.5, "50.0 % faster"), (18.6, "18.6 times as fast")):
-        far = replace(whole, bound_s=whole.iteration_s / times)
-        assert f"no plan with 4 micro-batches is more than {words}" in far.lines[2]
 
 
 def test_where_nothing_fits_one_sentence_says_what_the_nearest_plan_lacks() -> None:
@@ -210,14 +182,6 @@ def test_no_operator_that_reads_a_count_of_its_own_has_replicas() -> None:
             netsplit.plan(*given, schedule=schedule, partitioner="ddp")
 
 
-def test_a_method_with_replicas_is_told_from_one_without_time() -> None:
-    with pytest.raises(InfeasibleError, match=r"ddp gives stages replicas, and schedule\.replicas is false"):
-        netsplit.plan(
-            model(), nn.CrossEntropyLoss(), batch(), cluster(2), partitioner="ddp",
-            schedule=netsplit.AutoSchedule(replicas=False, time_limit_s=1),
-        )  # fmt: skip
-
-
 def test_replicas_are_had_only_where_they_are_open_and_no_buffer_forbids_them() -> None:
     fast = cluster(2, bandwidth="100GB")
     both = planned(fast, samples=65536)
@@ -262,21 +226,6 @@ def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> No
     assert "<table" in whole._repr_html_()
     assert all(words in str(whole) for words in ("why not", *gain_lines(whole.gains)))
     assert all(gain.gain >= 0 for gain in whole.gains)
-
-
-def test_changes_that_bring_nothing_are_told_in_one_line() -> None:
-    more, wider = Gain("one more device", 120.0, 0.2), Gain("10 % more bandwidth", 101.0, 0.01)
-    roomy, faster = Gain("10 % more memory", 100.0, 0.0), Gain("a faster one", 100.04, 0.0004)
-    assert gain_lines([more, roomy, wider, faster]) == [
-        "More hardware would bring, at least:",
-        f"  {more}",
-        f"  {wider}",
-        "No faster plan was found with 10 % more memory or a faster one.",
-    ]
-    assert str(more) == "one more device: 120.0 samples/s (+20.0 %)"
-    assert str(Gain("one more device", 530.0, 4.3)) == "one more device: 530.0 samples/s (5.3 times as many)"
-    assert gain_lines([more])[1:] == [f"  {more}"]
-    assert gain_lines([]) == []
 
 
 @cache

@@ -78,13 +78,6 @@ def test_company_is_put_beside_what_the_same_round_took_alone() -> None:
     assert in_rounds(lambda: {4: 1.0}) == TurnSeconds({4: 1.0})
 
 
-def test_contention_is_not_told_where_rounds_differ_too_much() -> None:
-    asked = iter([1.0, *[1.0, 3.0, 3.0] * 5])
-    turns = in_rounds(lambda: {4: 1.0}, lambda: [{4: next(asked)}])
-    assert turns == TurnSeconds({4: 1.0})
-    assert next(asked, None) is None
-
-
 @pytest.mark.parametrize(
     "ratios",
     [

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from netsplit.cluster.cluster import Device
-from netsplit.optim.optimizers import for_model
 from netsplit.profile.costs import Costs, StepScratch
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.profile.measure.optimizer import state_tensors
 from netsplit.profile.measure.step_scratch import optimizer_scratch
+from tests.cover import covering
 
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "sgd": partial(optim.SGD, lr=0.1),
@@ -54,8 +54,7 @@ def test_no_step_takes_more_than_is_predicted_of_its_parameters(name: str, sizes
     assert risen(OPTIMIZERS[name], sizes) <= scratch.nbytes(4 * size for size in sizes) + BESIDE
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("count", [1, 2, 4])
+@covering(count=[1, 2, 4], name=OPTIMIZERS)
 def test_of_equal_parameters_a_step_takes_what_is_predicted(name: str, count: int) -> None:
     """But for the copy of one that always counts; alone, none was stepped on before."""
     scratch, one = optimizer_scratch(OPTIMIZERS[name]).on_cpu, 4 * 3000
@@ -73,15 +72,3 @@ def test_accelerators_step_on_all_parameters_at_once_unless_told_not_to() -> Non
     costs = Costs({}, 4, scratch=scratch)
     devices = Device("cpu:0", "cpu", 1), Device("cuda:0", "some GPU", 1, torch_device="cuda:0")
     assert costs.step_scratch(devices) == {"cpu:0": scratch.on_cpu, "cuda:0": scratch.on_accelerator}
-
-
-def test_a_rate_that_is_a_tensor_is_stepped_by_one_after_another() -> None:
-    """As torch does by default; asked for all at once it refuses."""
-    scratch = optimizer_scratch(partial(optim.Adam, lr=torch.tensor(0.01)))
-    assert scratch.on_accelerator == scratch.on_cpu
-
-
-def test_of_a_models_parameters_it_is_the_same() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4))
-    bound = for_model(optim.AdamW, model, nn.MSELoss())
-    assert optimizer_scratch(bound) == optimizer_scratch(optim.AdamW)

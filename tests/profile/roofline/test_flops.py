@@ -17,7 +17,6 @@ from benchmarks._subjects import UNet, transformer
 from benchmarks.predictor.models import convnext, mobilenet
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
-from netsplit.profile.roofline.classes import unknown_operators
 from netsplit.profile.roofline.flops import CLASSES, Pass, Work, node_work, operator_class
 from tests.examples import tried
 
@@ -175,21 +174,6 @@ def test_bytes_of_simple_operators_by_hand() -> None:
     assert no_gradient == Work(Pass(6, 2 * 24))
 
 
-@pytest.mark.parametrize(("side", "idle"), [(1, 15.0), (2, 3.0), (4, 0.0), (5, 0.0)])
-def test_convolutions_of_few_places_leave_flops_idle(side: int, idle: float) -> None:
-    x, w = meta(3, 8, side, side), meta(16, 8, 1, 1)
-    work = node_work(*one_node("aten.conv2d.default", [x, w], {1}))
-    for each in (work.forward, work.input, work.weight):
-        assert each.idle_flops == idle * each.flops
-
-
-@pytest.mark.parametrize("train", [True, False])
-def test_a_normalisation_that_learns_reads_its_input_twice(train: bool) -> None:
-    x, rest = meta(2, 3, 4, 4), [meta(3), meta(3), meta(3, grad=False), meta(3, grad=False)]
-    work = node_work(*one_node("aten.batch_norm.default", [x, *rest], {1, 2, 3, 4}, train, 0.1, 1e-5, True))
-    assert work.forward.nbytes == (3 if train else 2) * 4 * x.numel()
-
-
 def test_laws_on_a_whole_model() -> None:
     """Classes are known, nothing is negative, views are free, and no backward without a gradient."""
     _, _, _, graph = step_of("convnext")
@@ -209,34 +193,3 @@ def test_laws_on_a_whole_model() -> None:
                 assert work == Work(work.forward)
     kinds = {operator_class(other, node) for node in other}
     assert {"matmul", "attention", "row normalisation", "transcendental", "embedding", "view"} <= kinds
-
-
-def test_every_reader_but_the_last_adds_its_gradient() -> None:
-    """A residual connection: the output of a block is read twice, and its gradients are added once."""
-
-    class Around(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.one(x)
-            return y + self.two(torch.tanh(y))
-
-    graph = capture(Around(), nn.MSELoss(), ((torch.ones(5, 4),), (torch.ones(5, 4),)))
-    sums = {node.kind: work.sums for node in graph if (work := node_work(graph, node)).sums}
-    assert sums == {"tanh": Pass(20, 3 * 80)}
-
-
-def test_what_torch_calls_pointwise_is_in_a_class() -> None:
-    """But for special functions, and for what only a backward or an optimiser calls."""
-    names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
-    unclassed = set()
-    for name in sorted(name.removeprefix("aten::") for name in names if name.startswith("aten::")):
-        packet = getattr(torch.ops.aten, name)
-        if any(torch.Tag.pointwise in getattr(packet, each).tags for each in packet.overloads()):
-            node = Node("n", f"aten.{name}.default", ("x",), ("y",))
-            variables = {k: Variable(k, "float32", (2,), None, ()) for k in ("x", "y")}
-            unclassed |= unknown_operators(Graph({"n": node}, variables, ("x",), ("y",), {})).keys()
-    others = ("aten.special_", "aten._foreach_", "aten._fused_", "aten._amp_")
-    assert not {op for op in unclassed if not op.startswith(others) and "backward" not in op}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.program.schedules import SCHEDULES, EagerOneFOneB, Interleaved, OneFOneB, Pipeline
-from netsplit.program.schedules.base import TaskTimes, split_backward
+from netsplit.program.schedules.base import TaskTimes
 from tests.program.schedules.test_schedules import chain, pipelines
 from tests.program.schedules.test_searched import known, span, timed
 
@@ -53,22 +53,6 @@ def test_a_gradient_on_its_way_is_covered(kind: type[OneFOneB]) -> None:
     assert span(pipeline, kind(4, delay_weights="minimal").order(pipeline)) < span(
         pipeline, kind(4).order(pipeline)
     )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_nobody_waits_for_stays_whole(kind: type[OneFOneB]) -> None:
-    """Without transfers, without times, and where two parts take longer than what they save."""
-    for pipeline in (moving(3, 0.0), replace(moving(3, 1.0), times=None), moving(2, 0.1, split_s=5.0)):
-        assert kind(4, delay_weights="minimal").order(pipeline) == kind(4).order(pipeline)
-
-
-def test_fewer_are_in_parts_than_where_all_are() -> None:
-    """The first stage's gradients go nowhere: it computes its backwards whole."""
-    pipeline = moving(4, 0.5)
-    order = EagerOneFOneB(8, delay_weights="minimal").order(pipeline)
-    assert {s for phase, s, _ in order if phase == "backward"} >= {0}
-    everything = split_backward(EagerOneFOneB(8).order(pipeline))
-    assert span(pipeline, order) <= span(pipeline, everything) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))

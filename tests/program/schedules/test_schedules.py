@@ -170,11 +170,6 @@ def test_zb_h1_stays_within_the_memory_of_1f1b_and_has_a_smaller_bubble(
         assert makespan(pipeline, order) <= 3 * microbatches + 2 * (devices - 1)
 
 
-def test_zb_h1_splits_only_the_backwards_that_fill_idle_time() -> None:
-    pipeline = chain(3)
-    assert {i for phase, _, i in ZBH1(8).order(pipeline) if phase == "weight"} == {6, 7}
-
-
 def makespan(pipeline: Pipeline, order: list[Compute]) -> int:
     """Units until all is done, every device going through its own tasks in this order."""
     end: dict[Compute, int] = {}
@@ -203,28 +198,12 @@ def test_a_replicated_stage_warms_up_as_pipedream_says() -> None:
         assert begin == [f"F{first}", f"F{first + 3}", f"B{first}"]
 
 
-def test_a_replica_that_takes_more_warms_up_with_its_part_of_what_keeps_the_others_busy() -> None:
-    """Of two of three micro-batches one here, and two thirds of the two devices behind."""
-    turns = (("b", "a", "b"), ("c",), ("d",))
-    pipeline = Pipeline(((), (0,), (1,)), (("a", "b"), ("c",), ("d",)), frozenset({0, 1, 2}), turns)
-    order = OneFOneB(9).order(pipeline)
-    assert on("b", pipeline, order).startswith("F0 F2 F3 B0 F5")
-    alone = Pipeline(((),), (("a", "b"),), frozenset({0}), (("b", "a", "b"),))
-    assert on("b", alone, OneFOneB(3).order(alone)) == "F0 B0 F2 B2"
-
-
 def test_double_weights_wait_for_the_version_before_last() -> None:
     pipeline = chain(3)
     order = AsyncOneFOneB(12, update_every=4, weights="double").order(pipeline)
     at = {task: n for n, task in enumerate(order)}
     for s in range(3):
         assert max(at["backward", s, i] for i in range(4)) < at["forward", s, 8]
-
-
-def test_delayed_weights_come_right_after_the_inputs_gradients() -> None:
-    pipeline = chain(2)
-    order = OneFOneB(3, delay_weights=True).order(pipeline)
-    assert on("d1", pipeline, order) == "F0 I0 W0 F1 I1 W1 F2 I2 W2"
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -23,20 +21,14 @@ from netsplit.program.schedules import (
     Pipeline,
     Schedule,
     Searched,
-    VHalf,
-    order,
-    search,
-    searched,
 )
 from netsplit.program.schedules.base import Phase, TaskTimes
 from netsplit.program.schedules.exact import cp_sat_order
 from netsplit.program.schedules.lists import begin_all, by_device
-from netsplit.program.schedules.order import Policy
 from netsplit.program.schedules.rows import TaskRows
 from netsplit.program.schedules.search import improved, least_makespan
 from netsplit.program.schedules.searched import most_pairs
 from tests.program.schedules.test_schedules import chain, pipelines
-from tests.program.schedules.test_v_shape import vee
 from tests.simulate.drawn import Drawn, programs
 
 QUICK = settings(deadline=None, max_examples=15)
@@ -97,48 +89,11 @@ def test_no_named_order_that_keeps_as_little_is_shorter(
             assert span(pipeline, order) <= span(pipeline, named) * (1 + 1e-9)
 
 
-@QUICK
-@given(pipelines(), st.integers(0, 99), st.integers(1, 4), st.sampled_from([1.0, 2.0, None]), st.booleans())
-def test_without_moves_it_is_an_order_of_the_same_tasks_that_the_whole_search_is_no_longer_than(
-    pipeline: Pipeline, seed: int, microbatches: int, kept: float | None, split: bool
-) -> None:
-    pipeline = timed(pipeline, seed)
-    schedule = Searched(microbatches, kept, delay_weights=split)
-    (quick,), whole = replace(schedule, moves=False).orders(pipeline), schedule.order(pipeline)
-    cells = {(s, i) for _, s, i in whole}
-    assert {(s, i) for phase, s, i in quick if phase == "forward"} == cells
-    assert split or all(phase in ("forward", "backward") for phase, _, _ in quick)
-    limits = schedule.limits(pipeline)
-    if all(most <= limits[name] for name, most in most_pairs(pipeline, quick).items()):
-        assert span(pipeline, whole) <= span(pipeline, quick) * (1 + 1e-9)
-
-
-def test_without_moves_it_is_near_the_whole_search_where_named_ones_are_far() -> None:
-    far, near = [], []
-    for seed in range(8):
-        pipeline = timed(chain(5), seed)
-        best = span(pipeline, Searched(12).order(pipeline))
-        near.append(span(pipeline, replace(Searched(12), moves=False).order(pipeline)) / best)
-        far.append(span(pipeline, OneFOneB(12).order(pipeline)) / best)
-    assert max(near) < 1.06
-    assert sum(near) / 8 < sum(far) / 8 - 0.04
-    assert any(a < b - 0.08 for a, b in zip(near, far, strict=True))
-
-
 def test_on_an_uneven_chain_it_is_shorter_than_every_named_one_in_the_memory_of_1f1b() -> None:
     pipeline = timed(chain(4), 1)
     order = Searched(16).order(pipeline)
     assert span(pipeline, order) < 0.95 * span(pipeline, OneFOneB(16).order(pipeline))
     assert max(most_pairs(pipeline, order).values()) == 4
-
-
-def test_less_may_be_kept_than_1f1b_keeps_and_more() -> None:
-    pipeline = timed(vee(4), 3)
-    orders = {kept: Searched(8, kept).order(pipeline) for kept in (0.5, 0.75, 1.0, None)}
-    pairs = {kept: max(most_pairs(pipeline, order).values()) for kept, order in orders.items()}
-    assert pairs[0.5] <= pairs[0.75] <= 6
-    assert span(pipeline, orders[None]) <= span(pipeline, orders[1.0]) <= span(pipeline, orders[0.75])
-    assert span(pipeline, orders[0.75]) <= span(pipeline, VHalf(8).order(pipeline))
 
 
 def test_the_same_durations_give_the_same_order() -> None:
@@ -174,16 +129,6 @@ def test_moves_and_constraint_programming_keep_what_depends_on_what_and_the_limi
         assert span(pipeline, rows.compute(made)) == pytest.approx(rows.starts(made)[0])
 
 
-def test_constraint_programming_closes_a_small_case() -> None:
-    """Two devices, two micro-batches: after the first forward the second device is never idle."""
-    pipeline = chain(2)
-    pipeline = replace(pipeline, times=TaskTimes.in_units(pipeline, {"forward": 1, "backward": 2}))
-    order = OneFOneB(2).order(pipeline)
-    rows = rows_of(pipeline, order, 2)
-    worst = [n for n, _ in enumerate(order)]
-    assert rows.starts(cp_sat_order(rows, worst, 0.5))[0] == 9.0
-
-
 @settings(QUICK, max_examples=6)
 @given(programs(schedules=[GPipe(3)], disturbed=False, replicated=False), st.booleans())
 def test_as_simulated_it_is_never_slower_than_the_named_ones(drawn: Drawn, recompute: bool) -> None:
@@ -197,45 +142,7 @@ def test_as_simulated_it_is_never_slower_than_the_named_ones(drawn: Drawn, recom
         assert searched <= seconds(kind(4, recompute=recompute)) * (1 + 1e-9)
 
 
-def test_moves_are_on_or_off() -> None:
-    with pytest.raises(ConfigError, match=r"schedule\.moves"):
-        Searched(4, moves=3)  # type: ignore[arg-type]
-
-
 def test_what_cannot_be_kept_is_refused() -> None:
     for kept in (0, -1.0, "1", True):
         with pytest.raises(ConfigError, match=r"schedule\.kept is .*: give a number above 0, or null"):
             Searched(4, kept)  # type: ignore[arg-type]
-
-
-@QUICK
-@given(pipelines(), st.integers(0, 99), st.integers(1, 4))
-def test_of_very_many_tasks_few_orders_are_tried_and_none_that_is_named_is_shorter(
-    pipeline: Pipeline, seed: int, microbatches: int
-) -> None:
-    pipeline = timed(pipeline, seed)
-    schedule, tried = Searched(microbatches), list[Policy]()
-
-    def counted(*args: Any) -> list[Compute]:
-        tried.append(args[2])
-        return order.list_schedule(*args)
-
-    def chosen() -> list[Compute]:
-        searched._orders.cache_clear()
-        return schedule.order(pipeline)
-
-    with patch.object(order, "MOST_TASKS", 0), patch.object(search, "list_schedule", counted):
-        best, limits = chosen(), schedule.limits(pipeline)
-        assert len(tried) <= order.FEWEST
-        assert best == chosen()
-        for kind in (GPipe, OneFOneB, ZBH1, ZBV):
-            named = kind(microbatches).order(pipeline)
-            if all(most <= limits[name] for name, most in most_pairs(pipeline, named).items()):
-                assert span(pipeline, best) <= span(pipeline, named) * (1 + 1e-9)
-    searched._orders.cache_clear()
-
-
-def test_the_policies_are_as_many_as_is_said() -> None:
-    pipeline = timed(chain(3), 1)
-    limits = Searched(16).limits(pipeline)
-    assert len(list(search.list_schedules(pipeline, 16, known(pipeline), limits, True))) == search.POLICIES

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleMulti,
     ScheduleDualPipeV,
@@ -18,7 +16,6 @@ from netsplit.program.schedules import SCHEDULES, ZBV, Compute, DualPipeV, Pipel
 from netsplit.program.schedules.base import TaskTimes
 from netsplit.program.schedules.lists import begin_all, by_device
 from netsplit.program.schedules.order import EQUAL
-from netsplit.program.schedules.v_shape import kept_by_1f1b
 from tests.program.schedules.test_schedules import chain
 
 IN_V = (ZBV, VHalf, VMin, DualPipeV)
@@ -94,25 +91,6 @@ def test_bubbles_and_memory_on_a_v_are_the_published_ones(devices: int) -> None:
         assert kept[VMin] <= -(-2 * (p + 4) // 3)
         for kind in IN_V:
             assert kind(m).in_flight(p) == -(-kind(m).pairs(2 * p) // 2)
-
-
-@given(st.sampled_from(IN_V), st.integers(1, 6), st.integers(1, 3), st.integers(1, 8))
-def test_a_row_that_begins_anew_on_the_first_device_is_within_the_memory_too(
-    kind: type[ZBV], devices: int, rounds: int, microbatches: int
-) -> None:
-    """A pair for each of a device's segments has to be kept for one micro-batch to come through."""
-    pipeline = chain(devices * rounds, [*range(devices)] * rounds)
-    schedule = kind(microbatches)
-    limit = max(schedule.pairs(kept_by_1f1b(pipeline)), rounds)
-    assert most_kept(pipeline, schedule.order(pipeline)) <= limit
-
-
-def test_an_untrained_segment_in_a_v_has_no_backward_and_the_others_keep_their_order() -> None:
-    whole = vee(3)
-    frozen = Pipeline(whole.feeders, whole.devices, whole.trained - {0})
-    lists, plain = (by_device(each, ZBV(6).order(each)) for each in (frozen, whole))
-    assert lists["d0"] == [task for task in plain["d0"] if task[0] == "forward" or task[1]]
-    assert {name: lists[name] for name in ("d1", "d2")} == {name: plain[name] for name in ("d1", "d2")}
 
 
 @pytest.mark.parametrize("kind", IN_V)

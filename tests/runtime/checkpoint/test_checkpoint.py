@@ -26,7 +26,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, load
-from torch.distributed.checkpoint import save as torch_save
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -203,16 +202,6 @@ def test_under_the_same_placement_it_goes_on_bit_for_bit(name: str, optimizer: s
     assert same(second.state(), whole.state())
 
 
-def test_one_key_is_written_once_and_by_the_device_that_holds_it(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, ADAM)
-    train(runtime, CHAIN, 1)
-    save(runtime, CHAIN, tmp_path / "one")
-    sizes = [(tmp_path / "one" / f"__{rank}_0.distcp").stat().st_size for rank in range(2)]
-    held = [sum(t.nbytes for t in share.all_tensors()) for share in runtime.shares.values()]
-    assert all(size > own for size, own in zip(sizes, held, strict=True))
-    assert min(held) > 0
-
-
 @pytest.mark.parametrize("name", ["tied", "assigned"])
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_torch_s_own_functions_load_it_without_ours(name: str, tmp_path: Path) -> None:
@@ -276,33 +265,6 @@ def test_replicas_write_once_what_is_the_same_and_keep_buffers_of_their_own(tmp_
     saved = Saved(tmp_path / "two")
     assert "replica.cpu:1.norm1.running_mean" in saved.entries
     assert not any(key.startswith("replica") and "weight" in key for key in saved.entries)
-
-
-class Groups:
-    """An optimiser with two groups of parameters, of which a device may have one or both."""
-
-    def __call__(self, parameters: Any) -> torch.optim.Optimizer:
-        every = list(parameters)
-        kinds = {lr: [p for p in every if (p.ndim > 1) == big] for lr, big in ((0.05, True), (0.01, False))}
-        return torch.optim.SGD(
-            [{"params": group, "lr": lr} for lr, group in kinds.items() if group], momentum=0.9
-        )
-
-
-def test_groups_of_parameters_keep_their_own_hyperparameters(tmp_path: Path) -> None:
-    graph = captured_of(CHAIN)
-    runtime = runtime_of(program_of(graph, 2), CHAIN, Groups())
-    train(runtime, CHAIN, 1)
-    for share in runtime.shares.values():
-        assert share.optimizer is not None
-        for group in share.optimizer.param_groups:
-            group["lr"] /= 2  # as a scheduler would
-    save(runtime, CHAIN, tmp_path / "one")
-    other = runtime_of(program_of(graph, 2, cut=0.2), CHAIN, Groups())
-    assert {change for part in restore(other, tmp_path / "one") for change in part} == {
-        "lr 0.05 becomes 0.025", "lr 0.01 becomes 0.005",
-    }  # fmt: skip
-    assert train(other, CHAIN, 2) == pytest.approx(train(runtime, CHAIN, 2), rel=TOLERANCE)
 
 
 # --- what is refused ----------------------------------------------------------------------------------
@@ -383,27 +345,6 @@ def test_a_damaged_file_is_one_sentence(one: Path, tmp_path: Path, name: str) ->
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize("content", ["[]", '"netsplit"', "[" * 10**5])
-def test_what_is_no_description_is_one_sentence(one: Path, tmp_path: Path, content: str) -> None:
-    for file in one.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / EXTRA).write_text(content)
-    (tmp_path / CHECKSUMS).unlink()  # as one of an earlier version
-    with pytest.raises(NetSplitError, match=r"cannot be read|another version") as e:
-        read_extra(tmp_path)
-    assert "\n" not in str(e.value)
-
-
-@pytest.mark.parametrize("kept", [0, 100])
-def test_cut_tensors_are_one_sentence(one: Path, tmp_path: Path, kept: int) -> None:
-    for file in one.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes()[: kept if file.suffix == ".distcp" else None])
-    (tmp_path / CHECKSUMS).unlink()  # as one of an earlier version
-    with pytest.raises(NetSplitError, match="cannot be read") as e:
-        load_plain(tmp_path, CHAIN.fresh())
-    assert "\n" not in str(e.value)
-
-
 def test_a_bit_that_has_flipped_in_any_file_is_said(one: Path, tmp_path: Path) -> None:
     for changed in sorted(file.name for file in one.iterdir() if file.stat().st_size):
         folder = tmp_path / f"copy of {changed}"
@@ -416,13 +357,6 @@ def test_a_bit_that_has_flipped_in_any_file_is_said(one: Path, tmp_path: Path) -
         with pytest.raises(NetSplitError, match=r"is damaged: its .* is not|is no list of checksums"):
             load_plain(folder, model)
         assert all(torch.equal(tensor, before[k]) for k, tensor in model.state_dict().items())
-
-
-def test_a_file_that_is_gone_is_said(one: Path, tmp_path: Path) -> None:
-    shutil.copytree(one, tmp_path / "copy")
-    next((tmp_path / "copy").glob("*.distcp")).unlink()
-    with pytest.raises(NetSplitError, match=r"is damaged: its .*distcp is not there any more"):
-        load_plain(tmp_path / "copy", CHAIN.fresh())
 
 
 class Evil:
@@ -443,15 +377,6 @@ def test_metadata_that_runs_code_is_refused_and_not_run(one: Path, tmp_path: Pat
     with pytest.raises(NetSplitError, match=r"names posix\.mkdir.*could run code"):
         load_plain(copy, CHAIN.fresh())
     assert not ran.exists()
-
-
-def test_a_value_that_runs_code_is_refused_and_not_run(tmp_path: Path) -> None:
-    ran = tmp_path / "ran"
-    torch_save({"optimizer": Evil(ran)}, checkpoint_id=tmp_path / "one", no_dist=True)
-    value = {"optimizer": None}
-    with pytest.raises(NetSplitError, match="cannot be read"):
-        Saved(tmp_path / "one").read(value)
-    assert (ran.exists(), value) == (False, {"optimizer": None})
 
 
 # --- interrupted --------------------------------------------------------------------------------------
@@ -479,15 +404,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Pa
     assert "\n" not in str(e.value)
     assert [file.name for file in tmp_path.iterdir()] == ["one"]
     assert read_extra(tmp_path / "one") == {"step": 1}
-
-
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
-    with pytest.raises(
-        NetSplitError, match=r"checkpoint '.*file/one' could not be written whole: (File exists|Not a dir)"
-    ):
-        save(runtime, CHAIN, tmp_path / "file" / "one")
 
 
 def _save_for_ever(folder: Path, saved: Connection) -> None:
@@ -597,48 +513,6 @@ def test_a_training_whose_worker_is_killed_ends_bit_for_bit_as_one_that_is_not(
     assert same(model.state_dict(), expected)
 
 
-def test_a_worker_killed_before_the_first_evaluation(session: Session, tmp_path: Path) -> None:
-    """For which the model is captured with the values that the new workers have."""
-    planner, plan = planned(CHAIN, ADAM)
-    model = session.deploy(planner, plan)
-    with Checkpoints(tmp_path, every_iterations=1) as checkpoints:
-        history = fit(
-            model,
-            samples_of(CHAIN),
-            epochs=1,
-            observer=Killer(session, step=1),
-            checkpoints=checkpoints,
-            restart=lambda: session.deploy(planner, plan).runtime,
-        )
-    expected = fit(session.deploy(*planned(CHAIN, ADAM)), samples_of(CHAIN), epochs=1)
-    assert [e.score for e in history.epochs] == [e.score for e in expected.epochs]
-    assert [it.loss for it in history.iterations] == [it.loss for it in expected.iterations]
-
-
-def test_from_two_workers_to_another_placement_to_one_device_to_plain(
-    session: Session, tmp_path: Path
-) -> None:
-    losses: list[float] = []
-    for number, method in enumerate((MTopo(), Random())):
-        model = session.deploy(*planned(CHAIN, ADAM, method))
-        if number:
-            assert model.load_checkpoint(tmp_path / "0") == {"done": [0]}
-        losses += [model.train_batch(CHAIN.inputs, CHAIN.targets) for _ in range(2)]
-        model.save_checkpoint(tmp_path / str(number), {"done": [number]})
-    alone = runtime_of(program_of(captured_of(CHAIN), 1), CHAIN, ADAM)
-    restore(alone, tmp_path / "1")
-    losses += train(alone, CHAIN, 2)
-    save(alone, CHAIN, tmp_path / "2")
-    plain = CHAIN.build().double()
-    optimizer = ADAM(trainable(plain))
-    load_plain(tmp_path / "2", plain, optimizer)
-    losses += train_plainly(plain, optimizer, CHAIN, 2)
-    expected, state = plain_training(CHAIN, 4, steps=8, optimizer=ADAM)
-    assert losses == pytest.approx(expected, rel=TOLERANCE)
-    for key, tensor in plain.state_dict().items():
-        torch.testing.assert_close(tensor, state[key], rtol=TOLERANCE, atol=TOLERANCE)
-
-
 def test_what_is_drawn_goes_on_under_another_placement_and_in_plain_pytorch(
     session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -688,14 +562,6 @@ def drawn_plainly(
         optimizer.zero_grad()
         losses.append(sum(parts) / 4)
     return losses
-
-
-def test_a_checkpoint_that_counts_no_draws_begins_them(one: Path, session: Session) -> None:
-    assert not Saved(one).below("draws")  # as they were written before
-    assert load_draws(one, seed=4) == DrawCounter(4, 0, 0)
-    model = session.deploy(*planned(CHAIN, SGD), seed=4)
-    model.load_checkpoint(one)
-    assert model.runtime.draws == DrawCounter(4, 0, 0)
 
 
 def _limit_files(worker: Worker, size: int) -> None:

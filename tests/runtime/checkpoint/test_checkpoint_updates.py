@@ -37,7 +37,7 @@ from tests.runtime.checkpoint.test_checkpoint import (
     save,
     train,
 )
-from tests.runtime.equivalence.test_updates import MATCHED, RATES, SGD_OF, by_name
+from tests.runtime.equivalence.test_updates import RATES, SGD_OF
 from tests.runtime.references import plain_loop
 
 DECAY = 0.7
@@ -107,23 +107,6 @@ def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.D
             torch.testing.assert_close(tensor, expected.state[key], rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_a_group_that_is_empty_on_a_device_has_the_checkpoints_settings_too(tmp_path: Path) -> None:
-    graph = captured_of(CHAIN)
-    first = runtime_of(program_of(graph, 2), CHAIN, MATCHED)
-    train(first, CHAIN, 1)
-    for share in first.shares.values():
-        share.set_learning_rates([0.5, 0.25])
-    save(first, CHAIN, tmp_path / "one")
-    alone = compile_program(graph, dict.fromkeys(graph.nodes, "cpu:1"), graph.position, cpus(3), ORDER)
-    second = runtime_of(alone, CHAIN, by_name)
-    restore(second, tmp_path / "one")
-    assert [share.learning_rates for share in second.shares.values()] == [[0.5, 0.25]] * 3
-    train(second, CHAIN, 1)
-    train(first, CHAIN, 1)
-    for key, tensor in second.state().items():
-        torch.testing.assert_close(tensor, first.state()[key], rtol=TOLERANCE, atol=TOLERANCE)
-
-
 HALF, STEPPED = partial(lr.ExponentialLR, gamma=0.5), partial(lr.StepLR, step_size=1)
 
 
@@ -178,27 +161,3 @@ def test_what_a_checkpoint_brings_or_lacks_is_said(tmp_path: Path) -> None:
     other = runtime_of(program, CHAIN, SGD, rule_of(partial(lr.ExponentialLR, gamma=0.9), DECAY))
     told = {change for part in restore(other, tmp_path / "whole") for change in part}
     assert told == {"gamma 0.9 becomes 0.5"}
-
-
-def test_a_plain_model_is_told_that_there_are_no_averages(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
-    save(runtime, CHAIN, tmp_path / "one")
-    model = CHAIN.fresh()
-    with pytest.raises(ConfigError, match="no averages"):
-        load_plain(tmp_path / "one", model, averages=AveragedModel(model))
-
-
-def test_a_device_that_steps_on_nothing_leaves_the_loss_scale_to_the_others(tmp_path: Path) -> None:
-    """It saw no overflow; of equal keys the first device's is written."""
-    graph = captured_of(CHAIN)
-    device_of = dict.fromkeys(graph.nodes, "cpu:1")
-    program = compile_program(graph, device_of, graph.position, cpus(2), ORDER, shared_norm=True)
-    first = runtime_of(program, CHAIN, SGD, UpdateRule(loss_scaling=True))
-    for share in first.shares.values():
-        assert share.scale is not None
-        share.scale.interval = 1  # doubled after every step
-    train(first, CHAIN, 2)
-    save(first, CHAIN, tmp_path / "one")
-    second = runtime_of(program, CHAIN, SGD, UpdateRule(loss_scaling=True))
-    restore(second, tmp_path / "one")
-    assert second.shares["cpu:1"].loss_factor == 4 * 65536.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 from functools import partial
@@ -92,14 +91,6 @@ def test_a_seed_and_a_name_say_the_value_whatever_else_is_asked_for(names: set[s
     assert not torch.equal(FILLED[0]["words.weight"], FILLED[1]["words.weight"])
 
 
-def test_drawing_leaves_torch_s_generator_as_it_was() -> None:
-    plain, split = model(), on_meta()
-    before = torch.get_rng_state()
-    SeededWeights(5).fill(plain)
-    SeededWeights(5).check(WANTED, split).read(WANTED)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_a_function_of_ones_own_fills_by_name() -> None:
     def fill(name: str, tensor: Tensor) -> None:
         tensor.normal_() if name.endswith("weight") else tensor.zero_()
@@ -162,15 +153,6 @@ def test_shards_of_safetensors_are_read_by_name(tmp_path: Path, index: bool, pre
     assert all(torch.equal(taken[name], value) for name, value in values.items())
 
 
-def test_one_file_of_another_precision_is_converted(tmp_path: Path) -> None:
-    values = plain_values(model())
-    halves = {k: v.float() if v.is_floating_point() else v for k, v in values.items()}
-    save_file(halves, tmp_path / "m.safetensors")
-    for name, tensor in read(SafetensorsWeights(tmp_path / "m.safetensors")).items():
-        assert tensor.dtype == values[name].dtype
-        assert torch.equal(tensor, halves[name].to(tensor.dtype))
-
-
 def test_a_checkpoint_is_read_by_name(tmp_path: Path) -> None:
     values = plain_values(model())
     save({f"model.{k}": v for k, v in values.items()}, checkpoint_id=tmp_path, no_dist=True)
@@ -189,23 +171,6 @@ def test_a_file_that_is_cut_is_a_sentence(tmp_path: Path, name: str, sentence: s
     (tmp_path / name).write_bytes(b"{")
     with pytest.raises(ConfigError, match=sentence):
         read(SafetensorsWeights(tmp_path))
-
-
-class Touches:
-    """Pickled, it runs code of its own when it is read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
-def test_a_checkpoint_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(Touches(tmp_path / "ran")))
-    with pytest.raises(ConfigError, match="which could run code"):
-        read(CheckpointWeights(tmp_path))
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("kind", [SafetensorsWeights, CheckpointWeights])
@@ -268,31 +233,6 @@ def test_workers_draw_and_train_what_a_plain_model_does(tmp_path: Path) -> None:
 def test_a_model_without_values_is_refused_in_a_sentence(options, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         netsplit.parallelize(on_meta(), nn.CrossEntropyLoss(), (X, Y), partitioner="single", **options)
-
-
-def test_weights_that_nobody_would_read_are_refused() -> None:
-    """Otherwise a model would be trained from its own values, and who gave others would not hear of it."""
-    with pytest.raises(ConfigError, match="weights are given, and no tensor of the model is on the meta"):
-        netsplit.parallelize(
-            model(), nn.CrossEntropyLoss(), (X, Y), partitioner="single", weights=SeededWeights()
-        )
-
-
-class Unread(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.used(x)
-
-
-def test_a_tensor_that_no_operator_reads_must_have_a_value() -> None:
-    with torch.device("meta"):
-        split = Unread()
-    batch = torch.randn(4, 3), torch.randn(4, 3)
-    with pytest.raises(ConfigError, match=r"'unused.weight' is on the meta device and no operator"):
-        netsplit.parallelize(split, nn.MSELoss(), batch, profile="predicted", weights=SeededWeights())
 
 
 LARGE = """

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import BatchError
 from netsplit.graph import Graph, capture
-from netsplit.program import GPipe, Program, Schedule
-from netsplit.program.schedules import AsyncOneFOneB
+from netsplit.program import GPipe
 from tests.nets import SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -87,25 +86,6 @@ def test_where_code_leaves_its_input_out_nothing_before_it_is_stepped_on(data: s
     program = compiled(step, scattered(data, step, 3), 3, ORDER)
     wanted = plain_loop(WAYS.fresh(), WAYS.loss, batches(), 2, SGD)
     assert_same(local(program, WAYS, batches(), SGD), wanted)
-
-
-def apart(order: Schedule, way: float = 1.0) -> Program:
-    """Layers before and after on devices of their own: what there is no gradient of crosses twice."""
-    step = graph(order.microbatch_size(8), way)
-    return compiled(step, cut(step, [0.2, 0.6]), 3, order)
-
-
-def test_on_workers(pools: Pools) -> None:
-    wanted = plain_loop(WAYS.fresh(), WAYS.loss, batches(), 2, SGD)
-    assert_same(on_workers(apart(ORDER), WAYS, batches(), pools(3), SGD), wanted)
-
-
-def test_where_devices_step_within_the_batch_it_is_said(
-    pools: Pools, caplog: pytest.LogCaptureFixture
-) -> None:
-    on_workers(apart(AsyncOneFOneB(4)), WAYS, batches(), pools(3), SGD)
-    (said,) = [each for each in caplog.messages if "no gradient" in each]
-    assert "weight decay" in said
 
 
 class Two(nn.Module):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from netsplit.errors import BatchError, ConfigError, NetSplitError
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage
@@ -27,7 +27,6 @@ from netsplit.program.compile import _Compiler
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import AsyncOneFOneB, GPipe, OneFOneB
 from netsplit.program.transfers import readers_elsewhere
-from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
@@ -54,7 +53,6 @@ from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
 from tests.workers import Pools, by_gloo
 
 DEVICES = 4
-OFTEN = ("1f1b", "eager_1f1b+recompute", "zb_h1", "searched")
 
 
 def read_elsewhere(graph: Graph, device_of: dict[str, str]) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -162,24 +160,6 @@ def test_readers_that_give_no_gradient_back(data: st.DataObject) -> None:
     assert_same(*coded_and_plain(program, graph, size))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(k, marks=() if k in OFTEN else pytest.mark.slow) for k in SCHEDULES]
-)
-def test_the_last_of_a_chain_gives_no_gradient_back(name: str) -> None:
-    """It trains an embedding by what it reads, and hands nothing back: the one before waits for nothing."""
-    schedule = SCHEDULES[name]
-    size = schedule.microbatch_size(8)
-    graph = codes(size)
-    device_of = dict.fromkeys(graph.nodes, "cpu:1") | {"linear": "cpu:0", "tanh": "cpu:0"}
-    device_of |= dict.fromkeys(
-        ("argmax", "embedding", "detach", "linear_1", "add", "gt", "to", "mul"), "cpu:2"
-    )
-    exchange = Exchange("tanh", (("cpu:0", "cpu:1"), ("cpu:1", "cpu:2")))
-    program = compiled(graph, device_of, 3, schedule, exchanges=(exchange,))
-    require_same_order(program, graph, device_of, graph.position, schedule)
-    assert_same(*coded_and_plain(program, graph, size))
-
-
 def test_no_program_is_made_in_which_a_gradient_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = OneFOneB(4)
     graph, device_of = fanned(schedule)
@@ -212,26 +192,6 @@ def fanned(schedule: Schedule, size: int = 8) -> tuple[Graph, dict[str, str]]:
     return graph, {name: f"cpu:{min(max(n + 1, 0) // 3, 3)}" for n, name in enumerate(names)}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(k, marks=() if k in OFTEN else pytest.mark.slow) for k in SCHEDULES]
-)
-def test_every_schedule_hands_on_along_chains(name: str) -> None:
-    schedule = SCHEDULES[name]
-    graph, device_of = fanned(schedule)
-    exchanges = chains(graph, device_of, chunks=3)
-    assert [len(each.hops) for each in exchanges] == [3]
-    program = compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges)
-    hops = {
-        (device, ins.peer)
-        for device, each in program.instructions.items()
-        for ins in each
-        if isinstance(ins, Send) and ins.source == exchanges[0].variable and not ins.gradient
-    }
-    assert hops == set(exchanges[0].hops)
-    require_same_order(program, graph, device_of, graph.position, schedule)
-    assert_same(local(program, FAN, batches_of(FAN)), plain("fan", schedule.microbatch_size(8)))
-
-
 @settings(PATIENT, max_examples=tried(12))
 @given(data=st.data())
 def test_weights_and_parts_are_handed_on(data: st.DataObject) -> None:
@@ -248,27 +208,6 @@ def test_weights_and_parts_are_handed_on(data: st.DataObject) -> None:
     )
 
 
-@settings(PATIENT, max_examples=tried(12))
-@given(data=st.data())
-def test_recomputed_nodes(data: st.DataObject) -> None:
-    schedule = OneFOneB(4)
-    graph, device_of = fanned(schedule)
-    chosen = data.draw(st.sets(st.sampled_from(sorted(graph.nodes))))
-    exchanges = data.draw(trees(graph, device_of))
-    program = compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges, recomputed=chosen)
-    assert_same(local(program, FAN, batches_of(FAN)), plain("fan", 2))
-
-
-@pytest.mark.parametrize("first", ["cpu:0", "cpu:1", "cpu:3"])
-def test_replicas_hand_on_their_own_microbatches(first: str) -> None:
-    schedule = OneFOneB(4)
-    graph, device_of = fanned(schedule)
-    groups = {first: (first, "cpu:4", "cpu:5")}
-    exchanges = chains(graph, device_of, chunks=2)
-    program = compiled(graph, device_of, 6, schedule, exchanges=exchanges, replicas=groups)
-    assert_same(local(program, FAN, batches_of(FAN)), plain("fan", 2))
-
-
 @pytest.mark.parametrize("gloo", [False, True])
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("1f1b", 5), ("zb_h1", 3)])
 def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
@@ -281,43 +220,6 @@ def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
     with by_gloo(pools(DEVICES)) if gloo else nullcontext(pools(DEVICES)) as pool:
         trained = on_workers(program, FAN, batches_of(FAN, 3), pool, rule=rule)
     assert_same(trained, plain("fan", 2, 3, clip_norm=0.05))
-
-
-@pytest.mark.slow
-@settings(PATIENT, max_examples=tried(6))
-@given(data=st.data())
-def test_any_way_of_handing_on_trains_the_same_on_workers(pools: Pools, data: st.DataObject) -> None:
-    case = CASES[data.draw(st.sampled_from(("tied", "fan", "u_shape", "attention")), label="case")]
-    schedule = SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)), label="schedule")]
-    graph = captured_for(case, schedule)
-    device_of, priority = scattered(data, graph, DEVICES)
-    exchanges = data.draw(trees(graph, device_of), label="exchanges")
-    program = compiled(graph, (device_of, priority), DEVICES, schedule, exchanges=exchanges)
-    gloo = data.draw(st.booleans(), label="gloo")
-    with by_gloo(pools(DEVICES)) if gloo else nullcontext(pools(DEVICES)) as pool:
-        trained = on_workers(program, case, batches_of(case), pool)
-    assert_same(trained, plain(case.name, schedule.microbatch_size(8)))
-
-
-@pytest.mark.parametrize("chunks", [1, 3])
-def test_a_batch_that_fails_is_as_if_it_had_not_been(pools: Pools, chunks: int) -> None:
-    """What was to be handed on is handed on as zeros: nobody waits in vain."""
-    schedule = OneFOneB(4)
-    graph, device_of = fanned(schedule)
-    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of, chunks))
-    values = initial_values(FAN.fresh(), graph)
-    inputs, targets = FAN.another(5)
-    targets[3] = 99
-    for runtime in (
-        LocalRuntime(program, cpus(DEVICES), values, SGD),
-        DistributedRuntime(program, pools(DEVICES), values, SGD),
-    ):
-        batches = batches_of(FAN, 3)
-        losses = [runtime.train_batch(*batches[0])]
-        with pytest.raises(BatchError, match="as before"):
-            runtime.train_batch(inputs, targets)
-        losses += [runtime.train_batch(*batch) for batch in batches[1:]]
-        assert_same(Trained(losses, runtime.state()), plain("fan", 2, 3))
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 50])

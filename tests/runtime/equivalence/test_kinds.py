@@ -173,26 +173,6 @@ def _fields(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("deployed", ["keywords"], indirect=True)
-def test_more_kinds_than_programs_are_refused_and_training_goes_on(
-    deployed: tuple[Kind, ParallelModel],
-) -> None:
-    kind, parallel = deployed
-    batch = kind.give(0, 10, 4)
-    for length in range(4, 12):
-        parallel.train_batch(*kind.give(0, 3, length))
-    with pytest.raises(NetSplitError, match=r"\(3, 20\).*another kind than the 8.*max_programs"):
-        parallel.train_batch(*kind.give(0, 3, 20))
-    inputs, targets = kind.give(0, 3, 4)
-    with pytest.raises(NetSplitError, match="numbers that vary as tensors"):
-        parallel.train_batch({**inputs, "scale": 2.5}, targets)
-    assert parallel.train_batch(*kind.give(0, 3, 4)) > 0
-    for length in range(1, 9):
-        parallel.predict(kind.give(0, 2, length)[0])
-    with pytest.raises(NetSplitError, match="another kind than the 8 that prediction has seen"):
-        parallel.predict(batch[0] | {"scale": 7.0})
-
-
 class Means(nn.Module):
     """Outputs of which one belongs to no sample, a number, and a table that only evaluation uses."""
 

@@ -13,6 +13,7 @@ from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case
 from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, compiled, cut, plain
 from tests.runtime.references import Trained
@@ -43,8 +44,7 @@ def predicted(runtime: LocalRuntime, inference: Program, inputs: tuple[Tensor, .
     return torch.cat([outputs[k, i] for i in range(inference.microbatches)])
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", [*NORMALISED, "dropped"])
+@covering(name=[*NORMALISED, "dropped"], schedule=SCHEDULES)
 def test_evaluation_uses_running_statistics_and_drops_nothing(name: str, schedule: str) -> None:
     case, order = {**CASES, "stages": STAGES, "dropped": DROPPED}[name], SCHEDULES[schedule]
     program, inference = programs(case, order, 3)
@@ -60,8 +60,7 @@ def test_evaluation_uses_running_statistics_and_drops_nothing(name: str, schedul
         assert not torch.allclose(outputs, model.train()(*inputs), rtol=1e-3)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", NORMALISED)
+@covering(name=NORMALISED, schedule=SCHEDULES)
 def test_evaluation_between_batches_does_not_disturb_training(name: str, schedule: str, pools: Pools) -> None:
     case, order = CASES.get(name, STAGES), SCHEDULES[schedule]
     program, inference = programs(case, order, 2)

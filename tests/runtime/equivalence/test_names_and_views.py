@@ -159,9 +159,3 @@ def test_metrics_are_those_of_the_forward(schedule: Schedule) -> None:
     graph = capture(OBSERVED.fresh(), _loss, OBSERVED.another(0, 2))
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 2, schedule)
     _observed(LocalRuntime(program, cpus(2), initial_values(OBSERVED.fresh(), graph), SGD))
-
-
-def test_metrics_of_worker_processes_are_those_of_the_forward(pools: Pools) -> None:
-    graph = capture(OBSERVED.fresh(), _loss, OBSERVED.another(0, 2))
-    program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 2, GPipe(4))
-    _observed(DistributedRuntime(program, pools(2), initial_values(OBSERVED.fresh(), graph), SGD))

@@ -13,6 +13,7 @@ from netsplit.errors import ConfigError
 from netsplit.program import Program
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import AsyncOneFOneB
+from tests.cover import covering
 from tests.nets import CASES, SGD, STAGES, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -93,27 +94,12 @@ def test_every_forward_uses_the_version_of_the_paper(devices: int, microbatches:
             assert used == [paper_version(i, stage, devices) for i in range(microbatches)]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("devices", WHERE)
+@covering(devices=WHERE, options=OPTIONS)
 def test_weight_stashing_on_a_chain_is_the_papers(devices: int, options: str) -> None:
     assert_same(local(staged(devices, OPTIONS[options]), STAGES, batches_of(STAGES)), wanted(devices))
 
 
-@pytest.mark.parametrize("devices", [2, 3, 4])
-def test_weight_stashing_on_worker_processes_is_the_papers(pools: Pools, devices: int) -> None:
-    for schedule in OPTIONS.values():
-        trained = on_workers(staged(devices, schedule), STAGES, batches_of(STAGES), pools(devices))
-        assert_same(trained, wanted(devices))
-
-
-def test_stashing_is_not_plain_training() -> None:
-    """Otherwise the tests above would show nothing."""
-    one, four = wanted(1), wanted(4)
-    assert one.losses != pytest.approx(four.losses, rel=1e-3)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", ONE_USE)
+@covering(name=ONE_USE, options=OPTIONS)
 @settings(PATIENT, max_examples=3)
 @given(data=st.data())
 def test_any_placement_trains_on_the_versions_its_program_names(
@@ -133,8 +119,7 @@ def test_any_placement_trains_on_the_versions_its_program_names(
     assert_same(local(program, case, batches_of(case, SAMPLES)), reference)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, options=OPTIONS)
 @settings(PATIENT, max_examples=3)
 @given(data=st.data())
 def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, data: st.DataObject) -> None:

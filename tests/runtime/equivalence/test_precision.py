@@ -21,6 +21,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, STAGES, Case
 from tests.runtime.equivalence.running import PATIENT, compiled, cut, scattered
 from tests.runtime.references import Batch, Trained, plain_loop
@@ -90,37 +91,20 @@ def assert_near(trained: Trained, wanted: Trained, start: dict[str, Tensor]) -> 
     assert apart <= NEAR * way
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", SINGLE)
+@covering(name=SINGLE, schedule=SCHEDULES)
 def test_bfloat16_on_one_device_is_torchs_autocast_bit_for_bit(name: str, schedule: str) -> None:
     graph = captured_as(name, schedule, "bfloat16")
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 1, SCHEDULES[schedule])
     assert_bits(local(program, CASES[name])[0], plain(name, schedule, "bfloat16"))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["chain", "stages"])
-def test_bfloat16_on_a_cut_chain_is_torchs_autocast_bit_for_bit(name: str, schedule: str) -> None:
-    graph = captured_as(name, schedule, "bfloat16")
-    program = compiled(graph, cut(graph, [0.3, 0.6]), 3, SCHEDULES[schedule])
-    assert_bits(local(program, CASES.get(name, STAGES))[0], plain(name, schedule, "bfloat16"))
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", SINGLE)
+@covering(name=SINGLE, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_bfloat16_on_any_placement(name: str, schedule: str, data: st.DataObject) -> None:
     graph, case = captured_as(name, schedule, "bfloat16"), CASES[name]
     program = compiled(graph, scattered(data, graph, 3), 3, SCHEDULES[schedule])
     assert_near(local(program, case)[0], plain(name, schedule, "bfloat16"), fresh(case).state_dict())
-
-
-def test_bfloat16_is_not_single_precision() -> None:
-    """Otherwise the tests above would show nothing."""
-    case = CASES["chain"]
-    single = plain_loop(fresh(case), case.loss, batches_of(case), 2, SLOW_SGD)
-    assert single.losses != plain("chain", "1f1b", "bfloat16").losses
 
 
 def on_workers(
@@ -134,14 +118,7 @@ def on_workers(
     return Trained(losses, runtime.state())
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_bfloat16_on_worker_processes(pools: Pools, schedule: str) -> None:
-    assert_bits(on_workers("chain", schedule, "bfloat16", pools), plain("chain", schedule, "bfloat16"))
-
-
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["chain", "stages", "fan", "tied"])
+@covering(name=["chain", "stages", "fan", "tied"], schedule=SCHEDULES, clip_norm=[None, 0.1])
 def test_float16_follows_torchs_grad_scaler(name: str, schedule: str, clip_norm: float | None) -> None:
     """Powers of two and float32 sums: the scale itself rounds nothing; clipping rounds elsewhere."""
     graph, case = captured_as(name, schedule, "float16"), CASES.get(name, STAGES)
@@ -154,8 +131,7 @@ def test_float16_follows_torchs_grad_scaler(name: str, schedule: str, clip_norm:
         assert_near(trained, wanted, fresh(case).state_dict())
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", SINGLE)
+@covering(name=SINGLE, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_float16_on_any_placement(name: str, schedule: str, data: st.DataObject) -> None:

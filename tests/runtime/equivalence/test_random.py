@@ -20,6 +20,7 @@ from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import DRAWING, DROPPED, SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -65,8 +66,7 @@ def plain_of(name: str, size: int) -> Trained:
     return plain(case, batches_of(case), size)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", BOTH)
+@covering(name=BOTH, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:
@@ -118,14 +118,6 @@ def test_replicas_draw_what_the_plain_loop_draws(name: str, schedule: str, data:
     assert_same(parameters_of(case, trained), parameters_of(case, plain_of(name, 2)))
 
 
-def test_replicas_on_worker_processes(pools: Pools) -> None:
-    graph = captured_for(DRAWING, OneFOneB(4))
-    placed = dict.fromkeys(graph.nodes, "cpu:0")
-    program = compiled(graph, placed, 2, OneFOneB(4), replicas={"cpu:0": ("cpu:0", "cpu:1")})
-    trained = on_workers(program, DRAWING, batches_of(DRAWING), pools(2), seed=SEED)
-    assert_same(trained, plain_of(DRAWING.name, 2))
-
-
 def resized(case: Case, placed: Placed, samples: int) -> Program:
     full, rest = divmod(samples, 2)
     graph = captured(case.name, 2)
@@ -162,24 +154,6 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
         for batch, fraction, step in zip(batches, fractions, last, strict=True)
     ]
     assert_same(Trained(losses, there.state()), wanted)
-
-
-def test_dropout_drops() -> None:
-    """Otherwise the tests above would show nothing: batches, micro-batches and seeds differ."""
-    graph = captured_for(DROPPED, GPipe(4))
-    program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4))
-    inputs, targets = DROPPED.batch(2)
-    batch = tuple(t.repeat(4, 1) for t in inputs), targets.repeat(4)
-    losses = []
-    for seed in (0, 1):
-        values = initial_values(DROPPED.fresh(), graph)
-        runtime = LocalRuntime(program, cpus(2), values, None, seed=seed)
-        losses += [runtime.train_batch(*batch) for _ in range(2)]
-    key = runtime.draws.training()
-    outputs = runtime.run(program, runtime.executors_of(program), *batch, key=key)
-    losses += [float(loss) for loss in outputs.values()]
-    assert len(losses) == 8
-    assert len({round(loss, 6) for loss in losses}) == 8
 
 
 class Uncertain(nn.Module):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, EagerOneFOneB, OneFOneB
+from tests.cover import covering
 from tests.nets import CASES, DRAWING, DROPPED, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -20,12 +21,10 @@ from tests.runtime.equivalence.running import (
     compiled,
     cut,
     local,
-    on_workers,
     plain,
     scattered,
 )
 from tests.runtime.references import assert_same_bits
-from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": GPipe(4),
@@ -47,8 +46,7 @@ def recomputed(program: Program) -> int:
     )
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_recomputation_is_bit_for_bit_what_it_replaces(name: str, schedule: str, data: st.DataObject) -> None:
@@ -86,13 +84,3 @@ def test_random_operators_draw_the_same_numbers_again(schedule: str, case: Case,
     placed = scattered(data, graph, 3)
     once, twice = (compiled(graph, placed, 3, each) for each in (order, recomputing(order)))
     assert_same_bits(local(twice, case, batches_of(case)), local(once, case, batches_of(case)))
-
-
-def test_workers_draw_the_same_numbers_again(pools: Pools) -> None:
-    graph = captured_for(DROPPED, OneFOneB(4))
-    placed = cut(graph, [0.4])
-    once, twice = (
-        on_workers(compiled(graph, placed, 2, each), DROPPED, batches_of(DROPPED), pools(2))
-        for each in (OneFOneB(4), OneFOneB(4, recompute=True))
-    )
-    assert_same_bits(twice, once)

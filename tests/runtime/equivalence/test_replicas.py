@@ -5,20 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
-from netsplit.graph import initial_values
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
-from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.builders import cpus
-from tests.nets import CASES, SGD, STAGES, TOLERANCE
+from tests.cover import covering
+from tests.nets import SGD, STAGES
 from tests.runtime.equivalence.running import (
-    PATIENT,
     assert_same,
     batches_of,
     by_stage,
@@ -27,9 +21,6 @@ from tests.runtime.equivalence.running import (
     compiled,
     local,
     on_workers,
-    parameters_of,
-    plain,
-    scattered,
 )
 from tests.runtime.references import Trained, replicated_loop
 from tests.workers import Pools
@@ -78,8 +69,7 @@ def data_parallel(shape: str, clip_norm: float | None = None) -> Trained:
     )
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("shape", SHAPES)
+@covering(shape=SHAPES, schedule=SCHEDULES)
 def test_replicated_stages_train_as_data_parallel_ones(shape: str, schedule: str) -> None:
     program = program_of(shape, SCHEDULES[schedule])
     assert_same(local(program, STAGES, batches_of(STAGES)), data_parallel(shape))
@@ -100,46 +90,6 @@ def test_the_norm_counts_a_replicated_parameter_once(shape: str) -> None:
     program = program_of(shape, OneFOneB(4), shared_norm=True)
     trained = local(program, STAGES, batches_of(STAGES), rule=UpdateRule(clip_norm=0.2))
     assert_same(trained, data_parallel(shape, clip_norm=0.2))
-
-
-@pytest.mark.parametrize("shape", ["ddp", "three over two"])
-def test_replicas_hold_the_same_parameters_after_training(shape: str) -> None:
-    program = program_of(shape, GPipe(4))
-    values = initial_values(STAGES.fresh(), program.graph)
-    runtime = LocalRuntime(program, cpus(len(program.devices)), values, SGD)
-    for batch in batches_of(STAGES):
-        runtime.train_batch(*batch)
-    for replicas in SHAPES[shape][1].values():
-        first, *others = (runtime.shares[name] for name in replicas)
-        assert first.parameters
-        for other in others:
-            assert all(torch.equal(p, other.parameters[k]) for k, p in first.parameters.items())
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", [name for name in CASES if name != "assigned"])
-@settings(PATIENT, max_examples=1)
-@given(data=st.data())
-def test_any_placement_with_replicated_devices(name: str, schedule: str, data: st.DataObject) -> None:
-    """Buffers apart (each replica has its own), it is the plain loop. One case computes with its buffers."""
-    case, order = CASES[name], SCHEDULES[schedule]
-    graph = captured_for(case, order)
-    placed = scattered(data, graph, 2)
-    replicas = data.draw(
-        st.sampled_from(
-            [
-                {"cpu:0": ("cpu:0", "cpu:2")},
-                {"cpu:1": ("cpu:1", "cpu:3", "cpu:2")},
-                {"cpu:0": ("cpu:0", "cpu:2", "cpu:4"), "cpu:1": ("cpu:1", "cpu:3")},
-            ]
-        ),
-        label="replicas",
-    )
-    clip_norm = data.draw(st.sampled_from([None, 0.3]), label="clip_norm")
-    program = compiled(graph, placed, 5, order, replicas=replicas, shared_norm=clip_norm is not None)
-    trained = local(program, case, batches_of(case), rule=UpdateRule(clip_norm))
-    wanted = plain(name, 2, clip_norm=clip_norm)
-    assert_same(parameters_of(case, trained), parameters_of(case, wanted), TOLERANCE)
 
 
 @pytest.mark.parametrize(

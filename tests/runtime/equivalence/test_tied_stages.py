@@ -16,11 +16,8 @@ from tests.runtime.equivalence.running import (
     captured_for,
     compiled,
     local,
-    on_workers,
     plain,
 )
-from tests.runtime.equivalence.test_exchanges import require_same_order
-from tests.workers import Pools
 
 TIED = CASES["tied"]
 SCHEDULES: tuple[Schedule, ...] = (GPipe(4), OneFOneB(4, recompute=True), EagerOneFOneB(4), ZBH1(4))
@@ -56,12 +53,4 @@ def test_gradients_are_summed_over_stages_and_replicas(schedule: Schedule, repli
     if way == "copied":
         assert len(program.holders["inward.weight"]) == holders
     trained = local(program, TIED, batches_of(TIED, 3), rule=UpdateRule(clip_norm=0.05))
-    assert_same(trained, plain("tied", 2, 3, clip_norm=0.05))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_on_workers_with_a_verified_timeline(pools: Pools, way: str) -> None:
-    graph, device_of, program = program_of(way, "both", OneFOneB(4))
-    require_same_order(program, graph, device_of, graph.position, OneFOneB(4))
-    trained = on_workers(program, TIED, batches_of(TIED, 3), pools(5), rule=UpdateRule(clip_norm=0.05))
     assert_same(trained, plain("tied", 2, 3, clip_norm=0.05))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, SGD, STAGES
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -30,7 +30,6 @@ from tests.runtime.equivalence.running import (
     chain_of,
     compiled,
     local,
-    on_workers,
     parameters_of,
     scattered,
 )
@@ -71,8 +70,7 @@ def resized(name: str, placed: Placed, schedule: Schedule, samples: int, **optio
     return with_tail(program, graph, captured(name, rest)) if rest else program
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["cells", "tied", "two_heads", "fan", "attention"])
+@covering(name=["cells", "tied", "two_heads", "fan", "attention"], schedule=SCHEDULES)
 @settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_any_turns_train_what_the_plain_loop_trains(name: str, schedule: str, data: st.DataObject) -> None:
@@ -125,20 +123,12 @@ def wanted_of(turns: Sequence[int], clip_norm: float | None = None) -> Trained:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("turns", [(1, 0, 1), (0, 1, 1, 1), (0, 0, 1)])
+@covering(turns=[(1, 0, 1), (0, 1, 1, 1), (0, 0, 1)], schedule=SCHEDULES)
 def test_uneven_replicas_train_as_data_parallel_ones(turns: tuple[int, ...], schedule: str) -> None:
     program = shaped(SCHEDULES[schedule], turns)
     for place, name in enumerate(("cpu:0", "cpu:1")):
         assert taken(program, name) == [i for i in range(4) if turns[i % len(turns)] == place]
     assert_same(local(program, STAGES, batches_of(STAGES)), wanted_of(turns))
-
-
-def test_uneven_replicas_on_worker_processes(pools: Pools) -> None:
-    for schedule in SCHEDULES.values():
-        program = shaped(schedule, (1, 0, 1), shared_norm=True)
-        trained = on_workers(program, STAGES, batches_of(STAGES), pools(3), rule=UpdateRule(clip_norm=0.2))
-        assert_same(trained, wanted_of((1, 0, 1), clip_norm=0.2))
 
 
 def test_a_batch_of_fewer_micro_batches_on_worker_processes(pools: Pools) -> None:
@@ -154,23 +144,6 @@ def test_a_batch_of_fewer_micro_batches_on_worker_processes(pools: Pools) -> Non
     )  # fmt: skip
     losses = [runtime.train_batch(inputs, (targets,)) for inputs, targets in batches]
     assert_same(Trained(losses, runtime.state()), plain_loop(case.fresh(), case.loss, batches, 2, SGD))
-
-
-def test_float16_and_its_scale_are_of_all_replicas() -> None:
-    """The scale is a power of two: it rounds nothing where the model is in double precision."""
-    program = shaped(OneFOneB(4), (1, 0, 1), shared_norm=True)
-    rule = UpdateRule(clip_norm=0.2, loss_scaling=True)
-    assert_same(local(program, STAGES, batches_of(STAGES), rule=rule), wanted_of((1, 0, 1), clip_norm=0.2))
-
-
-def test_replicas_hold_the_same_parameters_after_uneven_turns() -> None:
-    program = shaped(GPipe(4), (1, 0, 1))
-    runtime = LocalRuntime(program, cpus(3), initial_values(STAGES.fresh(), program.graph), SGD)
-    for batch in batches_of(STAGES):
-        runtime.train_batch(*batch)
-    first, second = runtime.shares["cpu:0"].parameters, runtime.shares["cpu:1"].parameters
-    assert first
-    assert all(torch.equal(p, second[k]) for k, p in first.items())
 
 
 def test_turns_that_cannot_be_are_refused() -> None:
@@ -189,9 +162,3 @@ def test_devices_that_step_within_a_batch_take_even_turns() -> None:
         local(shaped(AsyncOneFOneB(4), turns), STAGES, batches_of(STAGES)) for turns in ((0, 1), (0, 1, 1, 0))
     )
     assert_same(parameters_of(STAGES, ordered), parameters_of(STAGES, crossed))
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_turns_in_order_are_those_without(schedule: str) -> None:
-    once, twice = (shaped(SCHEDULES[schedule], turns) for turns in ((0, 1), (0, 1, 0, 1)))
-    assert once.instructions == twice.instructions

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn, optim
 
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.graph.batches.batch import Batch
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.instructions import Reduce, Step
 from netsplit.program.schedules import AsyncOneFOneB
@@ -21,10 +20,10 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import SGD
 from tests.runtime.equivalence.running import Trained, assert_same, compiled
 from tests.runtime.references import plain_loop
-from tests.workers import Pools
 
 Example = tuple[tuple[Tensor], Tensor]
 LOSS = nn.CrossEntropyLoss()
@@ -143,48 +142,17 @@ def here(
     return trained(runtime, step, group)
 
 
-def on_workers(
-    pools: Pools,
-    placed: Callable[..., Program],
-    factory: OptimizerFactory,
-    group: int,
-    clip_norm: float | None,
-) -> Trained:
-    def resized(batch: Batch) -> Program:
-        return placed(batch.tensors[0].shape[1], GPIPE, shared_norm=clip_norm is not None)
-
-    program = placed(LONG, GPIPE, shared_norm=clip_norm is not None)
-    values = initial_values(model(), program.graph)
-    runtime = DistributedRuntime(
-        program, pools(3), values, factory, UpdateRule(clip_norm), resized=resized
-    )  # fmt: skip
-
-    def step(n: int, length: int, **how: Any) -> float:
-        return runtime.train_batch(*batch(n, length), **how)
-
-    return trained(runtime, step, group)
-
-
 def wanted(factory: OptimizerFactory, group: int, clip_norm: float | None) -> Trained:
     batches: Sequence[Example] = [batch(n, length) for n, length in enumerate(LENGTHS)]
     return plain_loop(model(), LOSS, batches, 4, factory, group=group, clip_norm=clip_norm)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("group", [1, 2])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", PLACED)
+@covering(name=PLACED, optimizer=OPTIMIZERS, group=[1, 2], clip_norm=[None, 0.1])
 def test_every_device_steps_with_every_batch(
     name: str, optimizer: str, group: int, clip_norm: float | None
 ) -> None:
     factory = OPTIMIZERS[optimizer]
     assert_same(here(PLACED[name], factory, group, clip_norm), wanted(factory, group, clip_norm))
-
-
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("name", PLACED)
-def test_on_workers(name: str, clip_norm: float | None, pools: Pools) -> None:
-    assert_same(on_workers(pools, PLACED[name], decaying, 2, clip_norm), wanted(decaying, 2, clip_norm))
 
 
 @pytest.mark.parametrize("name", ["apart", "a stage of two"])
@@ -199,11 +167,6 @@ def test_where_devices_step_within_the_batch_all_step_as_often(name: str) -> Non
     every = 4 * len(LENGTHS)
     replicas = {"cpu:1": every // 2, "cpu:2": every // 2}  # which step after a micro-batch of each
     assert counted == {"cpu:0": every, "cpu:1": every, "cpu:2": every} | (replicas if name != "apart" else {})
-
-
-def test_a_program_that_lacks_nothing_stays_as_it_is() -> None:
-    usual = data_parallel(LONG, GPIPE, shared_norm=True)
-    assert stepping_all(usual, usual) is usual
 
 
 def test_only_devices_with_parameters_step_and_all_of_them_have_a_part_in_the_norm() -> None:

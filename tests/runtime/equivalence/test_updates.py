@@ -33,7 +33,6 @@ from tests.runtime.equivalence.running import (
     compiled,
     cut,
     local,
-    on_workers,
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop
@@ -142,23 +141,6 @@ def test_groups_are_those_of_the_whole_model(way: str, data: st.DataObject) -> N
     assert_same(local(program, case, batches, bound(ours, case)), wanted)
 
 
-def test_every_device_has_every_group_and_only_its_own_parameters() -> None:
-    case = CASES["chain"]
-    graph = captured_for(case, ORDER)
-    program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:1"), 3, ORDER)
-    values = initial_values(case.fresh(), graph)
-    runtime = LocalRuntime(program, cpus(3), values, bound(by_name, case))
-    names = [name for name, _ in case.fresh().named_parameters()]
-    for device, share in runtime.shares.items():
-        assert share.optimizer is not None
-        assert [group["lr"] for group in share.optimizer.param_groups] == [0.01, 0.05]
-        assert sorted(name for group in share.groups for name in group) == sorted(names)
-        held = sum(len(group["params"]) for group in share.optimizer.param_groups)
-        assert held == (len(names) if device == "cpu:1" else 0)
-        for group in share.optimizer.param_groups:
-            assert len(group["param_names"]) == len(group["params"])
-
-
 def test_a_group_takes_what_it_matches_first_and_the_rest_keeps_the_common_settings() -> None:
     pairs = [(name, nn.Parameter(torch.zeros(1))) for name in ("a.bias", "norm.bias", "a.weight")]
     groups = [{"match": "norm*", "lr": 1.0}, {"match": ["*.bias"], "lr": 2.0}]
@@ -209,34 +191,6 @@ def test_schedulers_step_on_every_device_as_on_one(name: str, data: st.DataObjec
     case = data.draw(st.sampled_from(NAMES), label="case")
     rule = UpdateRule(learning_rate=LearningRate(scheduler))
     assert_trains_as_plain(data, case, SGD_OF[which], rule, scheduler=scheduler)
-
-
-def test_a_device_with_nothing_to_train_knows_the_learning_rate_too() -> None:
-    case = CASES["chain"]
-    graph = captured_for(case, ORDER)
-    program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:1"), 2, ORDER)
-    rule = UpdateRule(learning_rate=LearningRate(partial(lr.ExponentialLR, gamma=0.5)))
-    values = initial_values(case.fresh(), graph)
-    runtime = LocalRuntime(program, cpus(2), values, bound(SGD, case), rule)
-    for batch in batches_of(case, 3):
-        runtime.train_batch(*batch)
-    for share in runtime.shares.values():
-        assert share.scheduler is not None
-        assert share.learning_rates == share.scheduler.get_last_lr() == pytest.approx([0.05 / 8])
-
-
-def test_gradients_that_are_only_added_up_step_no_scheduler() -> None:
-    case = CASES["chain"]
-    graph = captured_for(case, ORDER)
-    program = compiled(graph, cut(graph, [0.5]), 2, ORDER)
-    scheduler = partial(lr.ExponentialLR, gamma=0.5)
-    rule = UpdateRule(learning_rate=LearningRate(scheduler))
-    values = initial_values(case.fresh(), graph)
-    runtime = LocalRuntime(program, cpus(2), values, bound(SGD, case), rule)
-    batches = batches_of(case, 4)
-    losses = [runtime.train_batch(*b, fraction=0.5, step=i % 2 == 1) for i, b in enumerate(batches)]
-    wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2, scheduler=scheduler)
-    assert_same(Trained(losses, runtime.state()), wanted)
 
 
 @pytest.mark.parametrize("weights", ["stashed", "double"])
@@ -377,19 +331,6 @@ def test_frozen_parameters_stay_and_the_rest_trains(name: str, data: st.DataObje
 
 
 # --- worker processes ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["one cycle", "lambda for each group", "sequential"])
-@settings(PATIENT, max_examples=1)
-@given(data=st.data())
-def test_schedulers_on_worker_processes(name: str, pools: Pools, data: st.DataObject) -> None:
-    which, scheduler = RATES[name]
-    case = CASES[data.draw(st.sampled_from(NAMES), label="case")]
-    program = drawn_program(data, case, 2)
-    batches = batches_of(case, STEPS)
-    rule = UpdateRule(learning_rate=LearningRate(scheduler))
-    trained = on_workers(program, case, batches, pools(2), bound(SGD_OF[which], case), rule=rule)
-    assert_same(trained, plain_loop(case.fresh(), case.loss, batches, 2, SGD_OF[which], scheduler=scheduler))
 
 
 def test_averages_and_groups_on_worker_processes(pools: Pools) -> None:

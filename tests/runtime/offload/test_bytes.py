@@ -14,9 +14,9 @@ from netsplit.program import GPipe, Program, Schedule, compile_program
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.settings import OffloadName
 from netsplit.simulate import MemoryProfile, memory_profile
 from tests.builders import cpus
+from tests.cover import covering
 from tests.nets import CASES, SGD, Case
 from tests.profile.measure.test_memory_meter import metered_iteration
 from tests.simulate.test_memory import LARGE, MOMENTUM, alternating, case_graph, transients_of
@@ -45,8 +45,7 @@ def measured(
     return metered_iteration(runtime, case.inputs, case.targets), {k: host.peak for k, host in hosts.items()}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", LARGE)
+@covering(name=LARGE, schedule=SCHEDULES)
 def test_bytes_on_device_and_host_are_predicted(
     name: str, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,25 +64,6 @@ def test_bytes_on_device_and_host_are_predicted(
             room = 0.02 * nbytes if pieces == 1 else max(sizes)
             assert said[device].peak_bytes == pytest.approx(nbytes, abs=room)
             assert said[device].host_bytes == pytest.approx(hosts[device], rel=HOST_TOLERANCE)
-
-
-@pytest.mark.parametrize("offload", ["optimizer", "activations"])
-def test_each_takes_its_own_bytes_off_the_device(offload: OffloadName) -> None:
-    """As many as the simulator says of the difference to a training without offload."""
-    case, graph = CASES["chain"], case_graph("chain", "gpipe")
-    where = alternating(graph, 1)
-    program = compile_program(graph, where, graph.position, cpus(2), GPipe(4))
-    chosen = Offload.of(offload)
-    (plain, nothing), (peaks, hosts) = (measured(program, case, each) for each in (Offload(), chosen))
-    before, said = (
-        memory_profile(program, MOMENTUM, transients_of("chain", "gpipe"), each)["cpu:0"]
-        for each in (Offload(), chosen)
-    )
-    assert (nothing, before.host_bytes) == ({}, 0)
-    assert peaks["cpu:0"] < plain["cpu:0"]
-    less = plain["cpu:0"] - peaks["cpu:0"]
-    assert before.peak_bytes - said.peak_bytes == pytest.approx(less, rel=0.001)
-    assert hosts["cpu:0"] == said.host_bytes
 
 
 def test_large_models_are_stepped_bucket_by_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

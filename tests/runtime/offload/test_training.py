@@ -13,20 +13,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from netsplit.cluster.cluster import Cluster, Device
-from netsplit.errors import BatchError, ConfigError
+from netsplit.errors import BatchError
 from netsplit.graph import capture, initial_values
 from netsplit.optim import buckets
-from netsplit.optim.optimizers import for_model
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program import GPipe, Program, Schedule, compile_program
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
-from netsplit.runtime.offload.moments import check_buckets
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from tests.builders import cpus
+from tests.cover import covering
 from tests.messages import tells
-from tests.nets import CASES, DRAWING, SGD, Case
+from tests.nets import CASES, SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
     batches_of,
@@ -66,8 +65,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, schedule=SCHEDULES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_offload_trains_the_same_bits(
@@ -115,13 +113,6 @@ def trained_shares(
     return runtime.shares
 
 
-def test_random_operators_draw_the_same() -> None:
-    graph = captured_for(DRAWING, GPipe(4))
-    program = compiled(graph, cut(graph, [0.5]), 2, GPipe(4))
-    batches = batches_of(DRAWING, 3)
-    assert_same_bits(local(program, DRAWING, batches, offload=BOTH), local(program, DRAWING, batches))
-
-
 def test_a_failing_batch_leaves_the_model_and_the_host_as_they_were(small_buckets: None) -> None:
     case = CASES["chain"]
     graph = captured_for(case, GPipe(4))
@@ -153,25 +144,6 @@ def test_workers_train_the_same_bits(schedule: str, pools: Pools) -> None:
     batches = batches_of(case)
     with_host = on_workers(program, case, batches, pools(2), OPTIMIZERS["adam"], offload=BOTH)
     assert_same_bits(with_host, local(program, case, batches, OPTIMIZERS["adam"]))
-
-
-class Counting(torch.optim.SGD):
-    """Its second step, by a counter of its own, is ten times as long."""
-
-    steps = 0
-
-    def step(self, closure: Any = None) -> None:
-        self.steps += 1
-        for group in self.param_groups:
-            group["lr"] = 1.0 if self.steps == 2 else 0.1
-        super().step()
-
-
-def test_an_optimizer_that_counts_its_steps_is_refused() -> None:
-    check_buckets(for_model(OPTIMIZERS["adam"], nn.Linear(3, 2)))
-    with pytest.raises(ConfigError) as error:
-        check_buckets(for_model(partial(Counting, lr=0.1), nn.Linear(3, 2)))
-    assert tells(error.value, "offload", "optimizer", "AdamW")
 
 
 @pytest.mark.skipif(

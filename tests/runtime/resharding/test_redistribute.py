@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 import netsplit
 from netsplit.errors import ReshardError
 from netsplit.runtime.workers.worker import Worker
+from tests.cover import covering
 from tests.examples import tried
 from tests.workers import Pools
 
@@ -192,8 +193,7 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("everywhere", [True, False])
-@pytest.mark.parametrize("name", NAMED)
+@covering(name=NAMED, everywhere=[True, False])
 def test_cases_that_are_known_to_be_hard(pools: Pools, name: str, everywhere: bool) -> None:
     """`everywhere`: processes of the destination alone have the DTensor too, as where all run one program."""
     a, b, shape = NAMED[name]
@@ -209,21 +209,6 @@ def test_pieces_along_an_axis_that_falls_are_refused_everywhere(pools: Pools, st
     told = pools(COUNT).call(_there_and_back, Way((a, b, b), (5,)))
     involved = {rank for name in stops for rank in torch.tensor(MESHES[name]).flatten().tolist()}
     assert [right == {"refused 1": True} for right in told] == [rank in involved for rank in range(COUNT)]
-
-
-def _two_minds(worker: Worker) -> bool:
-    """Of a mesh that falls: what torch scatters is not where it cuts a whole tensor itself."""
-    mesh, whole = mesh_of(worker, "turned"), torch.arange(6.0)
-    if mesh.get_coordinate() is None:
-        return True
-    scattered = distribute_tensor(whole, mesh, [Shard(0)])
-    cut = distribute_tensor(whole, mesh, [Replicate()]).redistribute(mesh, [Shard(0)])
-    return torch.equal(scattered.full_tensor(), whole) and not torch.equal(cut.full_tensor(), whole)
-
-
-def test_why_axes_that_fall_are_refused(pools: Pools) -> None:
-    """If this fails, torch has one mind of them, and they need not be refused any more."""
-    assert all(pools(COUNT).call(_two_minds))
 
 
 def _in_another_order(worker: Worker) -> str:
@@ -265,36 +250,6 @@ def _twice(worker: Worker) -> bool:
 def test_one_program_of_all_processes_trains_as_one(pools: Pools) -> None:
     """Gradients of what was moved twice are summed; DTensor's own operators come after."""
     assert all(pools(COUNT).call(_twice))
-
-
-def _counted_from_the_last(worker: Worker) -> bool:
-    """Also where this process has no piece, whose emptiness has another number of dimensions."""
-    a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
-    x = on(a, [Shard(0)], drawn((6, 5), 1))
-    y = netsplit.redistribute(x, b, [Shard(-1), Shard(-2)])
-    return tuple(y.placements) == (Shard(1), Shard(0))
-
-
-def test_dimensions_may_be_counted_from_the_last(pools: Pools) -> None:
-    assert all(pools(COUNT).call(_counted_from_the_last))
-
-
-def _single_elements(worker: Worker) -> bool:
-    """Strides of a dimension of one element say nothing; these dtypes go as bytes."""
-    a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
-    for dtype in (torch.bool, torch.complex128, torch.int16):
-        whole = torch.ones(2, dtype=dtype)
-        local = on(a, [Shard(0)], whole).to_local()
-        piece = torch.ones(2, dtype=dtype)[::2] if local.numel() else local
-        x = DTensor.from_local(piece, a, [Shard(0)], run_check=False, shape=whole.shape, stride=(1,))
-        y = netsplit.redistribute(x, b, [Replicate(), Replicate()], timeout_s=10.0)
-        if not alike(y, on(b, [Replicate(), Replicate()], whole)) and b.get_coordinate() is not None:
-            return False
-    return True
-
-
-def test_single_elements_of_any_stride_go_as_bytes(pools: Pools) -> None:
-    assert all(pools(COUNT).call(_single_elements))
 
 
 def _said(worker: Worker, what: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from netsplit.reshard import ORDERS, STRATEGIES, Box, Layout, Mesh, Network, Res
 from netsplit.runtime.resharding.reshard_piece import reshard_piece
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.worker import Worker
+from tests.cover import covering
 from tests.examples import tried
 from tests.workers import Pools, by_gloo
 
@@ -115,8 +115,7 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", NAMED)
+@covering(name=NAMED, strategy=STRATEGIES)
 def test_also_by_gloo_as_between_hosts(pools: Pools, name: str, strategy: str) -> None:
     with by_gloo(pools(COUNT)) as pool:
         plan = plan_reshard(

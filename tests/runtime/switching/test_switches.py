@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn, optim
@@ -21,7 +20,7 @@ from netsplit.program import Program
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.runtime.workers.pool import WorkerPool
-from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, Case
+from tests.nets import CASES, SGD, STAGES, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
     SCHEDULES,
@@ -29,17 +28,15 @@ from tests.runtime.equivalence.running import (
     assert_same,
     batches_of,
     by_stage,
-    captured,
     captured_for,
     chain_of,
     compiled,
     cut,
     scattered,
 )
-from tests.runtime.equivalence.test_random import SEED, drawing
 from tests.runtime.equivalence.test_updates import GROUPED, RATES, SGD_OF
 from tests.runtime.references import Trained, plain_loop, replicated_loop
-from tests.workers import Pools, by_gloo
+from tests.workers import Pools
 
 ON_WORKERS = ("single_batch", "gpipe", "1f1b", "zb_h1", "zb_v", "gpipe+recompute", "1f1b+delayed")
 # Without a large eps, a gradient near zero makes a step as long as any other, whichever way it was rounded.
@@ -97,17 +94,6 @@ def test_any_placements_one_after_another_train_what_the_plain_loop_trains(
     assert_same(trained_across(programs, case, pools(3), OPTIMIZERS[which]), wanted)
 
 
-@pytest.mark.parametrize("case", [DROPPED, DRAWING], ids=lambda case: case.name)
-@settings(PATIENT, max_examples=3)
-@given(data=st.data())
-def test_what_is_drawn_goes_on_after_a_switch(case: Case, pools: Pools, data: st.DataObject) -> None:
-    order = SCHEDULES["1f1b"]
-    graph = captured_for(case, order)
-    programs = [compiled(graph, scattered(data, graph, 3), 3, order) for _ in range(3)]
-    wanted = plain_loop(case.fresh(), case.loss, batches_of(case, 6), 2, SGD, drawing=drawing(case, 2))
-    assert_same(trained_across(programs, case, pools(3), seed=SEED), wanted)
-
-
 @pytest.mark.parametrize("name", RATES)
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
@@ -143,16 +129,6 @@ def test_groups_of_parameters_move_with_their_settings(way: str, pools: Pools, d
     assert_same(trained_across(programs, case, pools(3), optimizer), wanted)
 
 
-def test_gradients_are_clipped_alike_before_and_after(pools: Pools) -> None:
-    case, order = CASES["cells"], SCHEDULES["gpipe"]
-    graph = captured_for(case, order)
-    programs = [
-        compiled(graph, cut(graph, at), 3, order, shared_norm=True) for at in ((0.3, 0.7), (0.5,), (0.1, 0.2))
-    ]
-    wanted = plain_loop(case.fresh(), case.loss, batches_of(case, 6), 2, SGD, clip_norm=0.3)
-    assert_same(trained_across(programs, case, pools(3), rule=UpdateRule(clip_norm=0.3)), wanted)
-
-
 def test_replicas_come_and_go(pools: Pools) -> None:
     """Of stages without statistics: what data parallelism trains is what one device trains."""
     order = SCHEDULES["gpipe"]
@@ -178,15 +154,6 @@ def _replicated_in_turn(counts: Sequence[Sequence[int]]) -> Trained:
     return replicated_loop(
         chain_of(STAGES), counts[0], STAGES.loss, batches_of(STAGES, 2 * len(counts)), 2, SGD
     )
-
-
-def test_workers_that_cannot_read_one_another_switch_too(pools: Pools) -> None:
-    case, order = CASES["tied"], SCHEDULES["1f1b"]
-    graph = captured_for(case, order)
-    programs = [compiled(graph, cut(graph, at), 2, order) for at in ((0.3,), (0.8,), (0.5,))]
-    wanted = plain_loop(case.fresh(), case.loss, batches_of(case, 6), 2, SGD_OF["adam"])
-    with by_gloo(pools(2)) as pool:
-        assert_same(trained_across(programs, case, pool, SGD_OF["adam"]), wanted)
 
 
 def test_what_does_not_change_its_device_does_not_move(pools: Pools) -> None:
@@ -217,18 +184,3 @@ def test_gradients_that_wait_for_a_step_are_not_lost(pools: Pools) -> None:
     runtime.switch(second, None)
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD, group=2)
     assert_same(Trained(losses, runtime.state()), wanted)
-
-
-def test_memory_formats_are_kept(pools: Pools) -> None:
-    case, order = CASES["chain"], SCHEDULES["gpipe"]
-    graph = captured("chain", 2)
-    first, second = (compiled(graph, cut(graph, at), 2, order) for at in ((0.001,), (1.0,)))
-    values = {k: t.clone() for k, t in initial_values(case.fresh(), graph).items()}
-    last = {k: t.to(memory_format=torch.channels_last) for k, t in values.items() if t.dim() == 4}
-    assert last
-    runtime = DistributedRuntime(first, pools(2), values | last, for_model(SGD, case.fresh(), case.loss))
-    runtime.switch(second, None)
-    state = runtime.state()
-    for k, tensor in last.items():
-        assert torch.equal(state[k], tensor)
-        assert state[k].stride() == tensor.stride()

@@ -79,22 +79,6 @@ def test_more_offers_than_a_socket_holds_lock_nobody_up(pools: Pools) -> None:
         assert came == [float(tag + 1 - rank) for tag in range(MANY)]
 
 
-def _served_while_waiting(rank: int, own: Neighbours) -> float:
-    """Rank 1 takes what it asked for while it waits for something else, which only follows upon that."""
-    if rank == 0:
-        own.send(torch.ones(4), 1, 0).wait(LIMIT_S)
-        own.send(torch.ones(4), 1, 1).wait(LIMIT_S)
-        return 0.0
-    first = own.receive(torch.empty(4), 0, 0)
-    total = own.receive(torch.empty(4), 0, 1).wait(LIMIT_S).sum()
-    assert first.done()
-    return float(total)
-
-
-def test_a_waiting_process_takes_what_it_asked_for_before(pools: Pools) -> None:
-    assert pools(2).call(_met, _served_while_waiting)[1] == 4.0
-
-
 def _deserted(rank: int, own: Neighbours) -> str:
     if rank == 0:
         dist.barrier()
@@ -154,16 +138,6 @@ def _closed(worker: Worker) -> list[int]:
     return _with(worker, "_read", refuse if worker.rank == 1 else module._read)
 
 
-def _given_up(worker: Worker) -> list[int]:
-    introduced = module._introduced
-
-    def late(*args: Any) -> int | None:
-        other = introduced(*args)
-        return None if {worker.rank, other} == {0, 1} and worker.rank == 1 else other
-
-    return _with(worker, "_introduced", late)
-
-
 def _with(worker: Worker, name: str, instead: Callable[..., Any]) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, name, instead)
@@ -175,7 +149,3 @@ def test_hosts_apart_and_memory_that_may_not_be_read_are_left_to_gloo(
     pools: Pools, work: Callable[[Worker], list[int]]
 ) -> None:
     assert pools(3).call(work) == [[2], [], [0]]
-
-
-def test_who_was_given_up_by_the_other_is_no_neighbour(pools: Pools) -> None:
-    assert pools(3).call(_given_up) == [[2], [2], [0, 1]]

@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from benchmarks.two_hosts.hosts import TwoHosts
 from netsplit.cluster.probe import Samples, fit_link, probe_links
-from netsplit.experiment.calibration import located
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
 from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
@@ -48,11 +47,6 @@ def test_only_workers_of_one_host_read_one_another_s_memory(pool: WorkerPool) ->
     assert pool.call(_neighbours) == [{"cpu:1"}, {"cpu:0"}, {"cpu:3"}, {"cpu:2"}]
 
 
-def test_the_workers_say_which_host_they_are_of(pool: WorkerPool) -> None:
-    found_on = [device.host for device in located(pool.spec.devices, pool)]
-    assert found_on == ["a", "a", "b", "b"]
-
-
 def _probe(worker: Worker, sizes: Sequence[int]) -> dict[tuple[str, str], Samples]:
     return probe_links(worker.transport, worker.device.name, NAMES, "cpu", sizes, repeats=6)
 
@@ -73,42 +67,6 @@ def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts)
         assert links[pair].latency_s < 5e-3, pair
     for pair in set(links) - over:
         assert links[pair].bandwidth > 5 * hosts.bytes_per_s, pair
-
-
-def _send(worker: Worker, ways: Sequence[tuple[str, str]], nbytes: int) -> float:
-    """Seconds until what this worker has to do with these transfers, all begun at once, is over."""
-    transport, own = worker.transport, worker.device.name
-    dist.barrier()
-    began = time.perf_counter()
-    under_way = [
-        transport.send(torch.zeros(nbytes, dtype=torch.uint8), target, tag, False)
-        if source == own
-        else transport.receive(torch.empty(nbytes, dtype=torch.uint8), source, tag)
-        for tag, (source, target) in enumerate(ways)
-        if own in (source, target)
-    ]
-    for each in under_way:
-        each.wait(TIMEOUT_S)
-    return time.perf_counter() - began
-
-
-def seconds_of(pool: WorkerPool, *ways: tuple[str, str]) -> float:
-    """Until the last has ended; the median of 5."""
-    return median(max(pool.call(_send, ways, NBYTES)) for _ in range(5))
-
-
-def test_devices_of_a_host_share_its_way_out_and_its_way_in(pool: WorkerPool, hosts: TwoHosts) -> None:
-    """Twice the bytes over one link take twice the seconds, whoever sends and receives them."""
-    alone = seconds_of(pool, ("cpu:0", "cpu:2"))
-    assert NBYTES / alone == pytest.approx(hosts.bytes_per_s, rel=0.15)
-    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:1", "cpu:3")) / alone == pytest.approx(2, rel=0.15)
-    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:0", "cpu:3")) / alone == pytest.approx(2, rel=0.15)
-
-
-def test_the_two_ways_of_a_link_do_not_share(pool: WorkerPool) -> None:
-    alone = seconds_of(pool, ("cpu:0", "cpu:2"))
-    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:3", "cpu:1")) / alone < 1.3
-    assert seconds_of(pool, ("cpu:0", "cpu:2"), ("cpu:0", "cpu:1")) / alone < 1.3  # stays on the host
 
 
 def _reshard(worker: Worker, plan: ReshardPlan) -> tuple[float, bool]:

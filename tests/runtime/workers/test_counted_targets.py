@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from netsplit.errors import NonFiniteError
 from netsplit.graph import capture, initial_values
-from netsplit.graph.ir import COUNTED, Graph
+from netsplit.graph.ir import Graph
 from netsplit.program import GPipe, compile_program
-from netsplit.rewrite import Split, applied
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.faults.counted_targets import none_counts, uneven
 from netsplit.runtime.local import LocalRuntime
@@ -97,25 +96,6 @@ def test_the_weights_of_the_targets_that_count_are_told(
     empty = [i for i, n in enumerate(expected) if not n]
     assert none_counts(numbers).startswith(f" (no target of micro-batch {empty[0]} " if empty else "")
     assert bool(none_counts(numbers)) == bool(empty)
-
-
-def test_a_sum_over_a_number_of_ones_own_tells_nothing() -> None:
-    runtime = local(Shifted(reduction="sum"))
-    (x,), y = batch(1, ((0, 1),))
-    runtime.train_batch(x, y)
-    assert told(runtime) == {}
-
-
-def test_numbers_of_parts_of_the_count_are_not_told() -> None:
-    """Of 3 and of 2 samples the second part has other shares, though every target counts."""
-    step = capture(model()[0], nn.CrossEntropyLoss(), (torch.zeros(3, 3).double(), torch.zeros(3).long()))
-    step = applied(step, [Split("cross_entropy_loss", "self.0", (1, 2))])
-    name = f"cross_entropy_loss:{COUNTED}"
-    step = applied(step, (*step.rewrites, Split(name, "self.0", (1, 2))))
-    program = compile_program(step, dict.fromkeys(step.nodes, "cpu:0"), step.position, cpus(1), GPipe(1))
-    runtime = LocalRuntime(program, cpus(1), initial_values(model()[0], step), SGD)
-    runtime.train_batch((torch.zeros(3, 3).double(),), torch.zeros(3).long())
-    assert list(told(runtime).values()) == [3.0]
 
 
 def test_the_first_batch_that_is_uneven_is_said_once(pools: Pools, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import pytest
 from netsplit.program.instructions import Forward, Recv, Reduce, Step
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
 from netsplit.runtime.workers.messages import Reply
-from netsplit.runtime.workers.watchdog import Pace, Watchdog
+from netsplit.runtime.workers.watchdog import Pace
 from tests.messages import tells
 
 COMPUTING = Standing(Forward(1, 0), None)
@@ -50,11 +50,6 @@ def test_a_refusal_is_said_as_it_is_and_nobody_else_is_accused() -> None:
     assert sentence(asked=[0], replies={0: Reply(error="no room.", known=True)}) == "worker a: no room."
 
 
-def test_where_all_waited_for_one_another_all_say_so() -> None:
-    replies = {rank: Reply(error=f"device {rank} waited", known=True, waited=True) for rank in range(3)}
-    assert tells(sentence(replies=replies), "device 0 waited", "device 1 waited", "device 2 waited")
-
-
 def test_a_call_is_late_against_its_own_past_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -68,16 +63,3 @@ def test_a_call_is_late_against_its_own_past_and_that_is_said_once(monkeypatch: 
     assert pace.late("train", now - 9) is None
     now += 31
     assert pace.late("train", now - 9) == 0.6
-
-
-def test_silence_counts_from_the_last_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    watch = Watchdog(10.0)
-    now = 9.0
-    watch.lives(0, None)
-    now = 11.0
-    assert watch.silent([0, 1]) == [1]
-    assert watch.quiet([0, 1]) == [1]
-    now = 12.0
-    assert watch.quiet([0, 1]) == [0, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -159,13 +158,6 @@ def test_a_killed_worker_is_named_with_its_instruction_and_what_its_peer_waited_
     assert tells(message, "cpu:0 lost cpu:1", "backward of segment 0, micro-batch 0", "gradient", "'view'")
 
 
-@pytest.mark.slow
-def test_a_worker_killed_between_iterations_is_named(pool: WorkerPool) -> None:
-    runtime = deployed(pool)
-    os.kill(pool.hellos[0].pid, signal.SIGKILL)
-    assert failure(runtime).startswith(f"{named(pool, 0)} died")
-
-
 def test_a_hung_worker_is_named_within_the_timeout_with_variable_and_instruction(pool: WorkerPool) -> None:
     runtime = deployed(pool)
     os.kill(pool.hellos[1].pid, signal.SIGSTOP)
@@ -195,33 +187,6 @@ def test_a_device_that_does_not_come_to_a_sum_is_named_before_those_in_it(pool: 
     assert "sum of gradients over cpu:0, cpu:1" in message
 
 
-@pytest.mark.slow
-def test_a_device_killed_before_a_sum_is_named(pool: WorkerPool) -> None:
-    runtime = deployed(pool, replicated=True)
-    pool.call_one(1, _stall_sum, 60.0)
-    threading.Timer(0.5, os.kill, (pool.hellos[1].pid, signal.SIGKILL)).start()
-    message = failure(runtime)
-    assert message.startswith(f"{named(pool, 1)} died of SIGKILL")
-    assert "sum of gradients over cpu:0, cpu:1" in message
-
-
-@pytest.mark.slow
-def test_a_worker_stopped_outside_a_program_is_found_too(pool: WorkerPool) -> None:
-    pool.call(_nothing)
-    os.kill(pool.hellos[1].pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match=r"worker cpu:1 .* does not answer during 'nothing'"):
-        pool.call(_nothing)
-    assert pool.failed
-
-
-def test_a_batch_too_long_for_the_connection_does_not_wait_for_a_stopped_worker(pool: WorkerPool) -> None:
-    os.kill(pool.hellos[0].pid, signal.SIGSTOP)
-    start = time.monotonic()
-    with pytest.raises(WorkerError, match=r"^worker cpu:0 .* does not answer during 'nothing'"):
-        pool.call(_nothing, torch.zeros(4_000_000))
-    assert time.monotonic() - start < SOON_S
-
-
 def _take_long(worker: Worker) -> str:
     time.sleep(1.5 * TIMEOUT_S)
     return "done"
@@ -229,38 +194,6 @@ def _take_long(worker: Worker) -> str:
 
 def test_a_long_call_outside_a_program_is_no_fault(lasting: WorkerPool) -> None:
     assert lasting.call_one(0, _take_long) == "done"
-
-
-def test_a_worker_killed_while_another_is_asked_is_named_and_not_that_one(pool: WorkerPool) -> None:
-    threading.Timer(0.3, os.kill, (pool.hellos[1].pid, signal.SIGKILL)).start()
-    with pytest.raises(WorkerError) as e:
-        pool.call_one(0, _take_long)
-    assert str(e.value).startswith(f"{named(pool, 1)} died of SIGKILL")
-
-
-class _Unloadable:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return (__import__, ("no_such_module_anywhere",))
-
-
-@pytest.mark.slow
-def test_what_a_worker_cannot_load_is_said_instead_of_waited_for(pool: WorkerPool) -> None:
-    with pytest.raises(WorkerError, match="No module named 'no_such_module_anywhere'"):
-        pool.call(_nothing, _Unloadable())
-
-
-def test_a_slow_worker_is_waited_for_and_named(lasting: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
-    runtime = deployed(lasting)
-    lasting.call_one(1, _stall, 0.35 * TIMEOUT_S)
-    with caplog.at_level(logging.WARNING, "netsplit.runtime.workers.pool"):
-        assert runtime.train_batch(CASE.inputs, CASE.targets) > 0
-        assert runtime.train_batch(CASE.inputs, CASE.targets) > 0
-    (record,) = (
-        r for r in caplog.records if r.name == "netsplit.runtime.workers.pool"
-    )  # once, not every time
-    assert "'train' takes" in record.getMessage()
-    assert "waiting for cpu:1 (rank 1" in record.getMessage()
-    assert tells(record.getMessage(), "forward of segment 1, micro-batch")
 
 
 def test_a_worker_that_raises_in_its_step_ends_the_run_as_others_may_have_stepped(pool: WorkerPool) -> None:
@@ -332,33 +265,3 @@ def test_workers_of_this_machine_listen_where_no_other_machine_reaches_them(tmp_
         with pytest.raises(WorkerError, match=f"cluster.host is {host}"):
             WorkerPool(spec, tmp_path)
     assert not (tmp_path / "workers.log").exists()
-
-
-def test_a_refused_port_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(socket, "create_server", refuse)
-    spec = local_cluster("cpu1", [LocalDevice("cpu:0")], port=80)
-    with pytest.raises(WorkerError, match=r"port 80 on 127\.0\.0\.1 is refused by the system"):
-        WorkerPool(spec, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_free_port_may_be_chosen(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    spec = local_cluster("cpu1", [LocalDevice("cpu:0")], port=port)
-    with WorkerPool(spec, tmp_path) as pool:
-        assert pool.call(_threads) == [1]
-        assert pool.call(_distributed) == [(False, None)]  # as in this process
-
-
-def _threads(worker: Worker) -> int:
-    return torch.get_num_threads()
-
-
-def _distributed(worker: Worker) -> tuple[bool, str | None]:
-    """What a user's code is told."""
-    return torch.distributed.is_initialized(), os.environ.get("WORLD_SIZE")

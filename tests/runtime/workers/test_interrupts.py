@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import signal
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psutil
@@ -21,15 +19,13 @@ import torch
 from torch import Tensor, nn
 
 import netsplit
-from netsplit.errors import WorkerError
 from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.batch import Batch
-from netsplit.interrupts import interrupts_held, let_interrupt
-from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.interrupts import interrupts_held
 from netsplit.runtime.workers.worker import Worker
 from netsplit.training.captures import checked_capture
 from netsplit.training.parallel import ParallelModel
-from tests.workers import Pools, cpu_workers, lent_to_sessions
+from tests.workers import Pools, lent_to_sessions
 
 CLUSTER = replace(netsplit.cpu_cluster(2), latency_s=1e-5, bandwidth=1e9)
 
@@ -104,24 +100,6 @@ def test_an_interrupt_waits_for_the_end_of_the_outermost_block() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_it_is_let_through_where_all_is_in_order_unless_held_firmly() -> None:
-    done = []
-
-    def block() -> None:
-        with interrupts_held():
-            with interrupts_held(firmly=True):
-                press()
-                let_interrupt()
-                done.append("firm")
-            let_interrupt()
-            done.append("never")
-
-    with pytest.raises(KeyboardInterrupt):
-        block()
-    assert done == ["firm"]
-    let_interrupt()
-
-
 def test_a_handler_of_ones_own_is_called_and_what_is_ignored_stays_ignored() -> None:
     calls: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: calls.append(number))
@@ -133,28 +111,6 @@ def test_a_handler_of_ones_own_is_called_and_what_is_ignored_stays_ignored() -> 
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with interrupts_held():
             press()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_a_handler_that_sets_another_one_is_not_undone_and_knows_where_it_is() -> None:
-    """As one that ends nicely at the first press, and at once at the second."""
-    codes: list[str] = []
-
-    def first(_: int, frame: FrameType | None) -> None:
-        assert frame is not None
-        codes.append(frame.f_code.co_name)
-        signal.signal(signal.SIGINT, second)
-
-    def second(*_: object) -> None: ...
-
-    before = signal.signal(signal.SIGINT, first)
-    try:
-        with interrupts_held():
-            press()
-            let_interrupt()
-        assert len(codes) == 1
-        assert signal.getsignal(signal.SIGINT) is second
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -178,20 +134,6 @@ def test_an_interrupt_waits_for_the_end_of_a_capture(tmp_path: Path) -> None:
         checked_capture(Pressed(), nn.MSELoss(), batch, check=False)
     assert (tmp_path / "forward").exists()
     assert nn.Module.__call__ is call
-
-
-def test_other_threads_pass() -> None:
-    seen = []
-
-    def other() -> None:
-        with interrupts_held():
-            let_interrupt()
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]
 
 
 # --- calls --------------------------------------------------------------------------------------------
@@ -231,22 +173,6 @@ def test_a_late_answer_is_none_to_the_next_call(pools: Pools) -> None:
         assert pool.call_one(0, _at_once, "one") == "one 0"
         assert pool.call(_at_once, "next") == ["next 0", "next 1"]
     assert not pool.failed
-
-
-def _wrongly(worker: Worker) -> None:
-    time.sleep(0.5)
-    raise ValueError(f"rank {worker.rank} is broken")
-
-
-@pytest.mark.slow
-def test_an_error_that_comes_late_is_still_told(tmp_path: Path) -> None:
-    before = started()
-    with WorkerPool(cpu_workers(1), tmp_path) as pool:
-        with pytest.raises(KeyboardInterrupt), pressed_after(0.1):
-            pool.call(_wrongly)
-        with pytest.raises(WorkerError, match="rank 0 is broken"):
-            pool.call(_at_once, "next")
-    assert none_left(before)
 
 
 # --- training -----------------------------------------------------------------------------------------
@@ -361,20 +287,3 @@ def test_parallelize_interrupted_leaves_no_process(stage: str, delay_s: float) -
     with pytest.raises(KeyboardInterrupt):
         train()
     assert none_left(before)
-
-
-def test_a_model_that_is_dropped_leaves_no_process() -> None:
-    before = started()
-    parallel = split()
-    assert len(started()) > len(before)
-    gc.disable()
-    try:
-        if (child := os.fork()) == 0:
-            del parallel  # a fork's copy
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert parallel.train_batch(*batches(1)[0]) > 0
-        del parallel
-        assert none_left(before)
-    finally:
-        gc.enable()

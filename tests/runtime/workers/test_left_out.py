@@ -13,16 +13,14 @@ import netsplit
 from netsplit.errors import BatchError, NetSplitError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
-from netsplit.optim.learning_rate import LearningRate
 from netsplit.program import Program, Schedule, compile_program
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
-from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
 from tests.runtime.equivalence.running import cut
 from tests.runtime.references import Batch, Trained, assert_same_bits, plain_loop
-from tests.workers import Pools, by_gloo, lent_to_sessions
+from tests.workers import Pools, lent_to_sessions
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
 SCHEDULES = [GPipe(4), OneFOneB(4), ZBH1(4)]
@@ -153,35 +151,6 @@ def test_workers_leave_a_batch_that_fails_out_and_live(
     assert_said(told, devices)
     assert [hello.pid for hello in pools(devices).hellos] == before
     assert "no way back" in (pool.folder / "failure.log").read_text()
-
-
-def test_so_it_is_where_tensors_go_by_gloo(pools: Pools) -> None:
-    with by_gloo(pools(2)) as pool:
-        values = initial_values(model(), graph())
-        got, _ = trained(DistributedRuntime(program(OneFOneB(4), 2), pool, values, ADAM), WAYS)
-    assert_same_bits(got, plain(5))
-
-
-def test_gradients_averages_and_the_learning_rate_stay_too(pools: Pools) -> None:
-    """A failure between two batches of one step, whose gradients wait; and one in the step's own batch."""
-
-    def train(failing: bool) -> tuple[list[float], dict[str, Tensor], list[float]]:
-        schedule = LearningRate(partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5))
-        rule = UpdateRule(clip_norm=0.1, ema_decay=0.9, learning_rate=schedule)
-        values = initial_values(model(), graph())
-        runtime = DistributedRuntime(program(GPipe(4), 2, shared_norm=True), pools(2), values, ADAM, rule)
-        losses = []
-        for n in range(6):
-            if failing and n in (3, 4):
-                with pytest.raises(BatchError):
-                    runtime.train_batch(*bad(WAYS[n - 2]), fraction=0.5, step=n % 2 == 1)
-            losses.append(runtime.train_batch(*batch(n), fraction=0.5, step=n % 2 == 1))
-        return losses, runtime.state(averaged=True), runtime.learning_rates
-
-    (losses, state, rates), (plain_losses, plain_state, plain_rates) = train(True), train(False)
-    assert_same_bits(Trained(losses, state), Trained(plain_losses, plain_state))
-    assert rates == plain_rates
-    assert rates == [0.01 / 8]
 
 
 def test_what_fails_of_a_split_model_leaves_it_whole(pools: Pools, unmeasured: None) -> None:

@@ -53,21 +53,6 @@ def test_what_is_sent_between_workers_is_the_tensors_own_memory(dtype: torch.dty
     assert torch.equal(_as_sent(buffer), _as_sent(value))
 
 
-def test_conjugates_are_sent_as_the_numbers_they_stand_for() -> None:
-    value = torch.randn(3, dtype=torch.complex64).conj()
-    buffer = torch.empty(3, dtype=torch.complex64)
-    _as_sent(buffer).copy_(_as_sent(value))
-    assert torch.equal(buffer, value.resolve_conj())
-    _as_sent(other := torch.empty(3)).copy_(_as_sent(value.imag))
-    assert torch.equal(other, value.imag)
-
-
-def test_one_channel_that_is_the_last_arrives_as_such() -> None:
-    """Convolutions go by that, though the tensor counts as contiguous, too."""
-    sent = torch.randn(2, 1, 3, 3).to(memory_format=torch.channels_last)
-    assert pickle.loads(packed(sent)).stride() == sent.stride() != torch.empty(sent.shape).stride()
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: tensors that lie there")
 def test_tensors_of_a_gpu_arrive_in_the_hosts_memory() -> None:
     arrived = pickle.loads(

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.data.dataset import Data
-from netsplit.errors import ConfigError, NonFiniteError
+from netsplit.errors import NonFiniteError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
-from netsplit.settings import OnNonFinite, Settings
+from netsplit.settings import OnNonFinite
 from netsplit.training.epochs import fit
 from tests.builders import cpus
 from tests.runtime.equivalence.running import assert_close, cut
@@ -158,28 +158,3 @@ def test_fit_counts_what_is_skipped_in_no_mean(pools: Pools, unmeasured: None) -
     losses = [it.loss for it in history.iterations]
     assert sum(map(math.isnan, losses)) == 1
     assert history.epochs[0].train_loss == pytest.approx(sum(each for each in losses if each == each) / 2)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("clip_norm", -1), ("clip_norm", math.nan), ("ema_decay", 1.0), ("seed", -5), ("seed", 2**64),
-        ("seed", "five"), ("clip_norm", "much"),
-    ],
-)  # fmt: skip
-def test_the_command_and_the_call_refuse_the_same_numbers_in_the_same_words(key: str, value: object) -> None:
-    (x,), y = batch(0)
-    with pytest.raises(ConfigError) as call:
-        netsplit.parallelize(model(), nn.CrossEntropyLoss(), (x, y), **{key: value})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError) as settings:
-        Settings(**{"epochs": 1, "batch_size": 1, "seed": 0, key: value})  # type: ignore[arg-type]
-    assert str(call.value) == str(settings.value)
-    assert str(call.value).startswith(f"{key} is ")
-
-
-@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
-def test_hyperparameters_that_are_no_finite_numbers_are_refused(name: str) -> None:
-    (x,), y = batch(0)
-    optimizer = partial(torch.optim.SGD, **{"lr": 0.1, name: math.nan})
-    with pytest.raises(ConfigError, match=f"optimizer.{name} is nan: give a finite number"):
-        netsplit.parallelize(model(), nn.CrossEntropyLoss(), (x, y), optimizer=optimizer)

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -232,12 +232,6 @@ def test_a_worker_that_does_not_fit_is_refused_in_one_sentence(agents: Agents, m
     assert_refused(agents, future, worker, expected)
 
 
-def test_another_number_of_devices_is_refused(agents: Agents) -> None:
-    future = opening(agents)
-    worker = agents.worker(world_size=3)
-    assert_refused(agents, future, worker, "has 2 devices but torchrun started 3 workers")
-
-
 def test_another_key_is_refused(agents: Agents) -> None:
     future = opening(agents)
     worker = agents.worker(NETSPLIT_KEY="something else")
@@ -258,36 +252,8 @@ def assert_refused(
     assert agents.said(0).splitlines()[-1] == f"netsplit: {e.value}"
 
 
-def test_a_worker_that_finds_no_controller_says_so(agents: Agents) -> None:
-    worker = agents.worker()
-    assert worker.wait(20) == 1
-    assert f"no controller answers at 127.0.0.1:{agents.spec.port + 1}" in agents.said(0)
-
-
-@pytest.mark.slow
-def test_a_worker_that_goes_before_all_are_up_may_come_again(agents: Agents) -> None:
-    future = opening(agents)
-    first = agents.worker()
-    time.sleep(3)
-    first.kill()
-    for _ in range(2):
-        agents.start()
-    with future.result(60) as pool:
-        assert first.pid not in [hello.pid for hello in pool.hellos]
-
-
 def test_the_port_of_the_controller_in_use_is_said(agents: Agents) -> None:
     taken = socket.create_server((agents.spec.host, agents.spec.port + 1))
     words = rf"port {agents.spec.port + 1} on 127\.0\.0\.1 is in use: choose another cluster\.port \(the"
     with taken, pytest.raises(WorkerError, match=words):
-        WorkerPool(agents.spec, agents.folder)
-
-
-def test_without_port_or_key_external_workers_cannot_be_waited_for(
-    agents: Agents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(WorkerError, match=r"needs cluster\.port"):
-        WorkerPool(replace(agents.spec, port=0), agents.folder)
-    monkeypatch.delenv("NETSPLIT_KEY")
-    with pytest.raises(WorkerError, match="needs the environment variable NETSPLIT_KEY"):
         WorkerPool(agents.spec, agents.folder)

@@ -9,18 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netsplit.cluster.cluster import Link
-from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.errors import InfeasibleError
 from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration, Single
-from netsplit.partition.base import Latency, MemoryRule
+from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.anneal import Annealer, clusters_of
+from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.engines.neighbourhood import Neighbourhood
-from netsplit.partition.engines.search import Search
-from netsplit.planning.decide import decide
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
@@ -83,41 +80,6 @@ def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
     assert placement.report.bound is None
 
 
-def test_a_replicated_answer_counts_under_a_schedule_and_moves_start_from_others() -> None:
-    problem = large_problem(12, devices=2, room=6.0)
-    costs = problem.costs.with_device("cpu", step_s_per_byte=0.0)
-    links = dict.fromkeys(problem.cluster.links, Link(1.0, 0.0))  # whatever is sent takes far too long
-    cluster = replace(problem.cluster, links=links)
-    graph = replace(problem.graph, initializers={})  # and no gradient is summed
-    graph = replace(graph, nodes={k: replace(v, initializers=()) for k, v in graph.nodes.items()})
-    problem = replace(problem, graph=graph, costs=costs, cluster=cluster, objective=SimulatedIteration())
-    problem = replace(
-        problem, evaluate=Simulated(graph, cluster, costs, GPipe(4)), in_flight=4, time_limit_s=4.0
-    )
-    problem = with_capacities(problem, [required_bytes(problem)] * 2)
-    answer, alone = Auto(starts=2).partition(problem), Single().partition(problem)
-    assert len(answer.replicas["d0"]) == 2
-    assert answer.report.notes["found_by"] in ("ddp", "pipedream")
-    assert seconds(problem, answer) < 0.9 * seconds(problem, alone)
-    latency = replace(problem, objective=Latency())
-    assert not Auto(starts=2).partition(latency).replicas
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_annealing_that_the_clock_ends_leaves_time_to_simulate_what_it_found(
-    monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    """As on a busy machine: more moves than there is time for."""
-    monkeypatch.setattr("netsplit.partition.engines.search.NODES_A_SECOND", 1e12)
-    monkeypatch.setattr("netsplit.partition.engines.search.MOVES_A_CHOICE", 10**9)
-    schedule = GPipe(4, recompute=not known)
-    problem = replace(simulated(large_problem(40, room=4.0), schedule), objective=SimulatedIteration())
-    report = Auto(time_limit_s=3.0, starts=4).partition(problem).report
-    assert report.notes["stopped"] == "time"
-    assert report.notes["simulated"] > 0
-    assert report.notes["simulated_moves"] > 0
-
-
 @pytest.mark.parametrize("memory", get_args(MemoryRule))
 def test_the_order_on_a_device_is_searched_too(memory: MemoryRule) -> None:
     """The best of all has n3 before n2, so that the second device begins early; capture has it behind."""
@@ -175,39 +137,10 @@ def test_moves_keep_atoms_whole_and_orders_topological(problem: Problem, seed: i
         assert all(len(set(where[list(atom)])) == 1 for atom in instance.atoms)
 
 
-def test_no_simulation_is_begun_that_there_is_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a thousand devices: one takes longer than what is left when annealing ends."""
-    whole = Search._simulated_s
-
-    def slowly(self: Search, placement: Placement) -> float:
-        value_s = whole(self, placement)
-        self.simulation_s = 60.0
-        return value_s
-
-    monkeypatch.setattr(Search, "_simulated_s", slowly)
-    problem = replace(
-        simulated(large_problem(40, room=4.0), GPipe(4, recompute=True)), objective=SimulatedIteration()
-    )
-    report = Auto(time_limit_s=3.0, starts=4).partition(problem).report
-    assert len(report.notes["portfolio"]) > 1
-    assert (report.notes["simulated"], report.notes["simulated_moves"]) == (0, 0)
-
-
 def test_a_feasible_problem_is_placed_however_short_the_time() -> None:
     problem = large_problem(300, room=1.5)
     placement = Auto(time_limit_s=1e-3).partition(problem)
     assert Instance.of(problem).fits(Instance.of(problem).encode(placement.device_of))
-
-
-def test_a_proof_that_fails_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("no proof today")
-
-    monkeypatch.setattr("netsplit.partition.methods.auto.prover.relaxation", broken)
-    report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(20, devices=2, room=1.3)).report
-    assert "no proof today" in report.notes["proof_failed"]
-    assert report.bound is not None
-    assert 0 < report.bound <= (report.objective or 0.0)
 
 
 def test_a_problem_without_room_is_refused() -> None:
@@ -215,12 +148,6 @@ def test_a_problem_without_room_is_refused() -> None:
     tight = with_capacities(problem, [d.capacity_bytes // 3 for d in problem.cluster.devices])
     with pytest.raises(InfeasibleError, match="missing"):
         Auto(time_limit_s=1.0).partition(tight)
-
-
-@pytest.mark.parametrize(("key", "value"), [("time_limit_s", 0.0), ("starts", 0)])
-def test_senseless_parameters_are_refused(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"auto.{key}"):
-        Auto(**{key: value})  # type: ignore[arg-type]
 
 
 @settings(quiet, max_examples=tried(30))
@@ -236,27 +163,6 @@ def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Prob
         ).all()
         step = CompiledStep(instance).makespan_s(places.where, places.order)
         assert places.value_s == step
-
-
-def test_annealing_repairs_a_start_that_does_not_fit() -> None:
-    problem = large_problem(30, devices=3, room=1.6)
-    instance = Instance.of(problem)
-    start = np.zeros(instance.n, np.int64)
-    assert not instance.fits(start)
-    places = Annealer(instance).run(start, 20_000, seed=1)
-    assert instance.fits(places.where)
-
-
-def test_clusters_stop_at_half_of_the_work_and_hold_heavy_edges_first() -> None:
-    instance = Instance.of(large_problem(60, devices=2))
-    rows = [
-        set(row.tolist()) for row in (clusters_of(instance)[i] for i in range(len(clusters_of(instance))))
-    ]
-    work = (instance.forward_s + instance.backward_s).min(axis=1)
-    assert all(sum(work[a] for a in row) <= 0.5 * work.sum() * (1 + 1e-9) for row in rows)
-    heaviest = int(instance.nbytes.argmax())
-    ends = {int(instance.producer[heaviest]), *instance.consumers[heaviest].tolist()}
-    assert len(rows[0] & ends) == 2
 
 
 def test_a_method_that_refuses_is_no_candidate() -> None:
@@ -283,31 +189,3 @@ def test_a_method_that_breaks_is_left_out_and_named(
     assert report.notes["left_out"] == {"m_topo": said}
     assert "m_topo" not in report.notes["portfolio"]
     assert "heft" in report.notes["portfolio"]
-
-
-def test_nothing_is_left_out_where_all_is_well() -> None:
-    report = Auto(time_limit_s=6.0, starts=2).partition(large_problem(20, room=2.5)).report
-    assert "left_out" not in report.notes
-
-
-@settings(quiet, max_examples=tried(12))
-@given(
-    problem=problems(max_nodes=7, roomy=True).map(trained),
-    schedule=st.sampled_from([SingleBatch(), GPipe(3), OneFOneB(3), ZBH1(2)]),
-    memory=st.sampled_from(["static", "lifetimes"]),
-)
-def test_no_method_that_fits_is_better_under_what_is_simulated(
-    problem: Problem, schedule: Schedule, memory: MemoryRule
-) -> None:
-    """Single included, where its peaks fit and a count of its bytes does not."""
-    problem = replace(simulated(problem, schedule), objective=SimulatedIteration(), memory=memory)
-    try:
-        answer = decide(problem, Auto(time_limit_s=4.0, starts=2)).objective_s
-    except InfeasibleError:
-        answer = float("inf")
-    for name in (*HEURISTICS, "single", "pipedream"):
-        try:
-            other = decide(problem, METHODS[name]())
-        except NetSplitError:
-            continue
-        assert answer <= other.objective_s * (1 + 1e-9), name

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from random import Random
-from unittest.mock import ANY
 
 import pytest
 from hypothesis import HealthCheck, event, example, given, settings
@@ -15,10 +13,8 @@ from hypothesis import strategies as st
 
 from netsplit.graph.ir import Graph, Node
 from netsplit.partition import Auto, Dpos, OsDpos, Partitioner, Problem
-from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines import exploring
-from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
-from netsplit.partition.methods.auto.in_parts import best_in_parts
+from netsplit.partition.engines.exploring import Explorer, cuts_of_longest
 from netsplit.partition.methods.auto.part_structures import structures
 from netsplit.planning.decide import decide
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
@@ -93,32 +89,6 @@ def test_what_is_measured_to_gain_nothing_is_not_kept(seed: int, schedule: Sched
     assert plan.objective_s <= whole_s(schedule) * (1 + 1e-9)
 
 
-def test_what_takes_as_long_as_is_estimated_is_measured_and_not_taken(too_high: None) -> None:
-    """The plan is that of whole operators, and says what was measured in vain."""
-    meter, problem = SlowParts.on(problem_of(LAYER_S), lambda rewrites: 1.0)
-    plan = decide(problem, IN_PARTS)
-    assert plan.placement.rewrites == ()
-    assert plan.objective_s == pytest.approx(decide(problem_of(LAYER_S), WHOLE).objective_s)
-    assert len(plan.placement.report.notes["explored"]["cuts"]) == len(meter.asked) <= exploring.MOST
-
-
-def test_what_is_estimated_to_gain_needs_no_exploring() -> None:
-    _, problem = SlowParts.on(problem_of(LAYER_S), lambda rewrites: 1.0)
-    plan = decide(problem, IN_PARTS)
-    assert plan.placement.rewrites
-    assert "explored" not in plan.placement.report.notes
-
-
-def test_where_nobody_measures_nothing_is_explored(too_high: None) -> None:
-    """As on clusters that are described: seconds are predicted there, and devices are none."""
-    problem = problem_of(LAYER_S)
-    assert problem.meter is None
-    until = time.perf_counter() + 3.0
-    assert best_in_parts(problem, 1, until, 4 * LAYER_S) == (ANY, Explored())
-    _, explored = best_in_parts(right_by(problem)[1], 1, time.perf_counter() + 3.0, 4 * LAYER_S)
-    assert explored.origins
-
-
 @cache
 def cuts_to_try() -> tuple[Problem, tuple[tuple[str, tuple[Rewrite, ...]], ...]]:
     problem = problem_of(LAYER_S)
@@ -152,17 +122,3 @@ def test_measuring_is_bounded_and_of_what_may_gain(than_s: float, limit_s: float
     for each in measured:
         own = problem.rewritten(each.rewrites)
         assert all(not unmeasured(costs, problem.graph, own.graph) for costs in own.costs.devices.values())
-
-
-def test_parts_are_beside_their_operators_place() -> None:
-    """Parts by their numbers, all else where whole operators are."""
-    problem = problem_of(LAYER_S)
-    whole = dict.fromkeys(problem.graph.nodes, "cpu:1")
-    (origin, cut), *_ = cuts_of_longest(problem, whole, [(1.0, 1.0)])
-    graph = problem.rewritten(cut).graph
-    device_of = side_by_side(graph, problem.cluster, whole)
-    (split,) = cut
-    assert isinstance(split, Split)
-    assert origin.startswith(split.node)
-    assert [device_of[f"{split.node}:{j}"] for j in range(2)] == ["cpu:0", "cpu:1"]
-    assert {device_of[v] for v in problem.graph.nodes if v in graph.nodes} == {"cpu:1"}

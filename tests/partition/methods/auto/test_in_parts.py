@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from netsplit.cluster.cluster import Link
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Balanced, OsDpos, PipeDream, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
@@ -21,8 +21,8 @@ from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
-from netsplit.program.schedules import AsyncOneFOneB, SingleBatch
-from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate
+from netsplit.program.schedules import SingleBatch
+from netsplit.rewrite import Rewrite, Split
 from tests.builders import cpus
 from tests.partition.meters import SlowParts
 
@@ -101,11 +101,6 @@ def test_what_fits_nowhere_whole_is_refused_or_in_parts(schedule: Schedule | Non
     )
 
 
-def test_where_nothing_fits_in_parts_either_the_refusal_is_that_of_whole_operators() -> None:
-    with pytest.raises(InfeasibleError, match="auto finds no placement that fits"):
-        decide(problem_of(1e-3, 4096), IN_PARTS)
-
-
 def test_parts_are_as_large_as_devices_are_fast() -> None:
     problem = problem_of(1.0, kinds=(1.0, 3.0))
     sizes = {
@@ -116,45 +111,6 @@ def test_parts_are_as_large_as_devices_are_fast() -> None:
     splits = [each for each in plan.placement.rewrites if isinstance(each, Split)]
     assert splits
     assert plan.objective_s < decide(problem, SEARCH).objective_s
-
-
-def test_what_is_proven_of_whole_operators_is_not_said_of_parts() -> None:
-    """One step of whole layers takes four seconds, and its bound is above what parts take."""
-    problem = problem_of(1.0)
-    whole, parts = SEARCH.partition(problem), IN_PARTS.partition(problem)
-    assert whole.report.bound is not None
-    assert parts.report.objective is not None
-    assert whole.report.bound > parts.report.objective
-    assert parts.report.bound is None
-    assert parts.report.status == "feasible"
-    plan = decide(problem, IN_PARTS)
-    assert plan.bound_s is not None
-    assert plan.bound_s <= plan.objective_s
-
-
-def test_a_schedule_without_copies_gets_none() -> None:
-    placement = IN_PARTS.partition(problem_of(1.0, schedule=AsyncOneFOneB(2)))
-    assert not any(isinstance(each, CopyWeights) for each in placement.rewrites)
-
-
-def test_a_known_answer_in_parts_is_where_it_begins() -> None:
-    """It is of other nodes than the problem's, and no answer for whole operators."""
-    problem = problem_of(1.0)
-    graph = applied(problem.graph, replicate(problem.graph, 2))
-    device_of = {name: f"cpu:{int(name.endswith(':1'))}" for name in graph.nodes}
-    order = topological_priority(graph, graph.position)
-    known = Placement("given", device_of, order, SolverReport("heuristic", 0.0), rewrites=graph.rewrites)
-    problem = replace(problem, known=known, time_limit_s=2.0)
-    assert SEARCH.partition(problem).rewrites == ()
-    assert problem.evaluate is not None
-    answer = IN_PARTS.partition(problem)
-    assert problem.evaluate(answer).iteration_s <= problem.evaluate(known).iteration_s * (1 + 1e-9)
-
-
-def test_other_objectives_are_of_whole_operators() -> None:
-    assert IN_PARTS.partition(problem_of(1.0, objective="max_load")).rewrites == ()
-    with pytest.raises(InfeasibleError, match="auto finds no placement"):
-        IN_PARTS.partition(problem_of(1.0, 4096, objective="max_load"))
 
 
 def test_parts_are_measured_before_they_win() -> None:
@@ -181,15 +137,6 @@ def test_the_next_parts_are_taken_where_the_best_turn_out_slow() -> None:
     assert plan.placement.report.objective == pytest.approx(plan.objective_s), "nothing was estimated"
 
 
-def test_what_cannot_win_is_not_measured() -> None:
-    problem = problem_of(1e-7)
-    links = dict.fromkeys(problem.cluster.links, Link(1.0, 1e-9))
-    problem = problem.moved_to(problem.cluster.with_links(links), problem.costs)
-    meter, problem = SlowParts.on(problem, lambda rewrites: 1.0)
-    assert decide(problem, IN_PARTS).placement.rewrites == ()
-    assert meter.asked == []
-
-
 def test_who_may_cut_operators() -> None:
     problem = problem_of(1.0)
     assert OsDpos().cuts_operators(problem)
@@ -202,11 +149,6 @@ def test_who_may_cut_operators() -> None:
     ):
         assert not IN_PARTS.cuts_operators(other)
     assert not SEARCH.cuts_operators(problem)
-
-
-def test_a_switch_is_true_or_false() -> None:
-    with pytest.raises(ConfigError, match=r"auto\.splits is 'some': give true or false"):
-        Auto(splits="some")  # type: ignore[arg-type]
 
 
 def on_servers(schedule: Schedule, layers: int = 4) -> Problem:

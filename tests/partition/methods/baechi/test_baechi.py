@@ -12,10 +12,8 @@ from netsplit.partition.methods.baechi.baechi import (
     BaechiProblem,
     StaticMemory,
     authors_makespan_s,
-    breadth_first,
     receive,
 )
-from tests.builders import graph_of
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import problems
 
@@ -38,18 +36,6 @@ def makespan(problem, where: str) -> float:
 )
 def test_a_tensor_is_sent_once_to_a_device_and_a_device_sends_one_at_a_time(where, seconds):
     assert makespan(problem_of(FORK, [("a", 3, "bc")], devices=3), where) == seconds
-
-
-def test_two_tensors_to_one_device_go_one_after_the_other():
-    """The second arrives at 8: c could start at 8, and waits for b until 9."""
-    assert makespan(problem_of(FORK, [("a", 3, "b"), ("a", 3, "c")]), "011") == 14
-    assert makespan(problem_of({**FORK, "b": 1}, [("a", 3, "b"), ("a", 3, "c")]), "011") == 13
-
-
-def test_a_channel_serves_what_is_sent_and_what_is_received():
-    """Both tensors are made at 2 and cross: d0 sends until 5, so that d1's can come in until 8."""
-    crossing = problem_of({"a": 2, "b": 2, "c": 1, "d": 1}, [("a", 3, "d"), ("b", 3, "c")])
-    assert makespan(crossing, "0101") == 9
 
 
 def test_the_receiver_may_begin_later_than_the_sender_which_is_free_when_its_time_is_over():
@@ -77,11 +63,6 @@ def test_training_adds_the_backward_computation_and_the_way_back_of_gradients():
     tasks = BaechiProblem.of(problem, "training", tick_s=1.0)
     assert tasks.compute[:, 0].tolist() == [6, 12, 15]
     assert tasks.transfer(np.arange(2), 0)[:, 1].tolist() == [6, 2]
-
-
-def test_the_authors_order_is_first_ready_first():
-    graph = graph_of("abcde", [("a", 1, "bd"), ("b", 1, "c"), ("d", 1, "e"), ("c", 1, "e")])
-    assert list(breadth_first(graph)) == ["a", "b", "d", "c", "e"]
 
 
 @settings(max_examples=40, deadline=None)

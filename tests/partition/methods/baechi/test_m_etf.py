@@ -3,22 +3,15 @@
 from itertools import pairwise
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
-from torch import nn
 
-from netsplit.cluster.cluster import Cluster, Device, Link
-from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.graph import capture
-from netsplit.partition.base import Problem
+from netsplit.errors import InfeasibleError
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baechi.baechi import memory_for
 from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
-from tests.builders import costs_of
 from tests.examples import tried
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import problems, with_capacities
-from tests.partition.work import growth, twice
 
 FORK = {"a": 2, "b": 4, "c": 5}
 
@@ -62,21 +55,6 @@ def test_the_estimate_takes_each_edge_alone_and_the_decision_sends_one_after_the
     assert loop.start.tolist() == [0, 0, 0, 8]
 
 
-def test_a_tensor_that_has_come_is_not_waited_for_again():
-    """c brings a's tensor to d1 until 5; d, after c, finds it there at 6 while d0 is busy until 22."""
-    problem = problem_of({"a": 2, "b": 20, "c": 1, "d": 1}, [("a", 3, "bcd")])
-    loop = loop_of(problem)
-    assert loop.where.tolist() == [0, 0, 1, 1]
-    assert loop.start.tolist() == [0, 2, 5, 6]
-
-
-def test_several_tensors_of_one_edge_are_estimated_together():
-    """Of 2 + 2 bytes the last is on d1 at 6, when d0 is free as well: c stays."""
-    shared = problem_of(FORK, [("a", 1, "b"), ("a", 2, "c"), ("a", 2, "c")])
-    assert devices(shared) == "000"
-    assert devices(problem_of(FORK, [("a", 1, "b"), ("a", 2, "c")])) == "001"
-
-
 def test_a_device_without_room_is_no_candidate():
     problem = problem_of({"a": 1, "b": 1}, [("a", 9, "b")], weights={"a": 10, "b": 10}, copies=0)
     assert devices(problem) == "00"
@@ -99,21 +77,6 @@ def test_a_set_goes_where_its_first_member_does():
     loop = loop_of(problem)
     assert loop.where.tolist() == [0, 1, 1]
     assert loop.start.tolist() == [0, 0, 2]
-
-
-def test_the_authors_put_nothing_aside_for_the_members_of_a_set_that_come_later():
-    """a and c, 10 bytes each, go to d0 of 20. g keeps d1 busy, and at 1 b takes 9 of what is left there."""
-    problem = problem_of(
-        {"a": 1, "g": 100, "b": 1, "c": 1},
-        [("a", 0, "c")],
-        capacities=[20, 9],
-        weights={"a": 10, "b": 9, "c": 10},
-        colocated=["ac"],
-        copies=0,
-    )
-    assert devices(problem) == "0110"
-    with pytest.raises(InfeasibleError, match=r"3 of 4 nodes.*'c'.*'d0' 9 bytes"):
-        devices(problem, memory="kept")
 
 
 def test_a_dead_end_names_the_node_the_device_and_a_capacity_that_works():
@@ -168,34 +131,3 @@ def test_every_memory_rule_places_within_its_own_limit_or_says_a_capacity_that_d
             placement = method.partition(problem)
         if memory == "static":
             assert Instance.of(problem).fits(Instance.of(problem).encode(placement.device_of))
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"times": "both"}, "m_etf.times"),
-        ({"memory": "all"}, "m_etf.memory"),
-        ({"tick_s": 0.0}, "m_etf.tick_s"),
-    ],
-)
-def test_a_wrong_parameter_is_named(options, key):
-    with pytest.raises(ConfigError, match=key):
-        MEtf(**options)
-
-
-def test_the_work_grows_as_the_graph_does():
-    assert growth(lambda problem: MEtf().partition(problem), *twice(400)) < 2.2
-
-
-def test_a_counter_does_not_draw_its_normalisation_away():
-    blocks = [nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()) for _ in range(4)]
-    model = nn.Sequential(*blocks, nn.Flatten())
-    batch = (torch.zeros(2, 3, 4, 4),), (torch.zeros(2, 48),)
-    graph = capture(model, nn.MSELoss(), batch)
-    assert any(not node.inputs for node in graph), "there are counters"
-    costs = costs_of(graph, 1e-3, 1e-3)
-    names = [f"cpu:{rank}" for rank in range(3)]
-    links = {(p, q): Link(0.0, 1e-3) for p in names for q in names if p != q}
-    cluster = Cluster("three", tuple(Device(name, "cpu", 2**30) for name in names), links)
-    placement = MEtf().partition(Problem(graph, costs, cluster))
-    assert len(set(placement.device_of.values())) == 1

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import ConfigError
 from netsplit.partition.methods.baechi.baechi import memory_for
 from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct, SctLoop
@@ -65,20 +64,6 @@ def test_the_relaxation_of_a_fork_splits_the_one_favourite(solver):
     assert makespan == pytest.approx(2 + 10 / 7, rel=1e-5)
 
 
-@engines
-def test_in_a_chain_every_child_is_the_favourite(solver):
-    ends = [(0, 1), (1, 2), (2, 3)]
-    x, makespan = favourite_lp(np.array([1.0, 2, 3, 4]), ends, np.array([5.0, 6, 7]), solver)
-    assert makespan == pytest.approx(10, rel=1e-5)
-    assert assign(4, ends, x < 0.1).tolist() == [1, 2, 3, -1]
-
-
-def test_a_later_edge_takes_the_place_of_an_earlier_one_at_its_parent_and_at_its_child():
-    ends = [(0, 2), (0, 3), (1, 3)]
-    assert assign(4, ends, [True, True, False]).tolist() == [3, -1, -1, -1]
-    assert assign(4, ends, [False, True, True]).tolist() == [-1, 3, -1, -1]
-
-
 @settings(max_examples=tried(100), deadline=None)
 @given(st.data())
 def test_no_child_has_two_parents_and_favourites_are_chosen_edges(data):
@@ -128,21 +113,3 @@ def test_with_threshold_zero_there_is_no_favourite_and_the_method_is_m_etf():
     tasks = tasks_of(problem)
     assert (favourites(tasks, 0.0)[0] == -1).all()
     assert MSct(threshold=0.0).partition(problem).device_of == MEtf().partition(problem).device_of
-
-
-@pytest.mark.parametrize(
-    ("options", "key"), [({"threshold": 2}, "m_sct.threshold"), ({"lp": "x"}, "m_sct.lp")]
-)
-def test_a_wrong_parameter_is_named(options, key):
-    with pytest.raises(ConfigError, match=key):
-        MSct(**options)
-    with pytest.raises(ConfigError, match=r"m_sct\.tick_s"):
-        MSct(tick_s=-1)
-
-
-def test_a_node_with_very_many_edges_does_not_slow_the_relaxation_down():
-    """Of the fork with costs 1, all children but one pay: 1 + 1 (1 - 1 / n) + 1."""
-    count = 25_000  # more edges than cvxopt begins with; with a hub it would need a matrix of count^2
-    ends = [(0, j) for j in range(1, count + 1)]
-    _, makespan = favourite_lp(np.ones(count + 1), ends, np.ones(count))
-    assert makespan == pytest.approx(3 - 1 / count, rel=1e-7)

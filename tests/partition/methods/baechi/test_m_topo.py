@@ -4,7 +4,7 @@ import pytest
 
 from netsplit.errors import ConfigError
 from netsplit.partition import MTopo, Problem
-from netsplit.partition.methods.baechi.m_topo import even_level, footprints
+from netsplit.partition.methods.baechi.m_topo import footprints
 from tests.builders import chain, cluster_of, costs_of, graph_of
 
 
@@ -50,21 +50,6 @@ def test_copies_of_received_variables_count_against_the_capacity():
     graph = graph_of("abcd", [("a", 10, "b"), ("b", 10, "c"), ("c", 10, "d"), ("d", 10, "")])
     assert devices(graph, [100, 60, 100]) == "0011"
     assert devices(graph, [100, 59, 100]) == "0012"
-
-
-def test_where_the_cap_leaves_atoms_over_only_the_capacity_is_tested():
-    """The cap is 200 // 2 + 80 = 180, the set needs 200."""
-    graph = graph_of("abc", [], {"a": 40, "b": 40, "c": 20}, ["abc"])
-    placement = MTopo().partition(Problem(graph, costs_of(graph), cluster_of([200, 200])))
-    assert set(placement.device_of.values()) == {"d0"}
-    assert placement.report.notes == {"cap": "capacity"}
-
-
-def test_the_level_shares_evenly_but_no_more_than_a_capacity():
-    assert even_level(100, [1000, 1000, 1000]) == 33
-    assert even_level(240, [40, 1000, 1000]) == 100
-    assert even_level(240, [1000, 40, 60]) == 140
-    assert even_level(240, [10, 20]) == 20
 
 
 def test_the_order_of_baechis_code_fills_the_devices_level_by_level():

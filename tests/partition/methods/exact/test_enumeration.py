@@ -14,11 +14,11 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplitExact, Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.methods.exact.enumeration import best_order, enumerated, least_s
+from netsplit.partition.methods.exact.enumeration import best_order, least_s
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import behind_nics
-from tests.partition.builders import large_problem, problems, trained
+from tests.partition.builders import problems, trained
 
 quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -97,8 +97,3 @@ def test_orders_and_the_bound_of_a_placement(problem: Problem) -> None:
     assert value == pytest.approx(least, abs=1e-12)
     assert step.makespan_s(where, sequence) == value
     assert least_s(where, step.arrays) <= value * (1 + 1e-12)
-
-
-def test_a_graph_too_large_is_left_alone() -> None:
-    instance = Instance.of(large_problem(9))
-    assert enumerated(instance, np.zeros(9, np.int64), np.arange(9), math.inf) is None

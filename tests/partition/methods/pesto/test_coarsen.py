@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pesto.coarsen import coarsen, heights, mergeable_batch
-from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems, required_bytes
 
@@ -66,25 +66,11 @@ def test_a_batch_has_no_vertex_twice_and_leaves_a_dag(edges):
     assert is_acyclic(merged(edges, batch))
 
 
-@examples
-@given(edges=dags)
-def test_a_batch_with_stars_leaves_a_dag_too(edges):
-    assert is_acyclic(merged(edges, mergeable_batch(edges, 100, stars=True)))
-
-
 def test_a_star_is_merged_in_one_round_where_that_is_allowed():
     out_of_hub = {(0, leaf): leaf for leaf in range(1, 9)}
     into_hub = {(leaf, 9): leaf for leaf in range(10, 15)}
     assert len(mergeable_batch(out_of_hub | into_hub, 100)) == 2
     assert len(mergeable_batch(out_of_hub | into_hub, 100, stars=True)) == 8 + 5
-
-
-@examples
-@given(edges=dags, most=st.integers(0, 4))
-def test_a_batch_has_no_more_edges_than_asked_for_and_none_that_was_refused(edges, most):
-    batch = mergeable_batch(edges, most, lambda edge: edge[0] != 0)
-    assert len(batch) <= most
-    assert all(u != 0 for u, _ in batch)
 
 
 def test_the_heaviest_edge_goes_first_unless_another_path_forbids_it():
@@ -137,14 +123,6 @@ def test_colocated_ends_of_a_chain_share_a_class_but_not_a_vertex():
     coarse = coarsen(instance, 3, PLENTY)
     assert coarse.vertices == ((0,), (1,), (2,))
     assert coarse.class_of == (0, 1, 0)
-
-
-def test_a_unit_is_one_vertex_from_the_start():
-    graph = graph_of(
-        "abc", [("a", 1, "bc"), ("b", 1, ""), ("c", 1, "")], colocated=[["b", "c"]], units=[["b", "c"]]
-    )
-    instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([99])))
-    assert coarsen(instance, 99, PLENTY).vertices == ((0,), (1, 2))
 
 
 def test_a_chain_reaches_its_target_exactly_and_keeps_all_seconds():

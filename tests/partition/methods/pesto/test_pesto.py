@@ -1,18 +1,16 @@
 """The thesis's Pesto: the least forward makespan of all placements, whatever the backward costs."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.profile.costs import NodeSeconds
 from tests.builders import chain, cluster_of, costs_of, graph_of
-from tests.partition.builders import large_problem, problems
+from tests.partition.builders import problems
 from tests.partition.every_placement import assert_best_of_all
 
 EXACT = {"gap": 0.0, "groups": 1000}
@@ -53,26 +51,6 @@ def test_backward_seconds_change_nothing():
     assert placement.report.objective == pytest.approx(1.0)
 
 
-def test_groups_default_to_twice_the_devices():
-    assert Pesto(engine="highs").partition(large_problem(60, room=3.0)).report.notes["groups"] == 6
-
-
-def test_the_time_limit_of_the_problem_goes_before_the_methods_own(monkeypatch):
-    given_s = []
-
-    def solve(*_, time_limit_s, **__):
-        given_s.append(time_limit_s)
-        return Outcome("none 0", "limit")
-
-    monkeypatch.setattr(grouped_module, "solve", solve)
-    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
-    problem = Problem(graph, costs_of(graph), cluster_of([260, 260]))
-    Pesto().partition(problem)
-    Pesto().partition(replace(problem, time_limit_s=7.0))
-    assert 50 < given_s[0] <= 60
-    assert 0 < given_s[1] <= 7
-
-
 def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeypatch):
     monkeypatch.setattr(grouped_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
     graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
@@ -87,17 +65,3 @@ def test_what_cannot_be_packed_is_an_error_with_the_missing_bytes():
     graph = graph_of("abc", [], weights=dict.fromkeys("abc", 50))
     with pytest.raises(InfeasibleError, match=r"pesto finds no placement .* bytes are missing"):
         Pesto(engine="highs").partition(Problem(graph, costs_of(graph), cluster_of([150, 150])))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"time_limit_s": 0}, r"pesto\.time_limit_s is 0: give more than 0 seconds"),
-        ({"gap": 1.5}, r"pesto\.gap is 1\.5: give a fraction"),
-        ({"groups": 0}, r"pesto\.groups is 0: give 1 or more"),
-        ({"engine": "cplex"}, r"engine 'cplex' is not known"),
-    ],
-)
-def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
-    with pytest.raises(ConfigError, match=message):
-        Pesto(**parameters)

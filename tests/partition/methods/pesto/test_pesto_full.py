@@ -2,29 +2,25 @@
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.outcome import Outcome
-from netsplit.partition.methods.pesto import pesto_full as pesto_full_module
-from netsplit.partition.methods.pesto import rows as pesto_rows_module
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.mip import Mip
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import CoarseTasks
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.memory import static_bytes
 from tests.builders import chain, cluster_of, costs_of, graph_of
 from tests.examples import tried
-from tests.partition.builders import large_problem, problems, required_bytes, with_capacities
+from tests.partition.builders import large_problem, problems
 from tests.partition.every_placement import fitting
 
 EXACT = {"gap": 0.0, "target": 1000}
@@ -135,34 +131,6 @@ def test_without_coarsening_the_objective_is_the_least_of_all_placements_and_ord
     assert report.bound == pytest.approx(report.objective, rel=1e-4, abs=1e-9)
     fixed = best_order(*operations(problem, placement.device_of), float("inf"))
     assert fixed == pytest.approx(report.objective, rel=1e-5, abs=1e-9)
-
-
-@settings(examples, max_examples=tried(150))
-@given(problem=trained_problems(max_nodes=5, max_devices=2, roomy=True))
-def test_the_engine_finds_the_least_from_a_poor_start_too(problem):
-    instance = Instance.of(problem)
-    tasks = CoarseTasks.of(instance, coarsen(instance, 1000, 10**12))
-    where = [g % len(instance.devices) for g in range(len(tasks.coarse.classes))]
-    assume(instance.fits(tasks.nodes_at(where)))
-    start = tasks.schedule(where)
-    assume(start.makespan > 1e-300)  # less has no thousandth part
-    rows = PestoRows(tasks, start)
-    answer = rows.build(10**6).solve(30.0, 0.0, 0)
-    assert answer.status == "optimal"
-    best = best_of_all(problem)
-    assert answer.bound * rows.unit_s == pytest.approx(best, rel=1e-5, abs=1e-5 * start.makespan + 1e-12)
-    schedule = tasks.schedule(rows.places(answer.values), rows.order(answer.values))
-    assert schedule.makespan == pytest.approx(best, rel=1e-5, abs=1e-5 * start.makespan + 1e-12)
-
-
-@pytest.mark.slow
-@settings(examples, max_examples=15)
-@given(problem=trained_problems(max_nodes=4, max_devices=3))
-def test_with_three_devices_too(problem):
-    best = best_of_all(problem)
-    assume(best < float("inf"))
-    report = PestoFull(**EXACT).partition(problem).report
-    assert report.objective == pytest.approx(best, rel=1e-5, abs=1e-9)
 
 
 @examples
@@ -282,70 +250,8 @@ def test_a_short_time_limit_of_the_problem_is_kept(monkeypatch):
     assert report.status in ("limit", "feasible")
 
 
-def test_the_engine_gets_nearly_all_the_time_that_is_left(monkeypatch):
-    """By a clock that stands: the start takes none."""
-    given_s = limits_given(monkeypatch)
-    monkeypatch.setattr(pesto_full_module, "time", SimpleNamespace(perf_counter=lambda: 7.0))
-    PestoFull(gap=0.0).partition(replace(large_problem(30), time_limit_s=1.0))
-    assert 0.9 <= given_s[0] < 1.0
-
-
-def test_too_many_orders_are_left_to_the_heuristic():
-    report = PestoFull(target=20, most_pairs=0).partition(large_problem(60)).report
-    assert report.status == "heuristic"
-    assert report.notes["pairs_above"] == 0
-
-
-def test_a_model_that_needs_too_much_memory_is_left_to_the_heuristic(monkeypatch):
-    monkeypatch.setattr(pesto_rows_module, "MOST_BYTES", 1000)
-    monkeypatch.setattr(pesto_full_module, "MOST_BYTES", 1000)
-    report = PestoFull(target=20).partition(large_problem(60)).report
-    assert report.status == "heuristic"
-    assert report.notes["coefficients_up_to"] > 1000
-
-
-def test_vertices_too_large_to_pack_are_made_finer():
-    """Two devices of 10 hold 6+4 and 2+4+4 alone: no stretch of the chain's order fits."""
-    weights = dict(zip(["n0", "n1", "n2", "n3", "n4"], [6000, 2000, 4000, 4000, 4000], strict=True))
-    graph = chain([20, 10, 20, 10], weights=weights)
-    problem = Problem(graph, costs_of(graph), cluster_of([20_200, 20_200]))
-    placement = PestoFull(target=1).partition(problem)
-    used = static_bytes(graph, placement.device_of, 2, problem.copies)
-    assert max(used.values()) <= 20_200
-
-
-def test_what_cannot_be_packed_is_an_error_with_the_missing_bytes():
-    graph = graph_of("abc", [], weights=dict.fromkeys("abc", 50))
-    with pytest.raises(InfeasibleError, match=r"pesto_full finds no placement .* bytes are missing"):
-        PestoFull().partition(Problem(graph, costs_of(graph), cluster_of([150, 150])))
-
-
 def test_nodes_of_a_vertex_have_neighbouring_ranks_in_a_chain():
     graph = chain([1] * 9)
     problem = Problem(graph, costs_of(graph), cluster_of([999, 999]))
     placement = PestoFull(target=3).partition(problem)
     assert sorted(placement.priority, key=placement.priority.__getitem__) == list(graph.nodes)
-
-
-def test_a_large_problem_is_answered_within_its_time(monkeypatch):
-    given_s = limits_given(monkeypatch)
-    problem = replace(large_problem(1000), time_limit_s=3.0)
-    report = PestoFull().partition(problem).report
-    assert sum(given_s) < 3.0
-    required = required_bytes(problem)
-    roomy = PestoFull(time_limit_s=3.0).partition(with_capacities(problem, [required] * 3)).report
-    assert roomy.objective <= report.objective * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"target": 0}, r"pesto_full\.target is 0: give 1 vertex or more"),
-        ({"time_limit_s": float("nan")}, r"pesto_full\.time_limit_s is nan"),
-        ({"gap": -0.1}, r"pesto_full\.gap is -0\.1: give a fraction"),
-        ({"most_pairs": -1}, r"pesto_full\.most_pairs is -1"),
-    ],
-)
-def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
-    with pytest.raises(ConfigError, match=message):
-        PestoFull(**parameters)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.layers import Layers
@@ -71,15 +71,6 @@ def test_a_stage_without_weights_is_replicated_and_a_heavy_one_is_not():
     assert placement.stages[1].devices == ("d3",)
     assert placement.report.objective == 3.0
     assert [stage.warm_up for stage in placement.stages] == [1, 0]  # (4-1-0)//3, (4-1-3)//1
-
-
-def test_transfers_decide_the_cut_only_if_they_count():
-    problem = chain_problem([2.0, 2.0, 1.0], [4, 400], [9000] * 3, devices(2, 100.0))
-    assert nodes_of(PipeDream(count_transfers=False).partition(problem)) == [("n0",), ("n1", "n2")]
-    problem = chain_problem([2.0, 1.0, 2.0], [400, 4], [9000] * 3, devices(2, 100.0))
-    placement = PipeDream().partition(problem)
-    assert nodes_of(placement) == [("n0", "n1"), ("n2",)]
-    assert placement.report.objective == 3.0
 
 
 def test_two_levels_by_hand():
@@ -148,14 +139,6 @@ def test_too_many_states_merge_chains_then_regions():
     assert downset_states(layers, 10) is None
 
 
-def test_a_boundary_has_the_bytes_of_the_augmented_antichain():
-    names = ["a", "b", "c", "d"]
-    graph = graph_of(names, [("a", 5, ["b", "d"]), ("b", 7, ["c"]), ("c", 11, ["d"]), ("d", 13, [])])
-    layers = Layers.of(Problem(graph, costs_of(graph), devices(2, 1.0)))
-    states = antichain_states(layers, 100)
-    assert states.boundary.tolist() == [5.0, 5.0 + 7.0, 5.0 + 11.0, 13.0]
-
-
 def test_colocated_nodes_share_a_stage_with_all_between_them():
     graph = graph_of(
         ["a", "b", "c", "d"], [("a", 1, ["b"]), ("b", 1, ["c"]), ("c", 1, ["d"])], colocated=[["b", "d"]]
@@ -212,11 +195,3 @@ def test_the_released_memory_check_counts_stashed_bytes_by_stage():
     problem = chain_problem([4.0, 4.0], [10], [30, 30], cluster)
     limited = replace(problem, cluster=with_capacities(problem, [200, 200]).cluster)
     assert PipeDream(straight=True, memory_constraint=True).partition(limited).report.objective == 4.0
-
-
-@pytest.mark.parametrize(
-    ("keys", "named"), [({"cost": "theirs"}, "pipedream.cost"), ({"max_states": 0}, "pipedream.max_states")]
-)
-def test_bad_keys_are_named(keys, named):
-    with pytest.raises(ConfigError, match=named):
-        PipeDream(**keys)

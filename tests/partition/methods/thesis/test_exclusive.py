@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
@@ -70,14 +69,6 @@ def test_branches_part_only_where_devices_are_exclusive():
     assert "may overlap" in NetSplit().optimises
 
 
-def test_coplacement_binds_it_too():
-    graph = chain([30, 10, 40, 20], weights=dict.fromkeys(["n0", "n2", "n4"], 100))
-    problem = Problem(graph, costs_of(graph), cluster_of([700, 700]))
-    device_of = NetSplit(groups=3, exclusive=True).partition(problem).device_of
-    assert device_of["n0"] == device_of["n1"]
-    assert device_of["n2"] == device_of["n3"]
-
-
 def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog, few_moves):
     problem = trained(large_problem(60))
     with caplog.at_level(logging.INFO):
@@ -94,15 +85,6 @@ def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog, few
     assert report.objective < coplaced.objective
     again = NetSplit(groups=1000, exclusive=True).partition(problem)
     assert again.device_of == placement.device_of
-
-
-def test_groups_that_cannot_be_packed_are_made_finer():
-    weights = dict(zip(["n0", "n1", "n2", "n3", "n4"], [6000, 2000, 4000, 4000, 4000], strict=True))
-    graph = chain([20, 10, 20, 10], weights=weights)
-    problem = Problem(graph, costs_of(graph), cluster_of([20_200, 20_200]))
-    report = NetSplit(groups=1, exclusive=True).partition(problem).report
-    assert report.notes["groups_without_packing"] == [3]
-    assert (report.notes["groups"], report.status) == (5, "optimal")
 
 
 def test_a_limit_without_a_placement_answers_with_the_fill_of_the_devices():
@@ -126,12 +108,6 @@ def test_what_was_not_tried_is_not_called_optimal(monkeypatch):
     assert next(ticks) == 6
     _, all_tried = exclusive_module._shortest_of_all(annealer, deadline=100.0)
     assert all_tried
-
-
-def test_nothing_that_fits_is_refused():
-    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
-    with pytest.raises(InfeasibleError, match="netsplit finds no placement"):
-        NetSplit(exclusive=True).partition(Problem(graph, costs_of(graph), cluster_of([200, 200])))
 
 
 def test_the_order_is_that_of_the_list_schedule():

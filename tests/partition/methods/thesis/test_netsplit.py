@@ -130,25 +130,6 @@ def test_devices_of_absurdly_unequal_speed_are_told_apart(tiny):
     assert set(placement.device_of.values()) == {"d1"}
 
 
-def test_groups_default_to_twice_the_devices():
-    report = NetSplit(engine="highs").partition(large_problem(60, room=3.0)).report
-    assert report.notes["groups"] == 6
-
-
-def test_groups_that_cannot_be_packed_are_made_finer():
-    """Co-placement makes 8, 8 and 4 of 6+2, 4+4 and 4; two devices of 10 hold only 6+4 and 2+4+4."""
-    weights = dict(zip(["n0", "n1", "n2", "n3", "n4"], [6000, 2000, 4000, 4000, 4000], strict=True))
-    graph = chain([20, 10, 20, 10], weights=weights)
-    problem = Problem(graph, costs_of(graph), cluster_of([20_200, 20_200]))
-    placement = NetSplit(engine="highs", groups=1).partition(problem)
-    assert placement.report.notes["groups_without_packing"] == [3]
-    assert placement.report.notes["groups"] == 5
-    assert placement.report.status == "optimal"
-    beside_n0 = {name for name, device in placement.device_of.items() if device == placement.device_of["n0"]}
-    assert len(beside_n0) == 2
-    assert "n1" not in beside_n0
-
-
 def test_priority_follows_the_forward_start_times():
     graph = graph_of("abcd", [("a", 1, "b"), ("b", 1, "d"), ("c", 1, "d")])
     placement = NetSplit(engine="highs").partition(Problem(graph, costs_of(graph), cluster_of([999])))
@@ -164,21 +145,6 @@ def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeyp
     assert list(placement.device_of.values()) == ["d0", "d0", "d1"]
 
 
-@pytest.mark.parametrize(("whole", "own", "given"), [(None, 7.0, 7.0), (5.0, 7.0, 5.0), (9.0, 7.0, 7.0)])
-def test_the_engine_gets_no_more_time_than_the_whole_decision_has(monkeypatch, whole, own, given):
-    asked = []
-
-    def solve(*_, time_limit_s, **__):
-        asked.append(time_limit_s)
-        return Outcome("none 0", "limit")
-
-    monkeypatch.setattr(grouped_module, "solve", solve)
-    graph = chain([10, 10])
-    problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]), time_limit_s=whole)
-    NetSplit(time_limit_s=own).partition(problem)
-    assert asked == [pytest.approx(given, abs=0.5)]
-
-
 def test_gurobi_without_a_licence_for_the_size_falls_back_unless_it_was_asked_for():
     pytest.importorskip("gurobipy")
     problem = large_problem(600)
@@ -188,13 +154,6 @@ def test_gurobi_without_a_licence_for_the_size_falls_back_unless_it_was_asked_fo
     assert "size-limited" in report.notes["gurobi_not_used"]
     with pytest.raises(ConfigError, match=r"engine 'gurobi' cannot be used: .* use 'highs'"):
         NetSplit(engine="gurobi").partition(problem)
-
-
-def test_auto_uses_highs_where_gurobi_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gurobipy", None)
-    report = NetSplit().partition(large_problem(30)).report
-    assert report.engine.startswith("highs")
-    assert report.notes["gurobi_not_used"] == "gurobipy is not installed"
 
 
 def test_a_process_without_gurobi_solves_the_model():
