@@ -203,7 +203,7 @@ def test_a_proof_that_fails_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no proof today")
 
-    monkeypatch.setattr("netsplit.partition.methods.auto.prover.relaxation", broken)
+    monkeypatch.setattr("netsplit.partition.methods.auto.prover.solve_latency", broken)
     report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(20, devices=2, room=1.3)).report
     assert "no proof today" in report.notes["proof_failed"]
     assert report.bound is not None
