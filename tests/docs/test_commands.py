@@ -44,7 +44,7 @@ NOT_RUN = {
     r"hydra/launcher=|10\.0\.0\.1": "other machines",
     r"my_pkg|my_module": "the reader's own code (tests/docs/test_tutorial.py runs some)",
     r"scheduler\.warmup=": "more steps than a test has time for",
-    r"experiment=(?!quick)|runners\.study": "minutes to hours (tests/runners/test_experiments.py)",
+    r"experiment=(?!quick)": "minutes to hours (tests/runners/test_experiments.py)",
     r"model=(gpt |resnet|amoebanet_d |vgg19 |vgg19,)": "a large model: gigabytes, or minutes of planning",
     r"tracking\.uri=|runners\.report|netsplit report": "needs recorded runs (tests/report/ record some)",
     r"resume=auto": "goes on with what was trained before (tests/training/, tests/runners/ do it)",

@@ -25,7 +25,7 @@ from netsplit.report.data.results import Place
 from netsplit.report.data.studies import _Files
 from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
-from netsplit.studies import Column, Picture, StudyResult, record, write
+from reproduce import Column, Picture, StudyResult, record, write
 from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.metrics import (
     epoch_metrics,
