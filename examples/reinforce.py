@@ -1,4 +1,7 @@
-"""`reinforce`: a policy that learns to place by trying, from the seconds that its placements take.
+"""A partitioner of one's own: a policy that learns to place by trying, from the seconds placements take.
+
+    cd examples
+    netsplit compare 'hydra.searchpath=[conf]' partitioner=[auto,reinforce] model=vgg19_small
 
 Source: Mirhoseini et al., Device Placement Optimization with Reinforcement Learning, ICML 2017: groups of
 operators are placed one after another by a policy; a placement's reward is minus the square root of its
