@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
+from reproduce.command import STUDIES
 from runners._own_targets import addable
 from runners.cli.command import RUNNERS, netsplit
 from tests.docs.page import PAGES, ROOT, blocks, commands_of
@@ -108,6 +109,9 @@ def _python(words: list[str], page: str) -> None:
     assert file.is_file(), words[1]
     if home == "runners":
         _runner(name, words[2:], page)
+    elif home == "reproduce":
+        with initialize_config_dir(str(STUDIES), version_base="1.3"):
+            assert compose("study", overrides=words[2:]).study
     else:
         assert home == "benchmarks"
         source = file.read_text(encoding="utf-8")
