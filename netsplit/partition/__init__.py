@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from netsplit.partition.methods.pesto.pesto_full import PestoFull
     from netsplit.partition.methods.pipedream.pipedream import PipeDream
     from netsplit.partition.methods.random import Random
-    from netsplit.partition.methods.reinforce import Reinforce
     from netsplit.partition.methods.round_robin import RoundRobin
     from netsplit.partition.methods.single import Single
     from netsplit.partition.methods.thesis.ablated import Ablated
@@ -57,7 +56,6 @@ __all__ = [
     "Placement",
     "Problem",
     "Random",
-    "Reinforce",
     "RoundRobin",
     "SimulatedIteration",
     "Single",

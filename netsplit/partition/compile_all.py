@@ -11,8 +11,6 @@ from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.pricing.dynamic import DynamicPricing
 from netsplit.partition.methods.auto.auto import Auto
 from netsplit.partition.methods.exact.enumeration import best_order, least_s
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
@@ -44,7 +42,3 @@ def compile_all() -> None:
     best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
     for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):
         Auto(starts=1).partition(replace(problem, objective=objective))
-    model = Hypergraph.of(Instance.of(problem))
-    pricing = DynamicPricing.of(model, 0, np.arange(model.count))
-    assert pricing is not None
-    pricing.most(np.ones(model.count), 2.0, 0.0, 100)

@@ -23,8 +23,7 @@ from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.memory_figure import memory_figure
 from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.exchange.chosen import exchange_line
-from netsplit.planning.exchange.sent_weights import weight_lines
+from netsplit.planning.exchanges import exchange_line
 from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explain import explain
 from netsplit.planning.explanation.explanation import Explanation
@@ -33,6 +32,7 @@ from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, plac
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
+from netsplit.planning.sent_weights import weight_lines
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import PlanSummary
 from netsplit.program.instructions import Program

@@ -1,8 +1,7 @@
-"""The verifier of answers: reads a placement and a timeline against the problem, and trusts no one.
+"""The verifier of answers: reads a placement against the problem, and trusts no one.
 
-It shares no code with the methods, with `Instance` or with the simulator: everything is found again
-from the graph, the costs and the cluster, slowly and plainly. `verify` checks a placement,
-`verify_timeline` (in `verify_timeline.py`) what an interpreter says happened.
+It shares no code with the methods or with `Instance`: everything is found again from the graph, the costs
+and the cluster, slowly and plainly.
 """
 
 from __future__ import annotations

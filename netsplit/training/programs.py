@@ -25,15 +25,12 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
-from netsplit.planning.verify_timeline import verify_timeline
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.inference import inference_placement, like_priority, like_recomputed, like_rewritten
 from netsplit.program.instructions import Program
 from netsplit.program.resize import require_same_operators
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
 from netsplit.rewrite.replay import applied
-from netsplit.simulate.simulate import simulate
 from netsplit.tables import nbytes
 from netsplit.training.captures import Captures
 
@@ -219,7 +216,6 @@ class Programs:
         verify(problem, unstaged, capacity=False).require()
         schedule = compiler.schedule.with_microbatches(microbatches)
         program = replace(compiler, schedule=schedule).program(placement)
-        _require_right(problem, unstaged, program)
         peaks = compiler.peak_bytes(program)
         over = {k: peaks[k] for k in peaks if peaks[k] > cluster.device(k).capacity_bytes}
         more = {k: nbytes for k, nbytes in over.items() if nbytes > self._usual_peaks[k]}
@@ -293,19 +289,6 @@ def _copies(graph: Graph) -> dict[str, set[int]]:
         if init.requires_grad:
             copies.setdefault(init.held_as, set()).add(0 if init.region is None else init.region.copy)
     return copies
-
-
-def _require_right(problem: Problem, placement: Placement, program: Program) -> None:
-    """By its timeline where every operator takes a second: those of this graph may never have been measured.
-
-    Raises:
-        NetSplitError: it does not compute the step.
-    """
-    nodes = {node.name: NodeSeconds(1.0, 2.0, float(bool(node.initializers))) for node in problem.graph}
-    kinds = {device.kind for device in problem.cluster.devices}
-    costs = Costs(dict.fromkeys(kinds, DeviceCosts(nodes)), 2)
-    timeline = simulate(program, problem.cluster, costs, peaks=False)
-    verify_timeline(replace(problem, costs=costs), placement, program, timeline).require()
 
 
 def warn_of_overflow(method: str, peaks: Mapping[str, int], cluster: Cluster, although: str) -> None:

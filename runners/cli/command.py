@@ -33,7 +33,6 @@ RUNNERS = {
     "train": "Train with one method.",
     "partition": "Plan a profiled graph file, without devices.",
     "simulate": "Predict an iteration of a profiled graph file.",
-    "study": "Answer a question about models, devices or links.",
     "report": "Recorded comparisons and studies as one page.",
 }
 SHELLS = ("bash", "zsh", "fish")
@@ -49,7 +48,7 @@ KINDS = ("partitioner", "cluster", "dataset", "plugin")
 def netsplit() -> None:
     """Decide which device runs which operator of a PyTorch model, and train it that way.
 
-    compare, train, partition, simulate, study and report take Hydra's overrides, as in `netsplit compare
+    compare, train, partition, simulate and report take Hydra's overrides, as in `netsplit compare
     model=bert_small cluster=cpu4`; `--config-dir DIR` adds options of your own, and `netsplit compare --help`
     lists all.
     """

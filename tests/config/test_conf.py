@@ -19,7 +19,6 @@ from netsplit.data import Data
 from netsplit.errors import ConfigError
 from netsplit.experiment.case_overrides import cases_of
 from netsplit.optim.optimizers import for_model
-from netsplit.studies import question
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler", "metrics", "tracking")
@@ -65,9 +64,6 @@ def chosen(group: str, name: str) -> DictConfig:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_fits_its_target(option: str) -> None:
     group, name = option.split("=")
-    if "\nstudy:" in (CONF / group / f"{name}.yaml").read_text():
-        question(composed(option, config="study").study, Path())
-        return
     config = chosen(group, name)
     for key in NEEDED.get(name, "").split():
         OmegaConf.update(config, key, "/nowhere")

@@ -97,7 +97,8 @@ def test_an_option_composes(page: str, block: Block, tmp_path: Path) -> None:
     place = tmp_path / block.file
     place.parent.mkdir(parents=True)
     place.write_text(block.text, encoding="utf-8")
-    config = "study" if "\nstudy:" in block.text else "config"
-    words = [f"hydra.searchpath=[file://{tmp_path / 'conf'}]", f"{place.parent.name}={place.stem}"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    folder, own = place.parents[1], ROOT / "conf"
+    home, config = (ROOT / "reproduce/conf", "study") if "\nstudy:" in block.text else (own, "config")
+    words = [f"hydra.searchpath=[file://{folder},file://{own}]", f"{place.parent.name}={place.stem}"]
+    with initialize_config_dir(str(home), version_base="1.3"):
         assert compose(config, overrides=words)

@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
+from reproduce.command import STUDIES
 from runners._own_targets import addable
 from runners.cli.command import RUNNERS, netsplit
 from tests.docs.page import PAGES, ROOT, blocks, commands_of
@@ -44,7 +45,7 @@ NOT_RUN = {
     r"hydra/launcher=|10\.0\.0\.1": "other machines",
     r"my_pkg|my_module": "the reader's own code (tests/docs/test_tutorial.py runs some)",
     r"scheduler\.warmup=": "more steps than a test has time for",
-    r"experiment=(?!quick)|runners\.study": "minutes to hours (tests/runners/test_experiments.py)",
+    r"experiment=(?!quick)": "minutes to hours (tests/runners/test_experiments.py)",
     r"model=(gpt |resnet|amoebanet_d |vgg19 |vgg19,)": "a large model: gigabytes, or minutes of planning",
     r"tracking\.uri=|runners\.report|netsplit report": "needs recorded runs (tests/report/ record some)",
     r"resume=auto": "goes on with what was trained before (tests/training/, tests/runners/ do it)",
@@ -108,6 +109,9 @@ def _python(words: list[str], page: str) -> None:
     assert file.is_file(), words[1]
     if home == "runners":
         _runner(name, words[2:], page)
+    elif home == "reproduce":
+        with initialize_config_dir(str(STUDIES), version_base="1.3"):
+            assert compose("study", overrides=words[2:]).study
     else:
         assert home == "benchmarks"
         source = file.read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from netsplit.experiment.forecast import forecast, planner_of
 from netsplit.experiment.records import write_last_plan
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, Partitioner, Problem, Single
-from netsplit.planning.exchange.sent_weights import weight_lines
+from netsplit.planning.sent_weights import weight_lines
 from netsplit.program import GPipe
 from netsplit.report import markdown_page, read_report
 from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate

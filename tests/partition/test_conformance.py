@@ -16,7 +16,6 @@ from netsplit.partition import (
     Pesto,
     Placement,
     Problem,
-    Reinforce,
 )
 from netsplit.planning.verify import verify
 from netsplit.profile.memory import static_bytes
@@ -29,7 +28,6 @@ SET = {
     "netsplit_exact": NetSplitExact(time_limit_s=20.0),
     "netsplit": NetSplit(engine="highs"),
     "pesto": Pesto(engine="highs"),
-    "reinforce": Reinforce(evaluations=100),
 }
 EVERY = [*(SET.get(name) or kind() for name, kind in METHODS.items()), NetSplit(exclusive=True)]
 SEARCHING = ("auto", "netsplit_exact", "pesto_full")

@@ -65,20 +65,6 @@ def test_an_answer_that_breaks_a_rule_is_no_plan(where: str, rule: str) -> None:
             decide(problem, Given(answer(problem, where)), room)
 
 
-def test_a_program_that_does_not_do_what_was_placed_is_no_plan() -> None:
-    """The compiler's graph is another's: what it makes is found wrong by the verifier of timelines."""
-
-    @dataclass(frozen=True)
-    class Misplacing(Simulated):
-        def program(self, placement: Placement):  # type: ignore[no-untyped-def]
-            return super().program(replace(placement, device_of=dict.fromkeys(placement.device_of, "d0")))
-
-    problem = four()
-    wrong = Misplacing(problem.graph, problem.cluster, problem.costs, SingleBatch())
-    with pytest.raises(NetSplitError, match="which was placed on"):
-        verified(replace(problem, evaluate=wrong), answer(problem, "0012"))
-
-
 def test_what_is_over_the_capacities_is_a_plan_only_where_that_is_asked_for() -> None:
     problem = simulated(with_capacities(four(), [1000, 1000, 30]))
     over = Given(answer(problem, "0012"))

@@ -17,7 +17,7 @@ from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.base import SolverReport
 from netsplit.partition.exchange import ExchangeName, chain
 from netsplit.planning.decide import verified
-from netsplit.planning.exchange.chosen import broadcast_over, nic_bytes
+from netsplit.planning.exchanges import broadcast_over, nic_bytes
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import EagerOneFOneB, GPipe, OneFOneB

@@ -17,7 +17,6 @@ from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import recompute_used_bytes, verify
 from netsplit.planning.verify_score import recomputed_max_load_s
-from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.memory import static_bytes
 from netsplit.program import compile_program
 from netsplit.program.schedules import GPipe, SingleBatch
@@ -25,6 +24,7 @@ from netsplit.simulate import simulate
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 from tests.partition.builders import problems, with_capacities
+from tests.simulate.timeline_check import wrong_in
 
 examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 METHODS = [Heft(), Dpos(), MTopo(), NetSplit(engine="highs"), Random(), Single()]
@@ -166,19 +166,6 @@ def test_turns_that_leave_a_replica_out_or_are_nobody_s_are_named(turns, words):
     assert verify(problem, answer(problem, "0011", right)).ok
 
 
-def test_a_program_with_other_turns_than_its_placement_is_named():
-    problem = four()
-    stages = (Stage(("n0", "n1"), ("d0", "d2"), turns=(1, 0, 1)), Stage(("n2", "n3"), ("d1",)))
-    placement = answer(problem, "0011", stages)
-    simulated = Simulated(problem.graph, problem.cluster, problem.costs, GPipe(4))
-    program = simulated.program(placement)
-    timeline = simulate(program, problem.cluster, problem.costs)
-    assert verify_timeline(problem, placement, program, timeline).ok
-    even = simulated.program(replace(placement, stages=(replace(stages[0], turns=()), stages[1])))
-    timeline = simulate(even, problem.cluster, problem.costs)
-    assert "other turns than its stage on 'd0'" in complaints(problem, placement, even, timeline)
-
-
 @examples
 @given(problems(), st.data())
 def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
@@ -216,189 +203,4 @@ def test_answers_and_simulated_timelines_of_all_methods_hold(method, problem, sc
     program = compile_program(
         problem.graph, placement.device_of, placement.priority, problem.cluster, schedule, train
     )
-    timeline = simulate(program, problem.cluster, problem.costs)
-    verify_timeline(problem, placement, program, timeline).require()
-
-
-# --- broken timelines ---------------------------------------------------------------------------
-
-
-def run(schedule=None, where="0012"):
-    problem = four()
-    placement = answer(problem, where)
-    program = compile_program(
-        problem.graph, placement.device_of, placement.priority, problem.cluster, schedule or SingleBatch()
-    )
-    return problem, placement, program, simulate(program, problem.cluster, problem.costs)
-
-
-def complaints(problem, placement, program, timeline) -> str:
-    return " ".join(verify_timeline(problem, placement, program, timeline).violations)
-
-
-def change(timeline, kind, of, /, **fields):
-    """The timeline with another version of one event; None: without it."""
-    events = list(timeline.events)
-    at = next(i for i, e in enumerate(events) if e.kind == kind and of in (e.name, "any"))
-    if fields:
-        shift = fields.pop("shift", 0.0)
-        e = replace(events[at], **fields)
-        events[at] = replace(e, start_s=e.start_s + shift, end_s=e.end_s + shift)
-    else:
-        del events[at]
-    return replace(timeline, events=tuple(events))
-
-
-def test_the_unbroken_timelines_hold():
-    for schedule in (SingleBatch(), GPipe(2)):
-        assert verify_timeline(*run(schedule)).ok
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "said"),
-    [
-        ("forward", "segment 1", "forward of segment 1 of micro-batch 0 happens 0 times instead of 1"),
-        ("backward", "segment 0", "backward of segment 0 of micro-batch 0 happens 0 times instead of 1"),
-        ("send", "t2", "variable 't2' of micro-batch 0 is sent 0 times from 'd0' to 'd1'"),
-        (
-            "send",
-            "gradient of t3",
-            "gradient of variable 't3' of micro-batch 0 is sent 0 times from 'd2' to 'd1'",
-        ),
-        ("step", "any", "does 0 optimiser steps instead of 1"),
-    ],
-)
-def test_an_event_that_is_missing_or_doubled_is_named(kind, name, said):
-    problem, placement, program, timeline = run()
-    assert said in complaints(problem, placement, program, change(timeline, kind, name))
-    event = next(e for e in timeline.events if e.kind == kind and name in (e.name, "any"))
-    doubled = replace(timeline, events=(*timeline.events, event))
-    sentences = complaints(problem, placement, program, doubled)
-    assert said.replace(" 0 times", " 2 times").replace("does 0", "does 2") in sentences
-    assert "at once" in sentences or event.seconds == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "shift", "said"),
-    [
-        ("send", "t2", -0.1, "The send of t2 of micro-batch 0 begins"),
-        ("send", "t2", 0.1, "The forward of segment"),
-        ("send", "gradient of t2", -0.1, "The send of gradient of t2 of micro-batch 0 begins"),
-        ("send", "gradient of t2", 0.1, "The backward of segment"),
-        ("forward", "segment 0", 0.05, "The send of t2 of micro-batch 0 begins"),
-    ],
-)  # fmt: skip
-def test_an_event_at_the_wrong_time_is_named(kind, name, shift, said):
-    problem, placement, program, timeline = run()
-    assert said in complaints(problem, placement, program, change(timeline, kind, name, shift=shift))
-
-
-def test_a_backward_before_its_own_forward_and_a_step_before_the_last_backward_are_named():
-    problem, placement, program, timeline = run()
-    last = len(program.segments) - 1
-    early = change(timeline, "backward", f"segment {last}", shift=-1.0)
-    assert f"The backward of segment {last} of micro-batch 0 begins" in complaints(
-        problem, placement, program, early
-    )
-    early = change(timeline, "step", "any", shift=-0.5)
-    assert "The optimiser step on" in complaints(problem, placement, program, early)
-
-
-def test_two_computations_of_one_device_at_once_are_named():
-    problem, placement, program, timeline = run(GPipe(2))
-    first = next(
-        e for e in timeline.events if e.kind == "forward" and e.name == "segment 0" and e.microbatch == 1
-    )
-    events = tuple(
-        replace(e, start_s=e.start_s - 0.5, end_s=e.end_s - 0.5) if e is first else e for e in timeline.events
-    )
-    sentences = complaints(problem, placement, program, replace(timeline, events=events))
-    assert tells(sentences, "'d0'", "forward of segment 0 of micro-batch 0", "forward of segment 0")
-
-
-def test_two_transfers_of_one_link_at_once_are_named():
-    graph = graph_of(["n0", "n1"], [("n0", 10, ["n1"]), ("n0", 10, ["n1"])])
-    problem = Problem(graph, costs_of(graph), cluster_of([1000] * 2))
-    placement = answer(problem, "01")
-    program = compile_program(
-        graph, placement.device_of, placement.priority, problem.cluster, SingleBatch(), False
-    )
-    timeline = simulate(program, problem.cluster, problem.costs)
-    assert verify_timeline(problem, placement, program, timeline).ok
-    sends = [e for e in timeline.events if e.kind == "send"]
-    sooner = change(timeline, "send", sends[1].name, shift=-0.05)
-    assert tells(complaints(problem, placement, program, sooner), "link", "'d0'", "'d1'", "send")
-
-
-def test_seconds_that_are_not_those_of_the_costs_are_named():
-    problem, placement, program, timeline = run()
-    send = next(e for e in timeline.events if e.kind == "send")
-    short = change(timeline, "send", send.name, end_s=send.end_s - 0.01)
-    assert "lasts 0.19 s, less than 0.2 s" in complaints(problem, placement, program, short)
-    forward = next(e for e in timeline.events if e.kind == "forward")
-    short = change(timeline, "forward", forward.name, end_s=forward.end_s - 0.5)
-    assert f"forward of {forward.name} of micro-batch 0 lasts" in complaints(
-        problem, placement, program, short
-    )
-    step = next(e for e in timeline.events if e.kind == "step")
-    longer = change(timeline, "step", "any", end_s=step.end_s + 1)
-    assert f"optimiser step on '{step.device}' lasts" in complaints(problem, placement, program, longer)
-
-
-def test_backward_seconds_of_a_node_without_a_gradient_do_not_count():
-    """n1 is frozen in the middle of a segment with n0 and n2: its second of backward is not spent."""
-    tensors = [("n0", 1, ["n2"]), ("n1", 1, ["n2"]), ("n2", 1, [])]
-    graph = graph_of(["n0", "n1", "n2"], tensors)
-    frozen = next(k for k, v in graph.variables.items() if v.producer == "n1")
-    problem = trained(Problem(graph, costs_of(graph), cluster_of([1000])))
-    variables = problem.graph.variables
-    still = {**variables, frozen: replace(variables[frozen], requires_grad=False)}
-    problem = replace(problem, graph=replace(problem.graph, variables=still))
-    placement = answer(problem, "000")
-    program = compile_program(
-        problem.graph, placement.device_of, placement.priority, problem.cluster, SingleBatch()
-    )
-    timeline = simulate(program, problem.cluster, problem.costs)
-    seconds = problem.costs.devices[problem.cluster.devices[0].kind].nodes
-    expected = (
-        sum(c.forward_s for c in seconds.values()) + seconds["n0"].backward_s + seconds["n2"].backward_s
-    )
-    assert seconds["n1"].backward_s > 0
-    assert timeline.iteration_s == pytest.approx(expected)
-    assert verify_timeline(problem, placement, program, timeline).ok
-    backward = next(e for e in timeline.events if e.kind == "backward" and e.seconds > 0)
-    longer = change(timeline, "backward", backward.name, end_s=backward.end_s + seconds["n1"].backward_s)
-    assert f"backward of {backward.name} of micro-batch 0 lasts" in complaints(
-        problem, placement, program, longer
-    )
-
-
-def test_an_iteration_that_ends_before_or_after_its_last_event_is_named():
-    problem, placement, program, timeline = run()
-    for off in (-0.1, 0.1):
-        wrong = replace(timeline, iteration_s=timeline.iteration_s + off)
-        assert "its last event ends at" in complaints(problem, placement, program, wrong)
-
-
-def test_a_message_that_nothing_needs_or_with_other_bytes_is_named():
-    problem, placement, program, timeline = run()
-    send = next(e for e in timeline.events if e.name == "t2")
-    astray = replace(timeline, events=(*timeline.events, replace(send, peer="d2")))
-    assert "Nothing needs the send of t2" in complaints(problem, placement, program, astray)
-    smaller = complaints(problem, placement, program, change(timeline, "send", "t2", nbytes=3))
-    assert tells(smaller, "3 bytes", "10", "'t2'")
-
-
-def test_a_program_of_another_placement_is_named():
-    problem, _, program, timeline = run()
-    other = answer(problem, "0022")
-    assert "which was placed on 'd2'" in complaints(problem, other, program, timeline)
-
-
-def test_unknown_events_are_named():
-    problem, placement, program, timeline = run()
-    assert "belongs to no segment" in complaints(
-        problem, placement, program, change(timeline, "forward", "segment 1", name="segment 99")
-    )
-    elsewhere = change(timeline, "forward", "segment 1", device="d9")
-    assert tells(complaints(problem, placement, program, elsewhere), "'d9'", "no device")
+    assert wrong_in(problem, placement, program, simulate(program, problem.cluster, problem.costs)) == []

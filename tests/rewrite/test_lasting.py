@@ -15,7 +15,6 @@ from netsplit.graph.operators import unchanging
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.planning.simulated import Simulated
-from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, OneFOneB, Program, Schedule, Send
@@ -41,6 +40,7 @@ from tests.runtime.equivalence.running import (
 )
 from tests.runtime.references import Trained, assert_same_bits, plain_loop
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
+from tests.simulate.timeline_check import wrong_in
 
 NAMES = ("attention", "tied", "u_shape")
 LOSS = nn.CrossEntropyLoss()
@@ -104,7 +104,7 @@ def test_it_trains_what_plain_pytorch_trains(name: str, schedule: str, data: st.
 
 
 def assert_foreseen(graph: Graph, placed: Placed, program: Program, schedule: Schedule) -> None:
-    """The verifier finds nothing wrong, and no iteration takes less than the bound says."""
+    """The timeline computes the step, and no iteration takes less than the bound says."""
     seconds = {name: NodeSeconds(1e-3 + 1e-4 * i, 2e-3, 1e-3) for i, name in enumerate(graph.nodes)}
     adding = DeviceCosts(seconds, step_s_per_byte=1e-6, instruction_s=1e-5, accumulate_s_per_byte=1e-6)
     cluster = cpus(3)
@@ -114,7 +114,7 @@ def assert_foreseen(graph: Graph, placed: Placed, program: Program, schedule: Sc
     report = SolverReport("drawn", "feasible")
     placement = Placement("drawn", *placed, report)
     timeline = simulate(program, cluster, costs)
-    assert verify_timeline(problem, placement, program, timeline).violations == ()
+    assert wrong_in(problem, placement, program, timeline) == []
     if schedule.update_every is None:
         bound_s = iteration_bound_s(problem, evaluate.any_schedule(False))
         assert bound_s <= timeline.iteration_s * (1 + 1e-9)

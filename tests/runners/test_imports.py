@@ -32,7 +32,6 @@ COMMANDS = {
     "runners.partition": 2,
     "runners.partition graph=nowhere.json": 2,
     "runners.simulate --help": 0,
-    "runners.study": 2,
     "runners.report": 2,
     "netsplit --help": 0,
     "netsplit train --help": 0,

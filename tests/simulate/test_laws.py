@@ -7,23 +7,44 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netsplit.planning.explanation.path import critical_path, overheads, totals
-from netsplit.planning.verify_timeline import verify_timeline
 from netsplit.program.instructions import Reduce
 from netsplit.simulate import simulate
 from netsplit.simulate.device_times import device_times, waits
 from netsplit.simulate.timeline import Event
 from tests.examples import tried
 from tests.simulate.drawn import Drawn, assert_engines_agree, programs
+from tests.simulate.timeline_check import wrong_in
 
 EXACT = 1e-9  # seconds; sums of a few hundred numbers below 10, in double precision
 
 
 @settings(max_examples=tried(100), deadline=None)
 @given(drawn=programs())
-def test_every_schedules_timeline_passes_the_verifier(drawn: Drawn) -> None:
-    verify_timeline(drawn.problem, drawn.placement, drawn.program, drawn.timeline).require()
+def test_every_schedules_timeline_computes_its_step(drawn: Drawn) -> None:
+    assert wrong_in(drawn.problem, drawn.placement, drawn.program, drawn.timeline) == []
+
+
+@settings(max_examples=tried(60), deadline=None)
+@given(drawn=programs(), data=st.data())
+def test_an_event_that_is_missing_doubled_too_early_or_too_short_is_noticed(
+    drawn: Drawn, data: st.DataObject
+) -> None:
+    events = [e for e in drawn.timeline.events if e.kind in ("forward", "backward", "send", "step")]
+    e = data.draw(st.sampled_from(events))
+    late_s = drawn.timeline.iteration_s + 1
+    changed = {
+        "missing": (),
+        "doubled": (e, replace(e, start_s=e.start_s + late_s, end_s=e.end_s + late_s)),
+        "too late": (replace(e, start_s=e.start_s + late_s, end_s=e.end_s + late_s),),
+        "too short": (replace(e, end_s=e.start_s - 1),),
+    }
+    for instead in changed.values():
+        others = tuple(other for other in drawn.timeline.events if other is not e)
+        timeline = replace(drawn.timeline, events=(*others, *instead))
+        assert wrong_in(drawn.problem, drawn.placement, drawn.program, timeline)
 
 
 @settings(max_examples=tried(100), deadline=None)

@@ -1,8 +1,8 @@
 """Solvers of `max_load`, the period of a saturated pipeline: the largest load of a device (`Instance.loads`).
 
 Two problems. *Contiguous*: a dynamic programme over ideals, exact (`contiguous`, `ideals`, `stages`).
-*Non-contiguous*: a hypergraph to be divided (`model`), made smaller by merges that keep the optimum
-(`contraction`), annealed (`annealing`), and bounded by what one device can do alone (`bounds`).
+*Non-contiguous*: a hypergraph to be divided (`model`), annealed (`annealing`), and bounded by what one device
+can do alone (`bounds`).
 Sources: Tarnawski et al., NeurIPS 2020; Archer et al., ICML 2024.
 """
 

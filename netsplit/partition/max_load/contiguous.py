@@ -13,8 +13,7 @@ import time
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
-from netsplit.partition.max_load.contraction import contract
-from netsplit.partition.max_load.ideals import Ideals, Order
+from netsplit.partition.max_load.ideals import Ideals
 from netsplit.partition.max_load.non_contiguous import proven_bound
 from netsplit.partition.max_load.slice_graph import SliceGraph
 from netsplit.partition.max_load.stages import best_chain
@@ -32,7 +31,7 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
     search = SliceGraph(instance, seed)
     search.steps(_ORDERS, deadline)
     notes: dict[str, object] = {"linear_s": search.value}
-    exact = _exact(instance, search, started + 0.7 * time_limit_s, notes)
+    exact = _exact(search, started + 0.7 * time_limit_s, notes)
     if exact is not None:
         return answer_of(instance, exact, float("inf"), gap, "ideals", notes)
     if "ideals" in notes and search.where is None:
@@ -45,20 +44,18 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
     return _unproven(instance, search, deadline, gap, notes)
 
 
-def _exact(instance: Instance, search: SliceGraph, deadline: float, notes: dict[str, object]) -> Ints | None:
+def _exact(search: SliceGraph, deadline: float, notes: dict[str, object]) -> Ints | None:
     """[n] the optimum over all ideals; None where there are too many, too little time, or no answer."""
-    below = search.value * (1 + 1e-9)
-    model, order = Order.acyclic(instance, contract(search.model, below, dominance=False, deadline=deadline))
-    ideals = Ideals.of(order, _IDEALS, deadline)
+    ideals = Ideals.of(search.order, _IDEALS, deadline)
     if ideals is None:
         return None
     try:
-        where = best_chain(model, ideals, below, deadline)
+        where = best_chain(search.model, ideals, search.value * (1 + 1e-9), deadline)
     except TimeoutError:
         notes["ideals_unfinished"] = len(ideals)
         return None
     notes["ideals"] = len(ideals)
-    return search.where if where is None else model.nodes(where)
+    return search.where if where is None else search.model.nodes(where)
 
 
 def _unproven(

@@ -182,16 +182,6 @@ class Hypergraph:
         cut = (count > 0) & (count < np.diff(self.pins.starts)[:, None])
         return np.asarray(loads + (self.hop * cut).sum(axis=0))
 
-    def load(self, inside: NDArray[np.bool_], device: int) -> float:
-        """Seconds of one device that has the groups [G] `inside`."""
-        pins = (
-            np.add.reduceat(inside[self.pins.items].astype(np.int64), self.pins.starts[:-1])
-            if len(self.pins)
-            else 0
-        )
-        cut = (pins > 0) & (pins < np.diff(self.pins.starts))
-        return float(self.weight[inside, device].sum() + self.hop[cut, device].sum())
-
     def used_bytes(self, where: Ints) -> Ints:
         """[D] bytes, of [G] device of each group."""
         used = np.zeros(self.devices, np.int64)

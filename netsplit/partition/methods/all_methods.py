@@ -17,7 +17,6 @@ from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.random import Random
-from netsplit.partition.methods.reinforce import Reinforce
 from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.methods.single import Single
 from netsplit.partition.methods.thesis.netsplit import NetSplit
@@ -44,7 +43,6 @@ METHODS: dict[str, type[Partitioner]] = {
         Layerwise,
         RoundRobin,
         Random,
-        Reinforce,
         Ddp,
         Single,
     )

@@ -128,7 +128,7 @@ class Schedule(_Exchanging, ABC):
     """An order of computation; `microbatches` is the number of parts a batch is cut into.
 
     `exchange` says how a variable gets to several devices: from its home to each (send_receive), handed on
-    from host to host (broadcast), or, by default, as planning finds it shorter (`planning.exchange.chosen`).
+    from host to host (broadcast), or, by default, as planning finds it shorter (`planning.exchanges`).
 
     With `recompute` a segment's activations are not kept from forward to backward but computed again; "auto"
     leaves it to the placement (`Placement.recomputed`), in which planning chooses.

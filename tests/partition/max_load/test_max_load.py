@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import product
 
 import numpy as np
@@ -14,7 +13,6 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import solve_max_load
-from netsplit.partition.max_load.contraction import contract, probe
 from netsplit.partition.max_load.ideals import Ideals, Order
 from netsplit.partition.max_load.model import Hypergraph
 from tests.builders import chain, cluster_of, costs_of, graph_of
@@ -100,29 +98,6 @@ def test_contiguous_equals_brute_force(problem: Problem) -> None:
 @given(problems(max_nodes=6))
 def test_non_contiguous_equals_brute_force(problem: Problem) -> None:
     check(problem, contiguous=False)
-
-
-@FEW
-@given(problems(max_nodes=6), st.floats(0.5, 1.5), st.data())
-def test_merges_keep_every_better_optimum(problem: Problem, factor: float, data: st.DataObject) -> None:
-    """The least load below a limit is still there after all merges, and nothing is made up."""
-    instance = Instance.of(problem)
-    loads = [plain_load(instance, where) for where in placements(instance)]
-    if not loads:
-        return
-    below = factor * min(loads) + 1e-3
-    full = Hypergraph.of(instance)
-    ended = [contract(full, below, deadline=time.perf_counter() + after) for after in (0.0, 2e-4)]
-    assert ended[0].count == full.count
-    every = contract(full, below), contract(full, below, dominance=False), probe(full, below, 1e18), *ended
-    for smaller in every:
-        reached = [
-            plain_load(instance, tuple(smaller.nodes(np.array(choice))))
-            for choice in product(range(full.devices), repeat=smaller.count)
-            if all(smaller.allowed[g, d] for g, d in enumerate(choice)) and smaller.fits(np.array(choice))
-        ]
-        if min(loads) < below * (1 - 1e-6):
-            assert min(reached) == pytest.approx(min(loads), rel=1e-9, abs=1e-12)
 
 
 @FEW

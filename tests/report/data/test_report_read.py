@@ -25,7 +25,6 @@ from netsplit.report.data.results import Place
 from netsplit.report.data.studies import _Files
 from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
-from netsplit.studies import Column, Picture, StudyResult, record, write
 from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.metrics import (
     epoch_metrics,
@@ -36,6 +35,7 @@ from netsplit.tracking.metrics import (
 )
 from netsplit.tracking.tags import DECISION
 from netsplit.training.adapt.decisions import Decision, Outcome
+from reproduce import Column, Picture, StudyResult, record, write
 from runners._entry import entry
 from runners.compare import main as compare
 from runners.report import job

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,11 @@ from torch.utils.data import Dataset
 
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
-from netsplit.errors import NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
-from netsplit.program import GPipe, OneFOneB, Program, Schedule
-from netsplit.program.compile import compile_orders
+from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
@@ -97,30 +93,6 @@ def test_batches_of_every_kind_train_as_plain(
     if kind.loss is not None:
         metrics = torch.utils._pytree.tree_leaves(runtime.metrics)
         assert metrics == pytest.approx(metrics_of(parts), rel=TOLERANCE)
-
-
-def test_a_program_for_other_shapes_that_would_train_wrong_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here one in which no gradient leaves its device."""
-    kind = next(iter(KINDS.values()))
-    planner, plan = planned(kind, tmp_path, monkeypatch, 3, OneFOneB(4))
-    programs = planner.programs(plan.placement, plan.program)
-    batch = programs.batch(*kind.give(0, 10, 6))
-
-    def compiled(*args: Any) -> Iterator[Program]:
-        for program in compile_orders(*args):
-            lists = {
-                name: tuple(ins for ins in each if not getattr(ins, "gradient", False))
-                for name, each in program.instructions.items()
-            }
-            yield replace(program, instructions=lists)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("netsplit.planning.simulated.compile_orders", compiled)
-        with pytest.raises(NetSplitError, match=r"gradient of variable .* is sent 0 times"):
-            programs.training(batch)
-    assert programs.training(batch).transfers
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 portfolio ──► starts ──► annealing, fewer and longer ──► best placement ──┐
                                one core                                  ├─► objective, bound, gap
-lower bound ◄── relaxations, CP-SAT ──────────────── the other core ──────┘
+lower bound ◄── work and paths, CP-SAT ───────────── the other core ──────┘
 
 With `splits` the same of whole operators first, then of operators in parts (`in_parts`).
 """
@@ -54,7 +54,7 @@ class Auto(Partitioner):
     """The best placement that the known methods and a search from them find, with a proven bound.
 
     - ``latency``: the portfolio's answers and others are annealed on the very step that the simulator has
-      under ``single_batch`` (`anneal`), while the other core proves a bound (`latency_bounds`, and
+      under ``single_batch`` (`anneal`), while the other core proves a bound (`iteration_bound`, and
       `netsplit_exact` where the graph is small enough).
     - ``simulated``: the same on the iteration that the simulator has under ``gpipe``, ``1f1b`` or
       ``eager_1f1b``. Under other schedules on the nearest of these; what is found is simulated, and the

@@ -14,8 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from netsplit.partition.base import ONE_BATCH, Latency, Problem
-from netsplit.partition.bounds.latency_bounds import critical_path_s, least_load_s
+from netsplit.partition.base import ONE_BATCH, Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.search import Search
@@ -78,7 +77,7 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
     if answer is None:
         raise infeasible(problem, "auto")
     names = search.instance.names
-    choice = Choice(
+    return Choice(
         search.instance.decode(answer.where),
         {names[int(v)]: float(i) for i, v in enumerate(answer.order)},
         status="feasible",
@@ -86,10 +85,6 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
         notes={"found_by": answer.source, **search.notes},
         stages=answer.stages,
     )
-    if simulated:
-        return choice
-    bound_s = max(critical_path_s(search.instance), least_load_s(search.instance))
-    return replace(choice, bound_s=bound_s, bound_for=Latency.bound_key)
 
 
 def most_instructions(instance: Instance, where: Ints, microbatches: int) -> int:

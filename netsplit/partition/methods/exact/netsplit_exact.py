@@ -11,14 +11,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from netsplit.partition.base import Latency, Placement, Problem, Status
-from netsplit.partition.bounds.latency_bounds import relaxation
+from netsplit.partition.bounds.iteration_bound import iteration_bound_s
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.candidates import candidates, order_of
-from netsplit.partition.engines.kernels import CompiledStep, list_schedule, upward_rank
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
@@ -35,8 +36,6 @@ __all__ = ["ExactAnswer", "NetSplitExact", "as_simulated", "solve_latency"]
 Answer: TypeAlias = tuple[Ints, Ints]  # device of each node, nodes in their order
 
 _TICKS = 2_000_000  # of the horizon: what the optimum is exact to, per activity on the critical path
-_CLOSE = 1e-9  # a bound this near to the value, relatively, proves it
-_SMALL = 12  # nodes up to which the full model alone is solved
 _GAP = 1e-5  # of value and bound at which the full model counts as solved: the last ticks take longest
 _NODES = 150  # up to which the full model is built
 _PAIRS = 1500  # incomparable pairs of nodes up to which the full model is built
@@ -62,9 +61,9 @@ class NetSplitExact(Partitioner):
     `single_batch` with every operator timed on its own, but for three things that only delay: instruction
     overheads, NICs, and that a transfer waits for its receiver too. Its bound holds, its answer is measured
     as the simulator does, and on graphs of up to 8 nodes all orders are tried where the two differ
-    (`enumeration`). The best of some heuristics is its complete hint. Above 150 nodes or 1500 incomparable
-    pairs of them it is replaced by the relaxations of `latency_bounds`, whose best placement is scheduled;
-    the bound is still one for the full graph.
+    (`enumeration`). The best of some heuristics is its complete hint, and its answer above 150 nodes or 1500
+    incomparable pairs of them, where the model is not built; the bound is then that of work and paths
+    (`iteration_bound`).
     `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
 
     Status "limit" says that nothing was found in time and the answer is the fill in topological order.
@@ -92,11 +91,12 @@ class _ExactSolvers:
 
     def latency(self) -> Choice:
         answer, choice = self._least_latency()
+        bound_s = max(answer.bound_s, iteration_bound_s(self.problem, AnySchedule()))
         return replace(
             choice,
             status=answer.status,
             objective_s=answer.value_s,
-            bound_s=answer.bound_s,
+            bound_s=min(bound_s, answer.value_s),
             bound_for=Latency.bound_key,
         )
 
@@ -175,7 +175,6 @@ def solve_latency(
     hint: Answer | None = None,
     fixed: Ints | None = None,
     workers: int = 2,
-    least_s: float | None = None,
 ) -> ExactAnswer:
     """The least latency over all placements and orders, as far as the time allows.
 
@@ -186,7 +185,6 @@ def solve_latency(
         hint: a feasible answer to start from; the result is never worse.
         fixed: [n] device of a node, or -1 where it is free; the bound then holds for these only.
         workers: of CP-SAT; they take turns, so that the same search gives the same answer.
-        least_s: a bound that relaxations have proved already, none of which is then tried.
 
     Returns:
         Status "infeasible" where no placement fits, "limit" without a proof
@@ -197,29 +195,17 @@ def solve_latency(
         empty = np.zeros(0, np.int64)
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
     start = hint or (_filled(instance) if fixed is None else None)
-    notes = dict[str, Any]()
-    full = completely_modelled(instance)
-    if least_s is None and instance.n > _SMALL and fixed is None:
-        fraction = 0.4 if full else 1.0
-        start, least_s, notes = _relax(instance, fraction * time_limit_s, seed, start, workers)
-    least_s = least_s or 0.0
     value = latency_of(instance, *start) if start else float("inf")
-    if notes.get("infeasible"):
-        return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
-    if start is not None and least_s >= value * (1 - _CLOSE):
-        return ExactAnswer(*start, value, min(least_s, value), "optimal", notes)
-    if not full:
+    if not completely_modelled(instance):
         if start is None:
-            return ExactAnswer(None, None, float("inf"), least_s, "limit", notes)
-        return ExactAnswer(*start, value, min(least_s, value), "feasible", notes)
-    most_s = min(value, instance.serial_s)
-    search = _FullModelSearch(instance, most_s, fixed, seed, workers, least_s)
+            return ExactAnswer(None, None, float("inf"), 0.0, "limit")
+        return ExactAnswer(*start, value, 0.0, "feasible")
+    search = _FullModelSearch(instance, min(value, instance.serial_s), fixed, seed, workers)
     answer = search.run(start, deadline)
-    answer = replace(answer, bound_s=max(answer.bound_s, least_s), notes={**notes, **answer.notes})
     if start is None or answer.status == "infeasible":
         return answer
     if answer.where is None:
-        status: Status = "feasible" if hint or notes else "limit"
+        status: Status = "feasible" if hint else "limit"
         return ExactAnswer(*start, value, min(answer.bound_s, value), status, answer.notes)
     if answer.value_s > value:  # rounding to ticks may hide a small difference
         answer = replace(answer, where=start[0], order=start[1], value_s=value)
@@ -229,30 +215,6 @@ def solve_latency(
 def completely_modelled(instance: Instance) -> bool:
     """Whether the graph is small enough for the complete model."""
     return instance.n <= _NODES and _incomparable(instance) <= _PAIRS
-
-
-def _relax(
-    instance: Instance, time_limit_s: float, seed: int, start: Answer | None, workers: int
-) -> tuple[Answer | None, float, dict[str, Any]]:
-    """The bound of the relaxation, and the better of `start` and the relaxation's placement, scheduled."""
-    value = latency_of(instance, *start) if start else None
-    relaxed = relaxation(instance, time_limit_s, seed, value, workers)
-    notes = dict(relaxed.notes)
-    if relaxed.where is not None and instance.fits(relaxed.where):
-        trial = _listed(instance, relaxed.where)
-        if value is None or start is None or latency_of(instance, *trial) < value:
-            start = trial
-    if value is None and not np.isfinite(relaxed.bound_s):
-        notes["infeasible"] = True
-    return start, relaxed.bound_s, notes
-
-
-def _listed(instance: Instance, where: Ints) -> Answer:
-    """A placement with the order in which a list schedule by upward rank ends the nodes."""
-    arrays = CompiledStep(instance).arrays
-    order = np.zeros(instance.n, np.int64)
-    ends = list_schedule(where, upward_rank(where, arrays), arrays, order)
-    return where, _by_end(instance, order, np.asarray(ends))
 
 
 def _by_end(instance: Instance, order: Ints, ends: Floats) -> Ints:
@@ -274,13 +236,11 @@ class _FullModelSearch:
         fixed: Ints | None,
         seed: int,
         workers: int,
-        least_s: float = 0.0,
     ) -> None:
         self.instance, self.fixed, self.seed, self.workers = instance, fixed, seed, workers
         self.tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
         durations = Durations.ticks(instance, self.tick_s)
         self.built = LatencyModel(instance, durations, _TICKS + 1, fixed)
-        self.built.model.add(self.built.end >= min(int(least_s / self.tick_s * (1 - 1e-12)), _TICKS))
 
     def run(self, start: Answer | None, deadline: float) -> ExactAnswer:
         from ortools.sat.python import cp_model

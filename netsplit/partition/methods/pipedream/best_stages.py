@@ -17,7 +17,6 @@ from netsplit.errors import InfeasibleError
 from netsplit.graph.order import chosen_order
 from netsplit.graph.quotient import successors
 from netsplit.partition.base import Problem, Stage, Status
-from netsplit.partition.bounds.latency_diagram import OutOfTime, check_clock
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.layers import Layers
 from netsplit.partition.methods.pipedream.antichains import (
@@ -56,12 +55,13 @@ def lower_bound_s(layers: Layers, formula: Formula) -> float:
 
 @dataclass(frozen=True)
 class _TimedFormula(Formula):
-    """The formula, which the programme asks at every state: OutOfTime after the deadline."""
+    """The formula, which the programme asks at every state: TimeoutError after the deadline."""
 
     deadline: float = math.inf
 
     def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
-        check_clock(self.deadline)
+        if time.perf_counter() > self.deadline:
+            raise TimeoutError
         return super().stage(level, inner, weights, m, first)
 
 
@@ -92,7 +92,7 @@ def best_stages(
         nonlocal best
         try:
             value, spans = plan_that_fits(problem, states, by, fewer=fewer)
-        except OutOfTime:
+        except TimeoutError:
             return None
         if value < best[0]:
             best = (value, stages_of(problem, states, spans))

@@ -1,1 +1,0 @@
-"""Columns of the most price within a load, by dynamic programming along narrow orders, or by annealing."""

@@ -1,1 +1,0 @@
-"""How variables travel between devices, chosen once a placement is known."""

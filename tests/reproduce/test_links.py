@@ -1,0 +1,61 @@
+"""`reproduce.links`: described links as they are described, measured ones as they are fitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netsplit.api import cpu_cluster
+from netsplit.cluster.described import DescribedDevice, DescribedLink, LinkCost, described_cluster
+from netsplit.cluster.probe import fit_link
+from netsplit.errors import ConfigError
+from reproduce import ByName, LinkCase, link_lines
+
+NEAR, FAR = LinkCost(10e9, 1e-5), LinkCost(1e9, 2e-5)
+CLUSTER = described_cluster(
+    "three",
+    [DescribedDevice(name) for name in "abc"],
+    FAR,
+    [DescribedLink(["a", "b"], NEAR.bandwidth, NEAR.latency)],
+)
+
+
+def test_a_pair_is_the_line_of_its_link(tmp_path: Path) -> None:
+    result = link_lines(ByName({"near": LinkCase(CLUSTER, ("a", "b"))}), tmp_path)
+    (row,) = result.rows
+    assert row[:2] == ("near", "described")
+    assert row[2:] == pytest.approx((1e-5, 10e9, None, 1e-5 + 1e-4, 1e-5 + 1e-2))
+    assert result.metrics["bandwidth.near"] == pytest.approx(10e9)
+
+
+def test_without_a_pair_every_different_link_is_told_once(tmp_path: Path) -> None:
+    result = link_lines(ByName({"all": LinkCase(CLUSTER)}), tmp_path)
+    assert result.column("link") == ["all: a → b", "all: a → c"]
+
+
+def test_the_pictures_lines_are_the_links_from_end_to_end(tmp_path: Path) -> None:
+    case = ByName({"far": LinkCase(CLUSTER, ("c", "a"))})
+    (picture,) = link_lines(case, tmp_path, smallest=100, largest=10_000).pictures
+    sizes = [nbytes for _, _, nbytes, _ in picture.rows]
+    assert (sizes[0], sizes[-1]) == (100, 10_000)
+    for _, _, nbytes, seconds in picture.rows:
+        assert seconds == pytest.approx(2e-5 + nbytes / 1e9)  # type: ignore[operator]
+
+
+def test_a_pair_that_is_not_there_and_an_empty_range_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"pair of case 'mine' is \[a, z\]: give two of a, b, c"):
+        link_lines(ByName({"mine": LinkCase(CLUSTER, ("a", "z"))}), tmp_path)
+    with pytest.raises(ConfigError, match=r"study\.smallest is 8"):
+        link_lines(ByName({}), tmp_path, smallest=8, largest=8)
+
+
+@pytest.mark.slow
+def test_measured_links_have_points_and_the_line_fitted_to_them(tmp_path: Path) -> None:
+    result = link_lines(ByName({"here": LinkCase(cpu_cluster(2))}), tmp_path)
+    (picture,) = result.pictures
+    assert result.column("kind") == ["measured", "measured"]
+    for label, _, latency_s, bandwidth, r_squared, *_ in result.rows:
+        points = [(n, s) for name, kind, n, s in picture.rows if (name, kind) == (label, "measured")]
+        link = fit_link(points)  # type: ignore[arg-type]
+        assert (latency_s, bandwidth, r_squared) == (link.latency_s, link.bandwidth, link.r_squared)

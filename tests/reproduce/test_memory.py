@@ -1,0 +1,133 @@
+"""`reproduce.memory` and `exported`: counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import ConfigError
+from netsplit.graph.onnx.export import inference_model
+from netsplit.graph.onnx.read import graph_of
+from netsplit.models import amoebanet_d
+from reproduce import ByName, memory_needs
+from reproduce.exported import ExportSize, exported_size
+from tests.reproduce.nets import CONV, HEAD, IMAGE, IN, MAP, MID, POOLED, SCORES, Counted, case
+
+
+def test_an_export_folds_the_norm_and_drops_the_dropout() -> None:
+    size = exported_size(case().exported_graph(), merge=False)
+    assert size.operators == 6  # convolution, two equal ReLUs, sum, mean, linear
+    assert size.nodes >= size.operators
+    assert size.variable_bytes == IMAGE + 4 * MAP + POOLED + SCORES
+    assert size.parameter_bytes == CONV + MID * 4 + HEAD  # a bias comes into the convolution
+    assert size.need_bytes(4) == 2 * size.variable_bytes + 4 * size.parameter_bytes
+
+
+def test_equal_operators_are_merged_where_that_is_asked_for() -> None:
+    unmerged, merged = (exported_size(case().exported_graph(), merge) for merge in (False, True))
+    assert (merged.operators, merged.nodes) == (unmerged.operators - 1, unmerged.nodes - 1)
+    assert merged.variable_bytes == unmerged.variable_bytes - MAP
+    assert merged.parameter_bytes == unmerged.parameter_bytes
+
+
+@pytest.mark.parametrize(
+    "build",
+    [Counted, pytest.param(lambda: amoebanet_d(10, 3, 32, small_images=True), marks=pytest.mark.slow)],
+)
+def test_merging_leaves_what_an_exporter_that_merges_writes(build: Callable[[], nn.Module]) -> None:
+    """And an export without merging has more than that: the pass is left out, and is back afterwards."""
+    model, image = build(), torch.zeros(1, IN, 32, 32)
+    for tensor in model.parameters():
+        nn.init.uniform_(tensor)
+    graphs = [
+        graph_of(inference_model(model, image, merge=merge), "a file", {"batch": 2})
+        for merge in (True, False, True)
+    ]
+    before, unmerged, after = (exported_size(graph, merge=False) for graph in graphs)
+    assert before == after == exported_size(graphs[1], merge=True)
+    assert unmerged.operators > before.operators
+    assert unmerged.variable_bytes > before.variable_bytes
+
+
+def sized(model: Callable[[], nn.Module]) -> ExportSize:
+    return exported_size(replace(case(), model=model).exported_graph(), merge=False)
+
+
+def test_a_norm_that_no_convolution_precedes_stays_with_its_four_tensors() -> None:
+    size = sized(lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(IN)))
+    assert (size.nodes, size.variable_bytes, size.parameter_bytes) == (2, 3 * IMAGE, 4 * IN * 4)
+
+
+def test_a_convolution_whose_result_is_read_twice_keeps_its_norm() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(IN, IN, 1), nn.BatchNorm2d(IN)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return self.norm(y) + y
+
+    size = sized(Twice)
+    assert (size.nodes, size.variable_bytes) == (3, 4 * IMAGE)
+
+
+def test_equal_weights_count_as_often_as_there_are() -> None:
+    size = sized(lambda: nn.Sequential(*(nn.Conv2d(IN, IN, 1) for _ in range(4))))
+    assert size.parameter_bytes == 4 * (IN * IN + IN) * 4
+    assert size.nodes == size.operators == 4
+
+
+def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
+    exported = 2 * (IMAGE + 4 * MAP + POOLED + SCORES) + 4 * (CONV + MID * 4 + HEAD)
+    merged = exported - 2 * MAP
+    printed_mib = exported / 2**20 / 1.25
+    named = case(reference={"nodes": 7, "mib": printed_mib}, label="Counted")
+    result = memory_needs(ByName({"mine": named, "other": case()}), alpha=4)
+    assert result.column("model") == ["Counted", "other"]
+    assert result.column("exported (MiB)") == [exported, exported]
+    assert result.column("merged (MiB)") == [merged, merged]
+    assert result.column("difference (%)") == [pytest.approx(0.25), None]
+    assert result.column("difference merged (%)") == [pytest.approx(merged / exported * 1.25 - 1), None]
+    operators = [result.column(f"operators {name}") for name in ("exported", "merged")]
+    assert operators == [[6, 6], [5, 5]]
+    assert result.column("nodes printed") == [7, None]
+    assert result.metrics["exported_bytes.mine"] == exported
+    assert result.metrics["merged_bytes.mine"] == merged
+    (parameters, _) = result.column("parameters (M)")
+    assert parameters == (CONV + HEAD) / 4 + 2 * MID
+    # convolution, norm, two ReLUs, sum, dropout, mean, linear, loss; the norm's batch counter is one more
+    nodes = result.column("nodes")[0]
+    assert nodes in (9, 10)
+    static, peak = result.column("static (MiB)")[0], result.column("peak (MiB)")[0]
+    assert isinstance(static, int)
+    assert isinstance(peak, int)
+    assert static >= 2 * (IMAGE + 6 * MAP) + 4 * (CONV + HEAD)
+    assert CONV + HEAD < peak < static
+
+
+def test_adams_moments_are_what_alpha_adds() -> None:
+    plain, adam = (memory_needs(ByName({"mine": case()}), alpha=alpha) for alpha in (2, 4))
+    (before,), (after,) = plain.column("static (MiB)"), adam.column("static (MiB)")
+    trained = [each for each in case().training_graph().initializers.values() if each.requires_grad]
+    assert after - before == 2 * sum(init.nbytes for init in trained)  # type: ignore[operator]
+
+
+def test_memory_grows_with_the_batch_and_parameters_do_not() -> None:
+    result = memory_needs(ByName({"small": case(2), "large": case(4)}))
+    small, large = result.column("exported (MiB)")
+    assert large - small == 2 * (IMAGE + 4 * MAP + POOLED + SCORES)  # type: ignore[operator]
+    assert len(set(result.column("parameters (M)"))) == 1
+
+
+def test_an_unknown_reference_and_a_bad_alpha_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"study\.cases\.mine\.reference has gib, .* known: nodes, mib"):
+        memory_needs(ByName({"mine": case(reference={"gib": 1.0})}))
+    with pytest.raises(ConfigError, match=r"study\.alpha is 0"):
+        memory_needs(ByName({"mine": case()}), alpha=0)
+    with pytest.raises(ConfigError, match="batch_size of a case is 0"):
+        case(0)
