@@ -139,8 +139,8 @@ def _executor(worker: Worker, program: Program) -> Executor:
         program, name, share, transport, worker.torch_device, worker.timeout_s, backend,
         worker.memory["offload"].activations,
     )  # fmt: skip
-    executor.recorder.on_instruction = worker.heartbeat_file.at
-    executor.recorder.on_wait = worker.heartbeat_file.waits
+    executor.recorder.at = worker.heartbeat_file.at
+    executor.recorder.waits = worker.heartbeat_file.waits
     return executor
 
 
@@ -161,13 +161,13 @@ def train(
     executor: Executor = worker.memory["programs"][number]
     worker.heartbeat_file.phase = TRAINING
     parts = parts_read(worker, executor.program, feeds) if isinstance(feeds, BatchPlace) else feeds
-    executor.recorder.detailed = mode == "events"
+    executor.recorder.recording = mode == "events"
     share = executor.share
     meter = MemoryMeter(worker.torch_device, share.all_tensors(), share.host) if mode == "bytes" else None
     if share.host is not None:
         share.host.restart()
     attempt = worker.memory["attempt"] = Attempt(executor)
-    worker.memory["metered"] = meter, mode == "events"
+    worker.memory["meter"] = meter
     with meter or nullcontext():
         if isinstance(parts, BatchFailure):
             failure: BatchFailure | None = attempt.unfed(parts)
@@ -199,7 +199,7 @@ def inspect(
 def commit(worker: Worker) -> DeviceIteration:
     """The rest of the iteration that `train` began."""
     attempt: Attempt = worker.memory.pop("attempt")
-    meter, recorded = worker.memory.pop("metered")
+    meter: MemoryMeter | None = worker.memory.pop("meter")
     recorder, rates = attempt.executor.recorder, attempt.executor.share.learning_rates
     with meter or nullcontext():
         attempt.commit()
@@ -208,7 +208,7 @@ def commit(worker: Worker) -> DeviceIteration:
     hosted = None if host is None or meter is None else host.peak
     share: Share = attempt.executor.share
     return DeviceIteration(
-        worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, hosted, rates,
+        worker.device.name, recorder.began_s, recorder.events, peak, hosted, rates,
         share.learning_rates, None if share.idle else share.scale,
     )  # fmt: skip
 

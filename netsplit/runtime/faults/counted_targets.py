@@ -60,12 +60,11 @@ class CountedTargets:
     def _note(self, name: str, targets: Tensor, weights: Tensor | None, ignored: int) -> None:
         if targets.is_floating_point():  # probabilities, of which all count
             return
-        with torch.no_grad():
-            counts = targets != ignored
-            if weights is None:
-                number = counts.sum()
-            else:
-                number = weights[targets.clamp(0, len(weights) - 1)].mul(counts).sum()
+        counts = targets != ignored
+        if weights is None:
+            number = counts.sum()
+        else:
+            number = weights.detach()[targets.clamp(0, len(weights) - 1)].mul(counts).sum()
         self.numbers[name, self.microbatch] = number
 
     def _counted(self, name: str, number: Tensor) -> None:
