@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
@@ -328,7 +329,7 @@ class Executor(HandingOn):
         deferred = WeightGradients() if ins.part == "input" else None
         with self._span("backward", ins), deferred.collect() if deferred is not None else nullcontext():
             if outputs:
-                torch.autograd.backward(outputs, list(seeds.values()))
+                _run_backward(tuple(outputs), tuple(seeds.values()))
         if s not in self.separate:
             self._separate(piece, context)
         for k, leaf in context.leaves.items():
@@ -417,6 +418,11 @@ class Executor(HandingOn):
 
     def _span(self, kind: EventKind, ins: Forward | Backward) -> AbstractContextManager[None]:
         return self.recorder.span(kind, self.names[ins.segment], ins.microbatch, self.torch_device)
+
+
+def _run_backward(outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
+    """`torch.autograd.backward` without what it does in Python to check gradients, which the engine checks."""
+    _engine_run_backward(outputs, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def _of_its_own(gradient: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ class DeviceComputed:
 
     outputs: dict[Key, float]  # of the graph, that arose here
     nothing: Absent  # gradients that it sent as zeros, as there were none
+    rates: list[float]  # of the optimiser's groups, as they will be in the step
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,7 @@ class DeviceIteration:
     events: list[Event]
     peak_bytes: int | None
     host_bytes: int | None  # at most at once in the host's memory, where something is offloaded
-    rates: list[float]  # of the optimiser's groups, as they were in the step
-    next_rates: list[float]  # and as they will be in the next
+    next_rates: list[float]  # of the optimiser's groups, as they will be in the next step
     scale: LossScale | None  # of float16; None where nothing was stepped on here
 
 
@@ -177,7 +177,8 @@ def train(
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    return DeviceComputed(outputs | executor.targets.told(), frozenset(executor.state.nothing))
+    outputs |= executor.targets.told()
+    return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
 
 
 def inspect(
@@ -200,7 +201,7 @@ def commit(worker: Worker) -> DeviceIteration:
     """The rest of the iteration that `train` began."""
     attempt: Attempt = worker.memory.pop("attempt")
     meter: MemoryMeter | None = worker.memory.pop("meter")
-    recorder, rates = attempt.executor.recorder, attempt.executor.share.learning_rates
+    recorder = attempt.executor.recorder
     with meter or nullcontext():
         attempt.commit()
     worker.heartbeat_file.at(-1)
@@ -208,7 +209,7 @@ def commit(worker: Worker) -> DeviceIteration:
     hosted = None if host is None or meter is None else host.peak
     share: Share = attempt.executor.share
     return DeviceIteration(
-        worker.device.name, recorder.began_s, recorder.events, peak, hosted, rates,
+        worker.device.name, recorder.began_s, recorder.events, peak, hosted,
         share.learning_rates, None if share.idle else share.scale,
     )  # fmt: skip
 

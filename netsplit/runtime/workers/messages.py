@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -16,7 +18,8 @@ from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.modules import ModulesSeen
 
 __all__ = [
-    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign", "packed",
+    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign", "is_plain",
+    "packed",
 ]  # fmt: skip
 
 STOP = b"stop"  # an orderly end
@@ -77,7 +80,9 @@ def packed(message: object) -> bytes:
 
 class _MessagePickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and _is_plain(value):
+        if type(value) in (FunctionType, type) and _is_ours(value):
+            return NotImplemented  # by its name
+        if type(value) is torch.Tensor and is_plain(value):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             return _unpacked, (flat.view(torch.uint8).numpy().tobytes(), value.dtype, tuple(value.shape))
         if isinstance(value, torch.Tensor) and value.is_cuda:  # else every worker opens a context on that GPU
@@ -95,7 +100,14 @@ def _on_host(value: torch.Tensor, parameter: bool, requires_grad: bool) -> torch
     return value.requires_grad_(requires_grad)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_ours(value: Any) -> bool:
+    """Whether workers find this function or class of the package under its name."""
+    module = sys.modules.get(value.__module__) if value.__module__.startswith("netsplit.") else None
+    return getattr(module, value.__qualname__, None) is value
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it goes as its bytes: its own alone, also where it is a view."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
