@@ -15,7 +15,7 @@ from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.random_draws import DrawCounter, DrawKey
-from netsplit.interrupts import interrupts_held
+from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.optim.learning_rate import require_same_rates
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
@@ -330,6 +330,7 @@ class DistributedRuntime:
             if program.steps_last:  # otherwise it is done, and cannot be taken back
                 outputs = self._trained(program, batch, here, number, how)
         self._words.trained(program, loss, outputs, self.draws.batches + 1)
+        let_interrupt()  # until here it can be taken back
         with interrupts_held(firmly=True):
             results = self._commit(wait=mode != "plain")
             self.waiting = not step
