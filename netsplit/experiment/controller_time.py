@@ -1,4 +1,4 @@
-"""What an iteration takes beside what its devices do: the controller hands out a batch, and hears of its loss."""
+"""What an iteration takes beside what devices do: the controller hands out a batch and hears of its loss."""
 
 from __future__ import annotations
 

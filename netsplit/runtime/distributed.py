@@ -317,8 +317,10 @@ class DistributedRuntime:
         number: int,
         how: tuple[list[float], bool, str, DrawKey],
     ) -> list[DeviceIteration]:
-        """An iteration from its first instruction to its last; nothing, where nobody waits for what is told of
-        it, or it is left out."""
+        """An iteration from its first instruction to its last.
+
+        Answers nothing where the batch is left out, or nobody waits for what devices tell of it.
+        """
         fractions, step, mode, key = how
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)

@@ -10,11 +10,10 @@ its own; gradients are handed from segment to segment as the program says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +86,6 @@ class Executor(HandingOn):
         self.recorder = TimelineRecorder(device)
         self.on_cuda = self.torch_device.type == "cuda"
         self.instructions = program.instructions[device]
-        self.carry_out = [partial(self._method(ins), ins) for ins in self.instructions]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
         self.targets = CountedTargets()
         self.pieces = DevicePieces(
@@ -184,16 +182,10 @@ class Executor(HandingOn):
 
     def execute(self, index: int) -> None:
         """Carry out the instruction at `index` of this device's list."""
+        instruction = self.instructions[index]
         self.recorder.at(index)
-        self.carry_out[index]()
+        getattr(self, _METHODS[type(instruction)])(instruction)
         self.let_go(index)
-
-    def _method(self, instruction: Instruction) -> Callable[[Any], None]:
-        methods: dict[type, Callable[[Any], None]] = {
-            Forward: self._forward, Backward: self._backward, Send: self.send, Recv: self.receive,
-            Reduce: self._reduce, Step: self._step,
-        }  # fmt: skip
-        return methods[type(instruction)]
 
     def finish(self) -> dict[Key, Tensor]:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
@@ -420,8 +412,15 @@ class Executor(HandingOn):
         return self.recorder.span(kind, self.names[ins.segment], ins.microbatch, self.torch_device)
 
 
+_METHODS: dict[type[Instruction], str] = {
+    Forward: "_forward", Backward: "_backward", Send: "send", Recv: "receive", Reduce: "_reduce",
+    Step: "_step",
+}  # fmt: skip
+"""That carry out each instruction."""
+
+
 def _run_backward(outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
-    """`torch.autograd.backward` without what it does in Python to check gradients, which the engine checks."""
+    """`torch.autograd.backward` without its checks in Python; the engine checks gradients itself."""
     _engine_run_backward(outputs, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
