@@ -69,6 +69,7 @@ class Reply:
     known: bool = False  # a NetSplitError: the sentence is for the user as it is
     waited: bool = False  # it went wrong elsewhere: this worker waited in vain
     trace: str = ""
+    place: Heartbeat | None = None  # where it went wrong
 
 
 def packed(message: object) -> bytes:

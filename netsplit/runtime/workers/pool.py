@@ -275,6 +275,7 @@ class WorkerPool:
                 failed_at = None
                 self._say_if_slow(watch, waiting, places)
         if waiting or dead or any(reply.error for reply in replies.values()):
+            places |= {rank: reply.place for rank, reply in replies.items() if reply.place is not None}
             raise self._failure(Findings(ranks, dead, replies, watch.quiet(waiting), self._standings(places)))
         self._pace.took(self._doing, time.monotonic() - watch.began)
         return [replies[rank].value for rank in ranks]
