@@ -18,7 +18,7 @@ from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.giving import require_read
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.worker_calls import DeviceIteration
-from netsplit.runtime.workers.messages import is_plain
+from netsplit.runtime.workers.messages import goes_as_bytes
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
 
@@ -108,7 +108,7 @@ def _parts_of(
 
 def _to_send(tensor: Tensor) -> Tensor:
     """Rows of a batch, without the rest of its memory."""
-    return tensor if is_plain(tensor) else tensor.clone()
+    return tensor if goes_as_bytes(tensor) else tensor.clone()
 
 
 def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:

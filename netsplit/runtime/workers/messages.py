@@ -18,8 +18,8 @@ from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.modules import ModulesSeen
 
 __all__ = [
-    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign", "is_plain",
-    "packed",
+    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign",
+    "goes_as_bytes", "packed",
 ]  # fmt: skip
 
 STOP = b"stop"  # an orderly end
@@ -83,7 +83,7 @@ class _MessagePickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) in (FunctionType, type) and _is_ours(value):
             return NotImplemented  # by its name
-        if type(value) is torch.Tensor and is_plain(value):
+        if type(value) is torch.Tensor and goes_as_bytes(value):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             return _unpacked, (flat.view(torch.uint8).numpy().tobytes(), value.dtype, tuple(value.shape))
         if isinstance(value, torch.Tensor) and value.is_cuda:  # else every worker opens a context on that GPU
@@ -107,7 +107,7 @@ def _is_ours(value: Any) -> bool:
     return getattr(module, value.__qualname__, None) is value
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
+def goes_as_bytes(tensor: torch.Tensor) -> bool:
     """Whether it goes as its bytes: its own alone, also where it is a view."""
     return (
         tensor.device.type == "cpu"
