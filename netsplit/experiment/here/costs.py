@@ -13,7 +13,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec
 from netsplit.config import ProfileMode
 from netsplit.experiment.calibration import Calibration, calibrate, predicted_here
-from netsplit.experiment.controller_time import controller_seconds
+from netsplit.experiment.here.controller_time import controller_seconds
 from netsplit.experiment.parts.measured_parts import KnownParts, MeasuredParts
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show

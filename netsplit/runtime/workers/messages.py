@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pickle import PickleBuffer
 from types import FunctionType
 from typing import Any
 
@@ -72,11 +73,11 @@ class Reply:
     place: Heartbeat | None = None  # where it went wrong
 
 
-def packed(message: object) -> bytes:
+def packed(message: object) -> memoryview:
     """A message for `pickle.loads`; tensors as their bytes: torch's way is slow, and not for all dtypes."""
     buffer = io.BytesIO()
     _MessagePickler(buffer).dump(message)
-    return buffer.getvalue()
+    return buffer.getbuffer()
 
 
 class _MessagePickler(cloudpickle.Pickler):
@@ -85,7 +86,10 @@ class _MessagePickler(cloudpickle.Pickler):
             return NotImplemented  # by its name
         if type(value) is torch.Tensor and goes_as_bytes(value):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            return _unpacked, (flat.view(torch.uint8).numpy().tobytes(), value.dtype, tuple(value.shape))
+            data = PickleBuffer(
+                flat.view(torch.uint8).numpy()
+            )  # comes as a bytearray, without copies between
+            return _unpacked, (data, value.dtype, tuple(value.shape))
         if isinstance(value, torch.Tensor) and value.is_cuda:  # else every worker opens a context on that GPU
             return _on_host, (
                 value.detach().cpu(),
@@ -118,7 +122,7 @@ def goes_as_bytes(tensor: torch.Tensor) -> bool:
     )
 
 
-def _unpacked(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _unpacked(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     if not data:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)

@@ -197,6 +197,7 @@ def test_an_operator_that_never_returns_is_found_at_its_instruction(three: Worke
 def test_a_device_that_does_not_come_to_a_sum_is_named_before_those_in_it(pool: WorkerPool) -> None:
     runtime = deployed(pool, replicated=True)
     pool.call_one(1, _stall_sum, 600.0)
+    runtime.train_batch(CASE.inputs, CASE.targets)  # which does not wait for the step
     message = failure(runtime)
     assert message.startswith(f"{named(pool, 1)} hangs at its sum of gradients over cpu:0, cpu:1")
     assert f"device cpu:0 waited {TIMEOUT_S:g} s at the optimiser step for" in message
