@@ -208,6 +208,7 @@ def test_a_device_that_does_not_come_to_a_sum_is_named_before_those_in_it(pool: 
 def test_a_device_killed_before_a_sum_is_named(pool: WorkerPool) -> None:
     runtime = deployed(pool, replicated=True)
     pool.call_one(1, _stall_sum, 60.0)
+    runtime.train_batch(CASE.inputs, CASE.targets)  # which does not wait for the step
     threading.Timer(0.5, os.kill, (pool.hellos[1].pid, signal.SIGKILL)).start()
     message = failure(runtime)
     assert message.startswith(f"{named(pool, 1)} died of SIGKILL")
