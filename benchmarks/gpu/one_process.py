@@ -6,7 +6,8 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from netsplit.program import Schedule, compile_program
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 
-__all__ = ["race", "schedules", "tests"]
+__all__ = ["overhead", "race", "schedules", "tests"]
 
 MICROBATCHES, SAMPLES, STEPS = 4, 64, 3
 LOSS = nn.CrossEntropyLoss()
@@ -69,6 +70,55 @@ def race(device: str) -> dict[str, Any]:
     }
 
 
+class Scale(nn.Module):
+    """One operator, of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def overhead(device: str) -> dict[str, Any]:
+    """CPU time of an instruction on tensors of one element, two devices in this process.
+
+    `own` is without what plain PyTorch takes for the same operators.
+    """
+    torch.set_num_threads(1)
+    m, loss = 16, nn.MSELoss()
+    batch = torch.ones(m, 1), torch.zeros(m, 1)
+    runtime = _runtime(nn.Sequential(Scale(), Scale()), loss, batch, GPipe(m), [device] * 2)
+    model = nn.Sequential(Scale(), Scale()).to(device)
+    steps = SGD(model.parameters())
+
+    def plainly() -> None:
+        for x, t in zip(*(each.to(device).chunk(m) for each in batch), strict=True):
+            (loss(model(x), t) / m).backward()
+        steps.step()
+        steps.zero_grad()
+
+    ours, theirs = _cpu_seconds(lambda: runtime.train_batch(*batch), plainly)
+    instructions = sum(map(len, runtime.program.instructions.values()))
+    return {
+        "us_per_instruction": 1e6 * ours / instructions,
+        "own_us_per_instruction": 1e6 * (ours - theirs) / instructions,
+        "instructions": instructions,
+    }
+
+
+def _cpu_seconds(*runs: Callable[[], object]) -> list[float]:
+    """Of each, run in turn: the lower quartile of 100."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(100):
+        for run, own in zip(runs, seconds, strict=True):
+            began = time.process_time()
+            run()
+            own.append(time.process_time() - began)
+    return [sorted(own)[25] for own in seconds]
+
+
 def tests(device: str) -> dict[str, Any]:
     """The tests that need CUDA, by pytest."""
     if importlib.util.find_spec("pytest") is None:
@@ -89,9 +139,21 @@ def _trained(
     torch_devices: list[str],
     replicas: bool = False,
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
-    inputs, targets = batches[0]
-    size = len(inputs) // MICROBATCHES
-    graph = capture(model, LOSS, (inputs[:size], targets[:size]))
+    runtime = _runtime(model, LOSS, batches[0], schedule, torch_devices, replicas)
+    losses = [runtime.train_batch(*batch) for batch in batches]
+    return losses, runtime.state()
+
+
+def _runtime(
+    model: nn.Module,
+    loss: nn.Module,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    schedule: Schedule,
+    torch_devices: list[str],
+    replicas: bool = False,
+) -> LocalRuntime:
+    size = len(batch[0]) // schedule.microbatches
+    graph = capture(model, loss, (batch[0][:size], batch[1][:size]))
     names = [f"d{i}" for i in range(len(torch_devices))]
     devices = tuple(
         Device(name, where, 2**40, where) for name, where in zip(names, torch_devices, strict=True)
@@ -101,9 +163,7 @@ def _trained(
     together: Mapping[str, tuple[str, ...]] = {names[0]: tuple(names)} if replicas else {}
     where = dict.fromkeys(graph.nodes, names[0]) if replicas else _in_turn(graph, names)
     program = compile_program(graph, where, graph.position, cluster, schedule, replicas=together)
-    runtime = LocalRuntime(program, cluster, initial_values(model, graph), SGD)
-    losses = [runtime.train_batch(*batch) for batch in batches]
-    return losses, runtime.state()
+    return LocalRuntime(program, cluster, initial_values(model, graph), SGD)
 
 
 def _in_turn(graph: Graph, names: list[str]) -> dict[str, str]:

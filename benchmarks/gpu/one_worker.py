@@ -19,7 +19,7 @@ from netsplit.models import gpt
 from netsplit.program.schedules import GPipe, SingleBatch
 from netsplit.training.parallel import ParallelModel
 
-__all__ = ["bad_target", "compiled", "costs", "offload", "overhead", "precisions", "too_large"]
+__all__ = ["bad_target", "compiled", "costs", "offload", "precisions", "too_large"]
 
 LOSS = nn.CrossEntropyLoss()
 ACTIVATIONS = 20_000  # bytes at least that `net` keeps of one sample
@@ -122,19 +122,6 @@ def compiled(device: str) -> dict[str, Any]:
     wanted = plain(net(dtype=torch.float32), LOSS, batches, 4, device)
     trained = _trained(device, net(dtype=torch.float32), batches, compile_backend="inductor")
     return {"largest_difference": {"inductor": difference(*trained, wanted)}, "tolerance": 1e-3}
-
-
-def overhead(device: str) -> dict[str, Any]:
-    """The host's time for an instruction: an iteration of tiny tensors over its instructions."""
-    batches = batches_of(1, 64, 4, torch.float32) * 60
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 16))
-    with netsplit.parallelize(
-        model, LOSS, batches[0], cluster=on(device), schedule=GPipe(16), profile="predicted", **ALONE
-    ) as parallel:
-        instructions = len(parallel.plan.simulated[0].instructions["d0"])
-        timelines = [parallel.measure_batch(*batch)[1] for batch in batches]
-        least = min(max(e.end_s for e in each.events) for each in timelines[20:])
-    return {"us_per_instruction": 1e6 * least / instructions, "instructions": instructions}
 
 
 def too_large(device: str) -> dict[str, Any]:

@@ -52,9 +52,9 @@ STEPS = {
     ),
     "compiled": Step(one_worker.compiled, "inductor's segments train the same within 1e-3", _all_equal, 180),
     "overhead": Step(
-        one_worker.overhead,
-        "an instruction takes less than 300 µs of the host",
-        lambda f: f["us_per_instruction"] < 300,
+        one_process.overhead,
+        "an instruction takes less than 150 µs of the host",
+        lambda f: f["us_per_instruction"] < 150,
         90,
     ),
     "too_large": Step(

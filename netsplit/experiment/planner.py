@@ -146,7 +146,7 @@ class Planner:
         check_element_wise(self.optimizer, plan.problem.graph)
         require_replicable(self.graph, plan.placement.replicated)
         plan = replace(plan, problem=replace(plan.problem, improved=None))  # which belongs to the search
-        iteration_ms, report = 1e3 * plan.simulated[1].iteration_s, plan.placement.report
+        iteration_ms, report = 1e3 * plan.iteration_s, plan.placement.report
         told = f"predicted {iteration_ms:,.1f} ms per iteration"
         log.info("%s: %s; %s", plan.placement.method, told, report.summary())
         if partitioner.respects_capacity and self.memory == "static":

@@ -151,7 +151,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         objective_s=report.objective,
         gap=report.gap,
         solve_s=report.seconds,
-        predicted_s=predicted.iteration_s,
+        predicted_s=plan.iteration_s,
         measured_s=history.iteration_s if history is not None else None,
         throughput=history.throughput if history is not None else _throughput(plan),
         throughputs=history.throughputs if history is not None else None,
@@ -171,7 +171,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
 
 def _throughput(plan: Plan) -> float:
     """Predicted samples/s."""
-    return plan.compiler.batch_size / plan.simulated[1].iteration_s
+    return plan.compiler.batch_size / plan.iteration_s
 
 
 def capacities(cluster: Cluster) -> dict[str, int]:

@@ -69,7 +69,7 @@ class Variable:
     def nbytes(self) -> int:
         return prod(self.shape) * dtype_bytes(self.dtype)
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """Of memory that it fills, its dimensions in their order, repeated ones too."""
         strides, step = [0] * len(self.shape), 1

@@ -135,6 +135,15 @@ class Plan:
         return self.program, self.timeline
 
     @property
+    def iteration_s(self) -> float:
+        """What an iteration is predicted to take, with what the controller does for it.
+
+        Raises:
+            TypeError: the objective is not simulated.
+        """
+        return self.simulated[1].iteration_s + self.problem.costs.controller_s
+
+    @property
     def nodes(self) -> dict[str, int]:
         """Device -> nodes that it computes, where any; each replica computes all of its stage."""
         return {name: load.nodes for name, load in self.loads.items() if load.nodes}

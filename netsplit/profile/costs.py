@@ -233,6 +233,8 @@ class Costs:
     offload: Offload = Offload()
     """What the seconds have copies to the host and back of (`profile.offload`), and bytes are counted by."""
     scratch: OptimizerScratch = OptimizerScratch()
+    controller_s: float = 0.0
+    """Of an iteration beside what devices do: handing out a batch, hearing of its loss. The same for all."""
 
     @property
     def device_alpha(self) -> int:

@@ -44,11 +44,12 @@ class Attempt:
         """
         executor, index = self.executor, 0
         try:
-            executor.begin(feeds, fractions, step, key, absent)
-            for index in range(executor.computing):
-                executor.execute(index)
-            executor.hand_on(wait=True)
-            executor.settle()
+            with executor.grad_mode():
+                executor.begin(feeds, fractions, step, key, absent)
+                for index in range(executor.computing):
+                    executor.execute(index)
+                executor.hand_on(wait=True)
+                executor.settle()
         except Exception as error:
             if is_fatal(error) or not executor.program.steps_last:
                 raise
@@ -68,9 +69,10 @@ class Attempt:
         """Step, if the iteration does, and end it; see `Executor.finish`."""
         executor = self.executor
         executor.before = None
-        for index in range(executor.computing, len(executor.instructions)):
-            executor.execute(index)
-        return executor.finish()
+        with executor.grad_mode():
+            for index in range(executor.computing, len(executor.instructions)):
+                executor.execute(index)
+            return executor.finish()
 
     def abandon(self) -> None:
         """End the iteration, and leave everything as it was before it."""

@@ -15,7 +15,7 @@ from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.random_draws import DrawCounter, DrawKey
-from netsplit.interrupts import interrupts_held
+from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.optim.learning_rate import require_same_rates
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
@@ -306,7 +306,23 @@ class DistributedRuntime:
             require_read(self.pool, read)
             require_alike(self.pool, read)
         fractions, key = loss_fractions(program, fraction), self.draws.training()
-        outputs = self._trained(program, batch, feeds, number, (fractions, step, mode, key))
+        with interrupts_held():
+            return self._stepped(program, batch, feeds, number, (fractions, step, mode, key))
+
+    def _stepped(
+        self,
+        program: Program,
+        batch: Batch | UnreadBatch,
+        feeds: list[dict[str, Tensor]] | BatchPlace,
+        number: int,
+        how: tuple[list[float], bool, str, DrawKey],
+    ) -> list[DeviceIteration]:
+        """An iteration from its first instruction to its last.
+
+        Answers nothing where the batch is left out, or nobody waits for what devices tell of it.
+        """
+        fractions, step, mode, key = how
+        outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
             here = _here(program, batch)
@@ -314,21 +330,22 @@ class DistributedRuntime:
                 self.loss, self.metrics = loss, None
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
-                outputs = self._trained(program, batch, here, number, (fractions, step, mode, key))
+                outputs = self._trained(program, batch, here, number, how)
         self._words.trained(program, loss, outputs, self.draws.batches + 1)
+        let_interrupt()  # until here it can be taken back
         with interrupts_held(firmly=True):
-            results = self._commit()
+            results = self._commit(wait=mode != "plain")
             self.waiting = not step
             self.loss, self.metrics = loss, mean_metrics(program, outputs)
-        if self.rule.learning_rate is not None:
+        if results and self.rule.learning_rate is not None:
             self._require_same_rates([each.next_rates for each in results])
         return results
 
-    def _commit(self) -> list[DeviceIteration]:
+    def _commit(self, wait: bool = True) -> list[DeviceIteration]:
+        asked = wait or self.rule.loss_scaling or self.rule.learning_rate is not None
         with interrupts_held(firmly=True):
-            results = self.attempts.commit()
+            results = self.attempts.commit(asked)
             self.draws.batches += 1
-            self.rates = results[self._training_rank].rates
             self.scale = next((each.scale for each in results if each.scale is not None), self.scale)
         return results
 
@@ -349,6 +366,7 @@ class DistributedRuntime:
             parts: list[DeviceComputed] = self.attempts.computed(
                 worker_calls.train, program, feeds, number, *how, absent
             )
+            self.rates = parts[self._training_rank].rates
             nothing = frozenset(key for part in parts for key in part.nothing)
             if nothing and not program.steps_last:
                 self._words.zeros()

@@ -17,6 +17,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
@@ -29,12 +30,11 @@ from netsplit.program.instructions import (
     Program,
     Recv,
     Reduce,
-    Segment,
     Send,
     Step,
 )
 from netsplit.runtime.faults.counted_targets import CountedTargets
-from netsplit.runtime.faults.less_trained import require_as_captured
+from netsplit.runtime.faults.less_trained import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.faults.undo import Before
 from netsplit.runtime.offload.saved_tensors import SavedTensors
@@ -84,6 +84,7 @@ class Executor(HandingOn):
     def __post_init__(self) -> None:
         program, device = self.program, self.device
         self.recorder = TimelineRecorder(device)
+        self.on_cuda = self.torch_device.type == "cuda"
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
         self.targets = CountedTargets()
@@ -103,6 +104,16 @@ class Executor(HandingOn):
             for s, segment in self.segments.items()
             for k in segment.inputs
         }
+        self.names = {s: f"segment {s}" for s in self.segments}
+        self.unlike = {s: may_be_unlike(program.graph, each.outputs) for s, each in self.segments.items()}
+        self.returning = {
+            s: [(k, *each) for k in segment.outputs for each in self.copies[k]]
+            for s, segment in self.segments.items()
+        }  # (output, its copy elsewhere, where that is last read)
+        self.outputs = frozenset(program.graph.output_variables)
+        variables = program.graph.variables
+        self.wanting = frozenset(k for k in variables if program.training and variables[k].requires_grad)
+        self.steps = any(isinstance(ins, Step) for ins in self.instructions)
         self.acknowledged = acknowledged(program, device)
         self.order = [place for place, name in enumerate(program.order) if name == device]
         self.computing = program.computing(device) if program.steps_last else len(self.instructions)
@@ -113,6 +124,7 @@ class Executor(HandingOn):
         self.state = IterationValues([])
         self.key = DrawKey()
         self.stepping = True
+        self.separate: set[int] = set()  # segments whose parameters have gradients of their own
         self.summing: tuple[Reduce, Handle] | None = None
         self.prepared = -1
         self.fresh = self.backend is not None  # segments are still to be compiled, here and elsewhere
@@ -125,10 +137,15 @@ class Executor(HandingOn):
         key: DrawKey | None = None,
     ) -> dict[Key, Tensor]:
         """A whole iteration of this device's own list; see `begin` and `finish`."""
-        self.begin(feeds, fractions, step, key)
-        for index in range(len(self.instructions)):
-            self.execute(index)
-        return self.finish()
+        with self.grad_mode():
+            self.begin(feeds, fractions, step, key)
+            for index in range(len(self.instructions)):
+                self.execute(index)
+            return self.finish()
+
+    def grad_mode(self) -> AbstractContextManager[None]:
+        """What an iteration runs in: whether autograd records, whatever the caller does."""
+        return torch.set_grad_enabled(self.program.training)
 
     def begin(
         self,
@@ -155,6 +172,7 @@ class Executor(HandingOn):
         self.stepping = step
         self.summing = None
         self.prepared = -1
+        self.separate.clear()
         self.targets.numbers = {}
         if self.program.steps_last:
             self.before = Before.of(self.share, self.written, self.program.training)
@@ -166,20 +184,7 @@ class Executor(HandingOn):
         """Carry out the instruction at `index` of this device's list."""
         instruction = self.instructions[index]
         self.recorder.at(index)
-        with torch.set_grad_enabled(self.program.training):
-            if isinstance(instruction, Forward):
-                self._forward(instruction)
-            elif isinstance(instruction, Backward):
-                self._backward(instruction)
-            elif isinstance(instruction, Send):
-                self.send(instruction)
-            elif isinstance(instruction, Recv):
-                self.receive(instruction)
-            elif self.stepping:
-                if isinstance(instruction, Reduce):
-                    self._reduce(instruction)
-                else:
-                    self._step(instruction)
+        getattr(self, _METHODS[type(instruction)])(instruction)
         self.let_go(index)
 
     def finish(self) -> dict[Key, Tensor]:
@@ -189,7 +194,7 @@ class Executor(HandingOn):
         outputs = self.state.outputs
         self.state, self.before = IterationValues([]), None
         if self.program.training and self.stepping:
-            self.share.idle = not any(isinstance(ins, Step) for ins in self.instructions)
+            self.share.idle = not self.steps
             self.share.after_iteration()
         self.fresh = False
         self.recorder.end()
@@ -216,18 +221,19 @@ class Executor(HandingOn):
                 self.state.contexts[s, i] = Context(values, {}, weights, snapshot)
             else:
                 leaves, results = self._compute(piece, i, values)
-                differentiable = {k: t for k, t in results.items() if t.requires_grad}
                 if self.program.training:
+                    differentiable = {k: t for k, t in results.items() if t.requires_grad}
                     wanting = {k: t for k, t in leaves.items() if t.requires_grad and differentiable}
                     self.state.contexts[s, i] = Context(wanting, differentiable, weights)
-                    require_as_captured(self.program.graph, results, differentiable)
+                    if self.unlike[s]:
+                        require_as_captured(self.program.graph, self.unlike[s], differentiable)
         del values
         for k, result in results.items():
-            if k in self.program.graph.output_variables:
+            if k in self.outputs:
                 # Read after the step, and after what other micro-batches write to buffers.
                 kept = result.detach()
                 self.state.outputs[k, i] = kept.clone() if self.program.training else kept
-            if self.readers[k, i]:
+            if (k, i) in self.readers:
                 self.state.values[k, i] = result.detach()
 
     def _bind(self, piece: Piece, version: int) -> dict[str, Tensor] | None:
@@ -242,6 +248,8 @@ class Executor(HandingOn):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Leaves made of the values, and what the segment makes of them."""
         leaves = {k: self._leaf(k, value) for k, value in values.items()}
+        if not (self.offload or piece.draws or self.program.graph.autocast):
+            return leaves, piece.compute(leaves) if snapshot is None else piece.again(leaves, snapshot)
         saving = self._saving(piece, leaves, snapshot)
         with (
             autocast_of(self.program.graph, self.torch_device),
@@ -266,8 +274,9 @@ class Executor(HandingOn):
         return drawing(self.key.at(i)) if piece.draws else nullcontext()
 
     def _value(self, k: str, i: int, ins: Instruction) -> Tensor:
-        if k in self.state.feeds[i]:
-            return self.state.feeds[i][k]
+        feed = self.state.feeds[i]
+        if k in feed:
+            return feed[k]
         i = self.program.sent_with(k, self.device, i)
         if self.state.held_back and (k, i, False) in self.to_hand_on:
             self.hand_on(wait=True)
@@ -277,9 +286,7 @@ class Executor(HandingOn):
         return self.state.use(k, i)
 
     def _leaf(self, k: str, value: Tensor) -> Tensor:
-        if not self.program.training or not self.program.graph.variables[k].requires_grad:
-            return value
-        return value.detach().requires_grad_()
+        return value.detach().requires_grad_() if k in self.wanting else value
 
     def _backward(self, ins: Backward) -> None:
         s, i = ins.segment, ins.microbatch
@@ -291,7 +298,7 @@ class Executor(HandingOn):
         else:
             if context.snapshot is not None:
                 context = self._again(piece, context, ins)
-            self._collect_gradients(piece.segment, i, ins)
+            self._collect_gradients(ins)
             self._propagate(piece, context, ins)
         if self.versions is not None and context.weights is not None:
             self.versions.collect(context.weights, piece.trainable, ins.update)
@@ -314,11 +321,13 @@ class Executor(HandingOn):
         deferred = WeightGradients() if ins.part == "input" else None
         with self._span("backward", ins), deferred.collect() if deferred is not None else nullcontext():
             if outputs:
-                torch.autograd.backward(outputs, list(seeds.values()))
-        self._separate(piece, context)
+                _run_backward(tuple(outputs), tuple(seeds.values()))
+        if s not in self.separate:
+            self._separate(piece, context)
         for k, leaf in context.leaves.items():
-            if leaf.grad is not None:
-                self.state.add_gradient(k, i, self.places[s, k], _of_its_own(leaf.grad))
+            grad = leaf.grad
+            if grad is not None:
+                self.state.add_gradient(k, i, self.places[s, k], _of_its_own(grad))
                 leaf.grad = None
         for k in piece.segment.inputs if self.backwards else ():
             if k in self.backwards:
@@ -332,28 +341,32 @@ class Executor(HandingOn):
         """
         read = {_storage(leaf.grad) for leaf in context.leaves.values() if leaf.grad is not None}
         weights = self.share.tensors if context.weights is None else context.weights
-        for name in piece.trainable:
-            grad = weights[name].grad
+        grads = {name: weights[name].grad for name in piece.trainable}
+        for name, grad in grads.items() if read else ():
             if grad is not None and grad.layout is torch.strided and _storage(grad) in read:
                 weights[name].grad = grad.clone()
+        if context.weights is None and all(grad is not None for grad in grads.values()):
+            self.separate.add(piece.segment.index)
 
-    def _collect_gradients(self, segment: Segment, i: int, ins: Backward) -> None:
-        for k in segment.outputs:
-            for copy, place in self.copies[k]:
-                if (copy, i, True) in self.state.arriving:
-                    recv, handle = self.state.arriving.pop((copy, i, True))
-                    gradient = self.wait(ins, recv, handle)
-                    if (copy, i) not in self.state.absent:
-                        self.state.add_gradient(k, i, place, gradient)
+    def _collect_gradients(self, ins: Backward) -> None:
+        i = ins.microbatch
+        for k, copy, place in self.returning[ins.segment]:
+            if (copy, i, True) in self.state.arriving:
+                recv, handle = self.state.arriving.pop((copy, i, True))
+                gradient = self.wait(ins, recv, handle)
+                if (copy, i) not in self.state.absent:
+                    self.state.add_gradient(k, i, place, gradient)
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
-        if k in self.program.graph.output_variables:
+        if k in self.outputs:
             return torch.full_like(output, self.state.fractions[i] * self.share.loss_factor)
         if (k, i) in self.pools_taken and (own := self.state.sum_of(k)) is not None:
             self.state.add_gradient(k, i, len(self.program.graph), own)
         return self.state.total_gradient(k, i)
 
     def _reduce(self, ins: Reduce) -> None:
+        if not self.stepping:
+            return
         with self.recorder.span("reduce", str(ins), -1, self.torch_device):
             self._finish_sum(ins)
             self._prepare(ins.number)
@@ -385,6 +398,9 @@ class Executor(HandingOn):
         return None
 
     def _step(self, ins: Step) -> None:
+        if not self.stepping:
+            return
+        self.separate.clear()
         self._prepare(ins.number)
         terms = self._finish_sum(ins)
         with self.recorder.span("step", str(ins), -1, self.torch_device):
@@ -393,7 +409,19 @@ class Executor(HandingOn):
             self.versions.after_step()
 
     def _span(self, kind: EventKind, ins: Forward | Backward) -> AbstractContextManager[None]:
-        return self.recorder.span(kind, f"segment {ins.segment}", ins.microbatch, self.torch_device)
+        return self.recorder.span(kind, self.names[ins.segment], ins.microbatch, self.torch_device)
+
+
+_METHODS: dict[type[Instruction], str] = {
+    Forward: "_forward", Backward: "_backward", Send: "send", Recv: "receive", Reduce: "_reduce",
+    Step: "_step",
+}  # fmt: skip
+"""That carry out each instruction."""
+
+
+def _run_backward(outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
+    """`torch.autograd.backward` without its checks in Python; the engine checks gradients itself."""
+    _engine_run_backward(outputs, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def _of_its_own(gradient: Tensor) -> Tensor:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Variable
 from netsplit.program.instructions import Program
 
 __all__ = [
@@ -45,12 +46,13 @@ def split_batch(program: Program, inputs: Any, targets: Any = None) -> list[dict
     parts: list[dict[str, Tensor]] = []
     start = 0
     for graph in _graphs(program):
-        part = batch.rows(start, start + graph.batch_size)
+        count = max(min(graph.batch_size, batch.samples - start), 0)
+        tensors = batch.cut(start, count)
         start += graph.batch_size
-        for name, tensor, whole, dim in zip(names, part.tensors, batch.tensors, batch.dims, strict=True):
-            _check(graph, name, tensor, whole, dim, samples_of(program))
+        for name, tensor, whole, dim in zip(names, tensors, batch.tensors, batch.dims, strict=True):
+            _check(program, graph.variables[name], tensor, whole, dim)
         # Rows with a version of their own: a forward may write into them while others' backwards wait.
-        own = [t.detach() if dim is None else t.data for t, dim in zip(part.tensors, part.dims, strict=True)]
+        own = [t.detach() if dim is None else t.data for t, dim in zip(tensors, batch.dims, strict=True)]
         parts.append(dict(zip(names, own, strict=True)))
     if start != batch.samples:
         raise NetSplitError(
@@ -104,15 +106,15 @@ def shared_microbatches(program: Program) -> list[int]:
     return [i for i in every if sum(bool(program.fed(name, i)) for name in program.devices) > 1]
 
 
-def _check(graph: Graph, name: str, tensor: Tensor, whole: Tensor, dim: int | None, samples: int) -> None:
-    variable = graph.variables[name]
-    if tuple(tensor.shape) != variable.shape:
+def _check(program: Program, variable: Variable, tensor: Tensor, whole: Tensor, dim: int | None) -> None:
+    if tensor.shape != variable.shape:
+        samples = samples_of(program)
         wanted = tuple(samples if d == dim else n for d, n in enumerate(variable.shape))
         raise NetSplitError(
             f"the batch has a tensor of shape {tuple(whole.shape)} where the program was captured for "
             f"{wanted}: use batches of {samples} samples, or capture again."
         )
-    if str(tensor.dtype) != f"torch.{variable.dtype}":
+    if tensor.dtype is not getattr(torch, variable.dtype):
         raise NetSplitError(
             f"the batch has a tensor of {tensor.dtype} where the program was captured for "
             f"torch.{variable.dtype}: convert it."
@@ -156,7 +158,8 @@ def _mean(program: Program, outputs: Mapping[tuple[str, int], float], k: str) ->
 
 def _sample_fractions(program: Program) -> list[float]:
     sizes = microbatch_sizes(program)
-    return [size / sum(sizes) for size in sizes]
+    total = sum(sizes)
+    return [size / total for size in sizes]
 
 
 def microbatch_sizes(program: Program) -> list[int]:

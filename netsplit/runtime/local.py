@@ -120,7 +120,8 @@ class LocalRuntime:
     ) -> dict[tuple[str, int], Tensor]:
         """Outputs of every micro-batch, by (variable, i)."""
         drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
-        with generators_kept() if drawing else nullcontext():
+        one = next(iter(executors.values()))
+        with generators_kept() if drawing else nullcontext(), one.grad_mode():
             return self._run(program, executors, split_batch(program, inputs, targets), fractions, step, key)
 
     def _run(
@@ -140,7 +141,7 @@ class LocalRuntime:
         at = dict.fromkeys(program.devices, 0)
         computed = False
         for place, name in enumerate(program.order):
-            if program.steps_last and not computed and at[name] >= program.computing(name):
+            if program.steps_last and not computed and at[name] >= executors[name].computing:
                 computed = True
                 nothing = frozenset(each for own in executors.values() for each in own.state.nothing)
                 if nothing != absent:

@@ -85,10 +85,12 @@ class Piece:
         copying = any(copies_as_captured(graph, node) for node in nodes)
         whole = any(node.checkpoint or node.op.startswith(CALL) for node in drawing.values())
         plain = not (self.calls or whole or self.written_inputs or deferrable or copying)
-        self.usual: Callable[..., tuple[Tensor, ...]] = self.module
+        self.usual: Callable[..., tuple[Tensor, ...]] = self.module.forward
         if backend is not None and plain:
             apart = [call for call in self.module.graph.nodes if call.meta.get(NODE) in drawing]
             self.usual = compiled_call(self.module, backend, apart)
+        else:
+            _find_at_once(self.module)
         self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,6 +126,15 @@ class Piece:
             module, leaf = self.places[name]
             store = module._parameters if leaf in module._parameters else module._buffers
             store[leaf] = tensor  # type: ignore[assignment]
+            if leaf in module.__dict__:
+                module.__dict__[leaf] = tensor
+
+
+def _find_at_once(module: nn.Module) -> None:
+    """Keep what a segment's modules hold among their plain attributes too, which Python finds without
+    `nn.Module.__getattr__`: a segment of 10 operators reads some 30 in every call."""
+    for each in module.modules():
+        each.__dict__ |= {**each._modules, **each._parameters, **each._buffers}
 
 
 class DevicePieces:

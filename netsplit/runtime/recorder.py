@@ -1,7 +1,7 @@
 """Measured events of one device, and where in its program it stands.
 
-On a GPU the host runs ahead. A recorded iteration marks its spans on the computing stream, and reads them
-when it is over:
+Spans are kept of a recorded iteration alone. On a GPU the host runs ahead: such an iteration marks its spans
+on the computing stream, and reads them when it is over:
 
     host    ─ begin ─ issue F0 ─ issue F1 ─ … ─ end: wait for the stream, read the marks
     stream  ─ zero ──── F0 ──────── F1 ──── …
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -20,6 +20,8 @@ from netsplit.program.instructions import Send
 from netsplit.simulate.timeline import Event, EventKind
 
 __all__ = ["TimelineRecorder", "timeline_events"]
+
+_UNRECORDED = nullcontext()
 
 
 class TimelineRecorder:
@@ -30,9 +32,9 @@ class TimelineRecorder:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.on_instruction: Callable[[int], None] | None = None
-        self.on_wait: Callable[[int], None] | None = None  # told the tag; -1 when the wait is over
-        self.detailed = False  # mark spans on a GPU's stream: only for a recorded iteration
+        self.at: Callable[[int], object] = _unwatched  # told the index of an instruction that begins
+        self.waits: Callable[[int], object] = _unwatched  # told the tag; -1 when the wait is over
+        self.recording = False
         self.marks: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []  # of an event, by its index
         self.zero: torch.cuda.Event | None = None  # what `began_s` is on the stream
         self.events: list[Event] = []
@@ -52,12 +54,16 @@ class TimelineRecorder:
             self.events[index] = replace(self.events[index], start_s=start_s, end_s=end_s)
         self.ended_s = time.perf_counter()
 
-    def at(self, index: int) -> None:
-        if self.on_instruction is not None:
-            self.on_instruction(index)
+    def span(
+        self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device
+    ) -> AbstractContextManager[None]:
+        """While the device does this."""
+        return self._recorded(kind, name, microbatch, torch_device) if self.recording else _UNRECORDED
 
     @contextmanager
-    def span(self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device) -> Iterator[None]:
+    def _recorded(
+        self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device
+    ) -> Iterator[None]:
         start = time.perf_counter()
         mark = self._mark(torch_device)
         yield
@@ -68,8 +74,8 @@ class TimelineRecorder:
         self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
 
     def _mark(self, torch_device: torch.device) -> torch.cuda.Event | None:
-        """Where the stream stands; nothing on a CPU, or where nobody looks at the seconds."""
-        if not self.detailed or torch_device.type != "cuda":
+        """Where the stream stands; nothing on a CPU."""
+        if torch_device.type != "cuda":
             return None
         if self.zero is None:
             torch.cuda.synchronize(torch_device)
@@ -80,21 +86,21 @@ class TimelineRecorder:
         mark.record()
         return mark
 
-    @contextmanager
-    def wait(self, tag: int, what: str, microbatch: int, peer: str) -> Iterator[None]:
-        start = time.perf_counter()
-        if self.on_wait is not None:
-            self.on_wait(tag)
-        yield
-        if self.on_wait is not None:
-            self.on_wait(-1)
-        self.events.append(Event(self.device, "wait", what, microbatch, start, time.perf_counter(), peer))
+    def waited(self, start_s: float, what: str, microbatch: int, peer: str) -> None:
+        """A wait that began then is over."""
+        self.events.append(Event(self.device, "wait", what, microbatch, start_s, time.perf_counter(), peer))
 
     def sending(self, send: Send, nbytes: int) -> None:
+        if not self.recording:
+            return
         now = time.perf_counter()
         name = f"gradient of {send.source}" if send.gradient else send.source
         event = Event(self.device, "send", name, send.microbatch, now, now, send.peer, nbytes)
         self.events.append(event)
+
+
+def _unwatched(number: int) -> None:
+    """Nobody is told."""
 
 
 def timeline_events(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:

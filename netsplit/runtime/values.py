@@ -132,7 +132,9 @@ class IterationValues:
 
     def gradients(self, k: str, i: int) -> list[Tensor]:
         """What `total_gradient` adds, in its order; forgotten here."""
-        parts = sorted(self.parts.pop((k, i), []), key=lambda part: -part[0])
+        parts = self.parts.pop((k, i), [])
+        if len(parts) > 1:
+            parts.sort(key=lambda part: -part[0])
         return [part for _, part in parts]
 
 

@@ -60,6 +60,7 @@ class DeviceComputed:
 
     outputs: dict[Key, float]  # of the graph, that arose here
     nothing: Absent  # gradients that it sent as zeros, as there were none
+    rates: list[float]  # of the optimiser's groups, as they will be in the step
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,7 @@ class DeviceIteration:
     events: list[Event]
     peak_bytes: int | None
     host_bytes: int | None  # at most at once in the host's memory, where something is offloaded
-    rates: list[float]  # of the optimiser's groups, as they were in the step
-    next_rates: list[float]  # and as they will be in the next
+    next_rates: list[float]  # of the optimiser's groups, as they will be in the next step
     scale: LossScale | None  # of float16; None where nothing was stepped on here
 
 
@@ -139,8 +139,8 @@ def _executor(worker: Worker, program: Program) -> Executor:
         program, name, share, transport, worker.torch_device, worker.timeout_s, backend,
         worker.memory["offload"].activations,
     )  # fmt: skip
-    executor.recorder.on_instruction = worker.heartbeat_file.at
-    executor.recorder.on_wait = worker.heartbeat_file.waits
+    executor.recorder.at = worker.heartbeat_file.at
+    executor.recorder.waits = worker.heartbeat_file.waits
     return executor
 
 
@@ -161,13 +161,13 @@ def train(
     executor: Executor = worker.memory["programs"][number]
     worker.heartbeat_file.phase = TRAINING
     parts = parts_read(worker, executor.program, feeds) if isinstance(feeds, BatchPlace) else feeds
-    executor.recorder.detailed = mode == "events"
+    executor.recorder.recording = mode == "events"
     share = executor.share
     meter = MemoryMeter(worker.torch_device, share.all_tensors(), share.host) if mode == "bytes" else None
     if share.host is not None:
         share.host.restart()
     attempt = worker.memory["attempt"] = Attempt(executor)
-    worker.memory["metered"] = meter, mode == "events"
+    worker.memory["meter"] = meter
     with meter or nullcontext():
         if isinstance(parts, BatchFailure):
             failure: BatchFailure | None = attempt.unfed(parts)
@@ -177,7 +177,8 @@ def train(
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    return DeviceComputed(outputs | executor.targets.told(), frozenset(executor.state.nothing))
+    outputs |= executor.targets.told()
+    return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
 
 
 def inspect(
@@ -199,8 +200,8 @@ def inspect(
 def commit(worker: Worker) -> DeviceIteration:
     """The rest of the iteration that `train` began."""
     attempt: Attempt = worker.memory.pop("attempt")
-    meter, recorded = worker.memory.pop("metered")
-    recorder, rates = attempt.executor.recorder, attempt.executor.share.learning_rates
+    meter: MemoryMeter | None = worker.memory.pop("meter")
+    recorder = attempt.executor.recorder
     with meter or nullcontext():
         attempt.commit()
     worker.heartbeat_file.at(-1)
@@ -208,7 +209,7 @@ def commit(worker: Worker) -> DeviceIteration:
     hosted = None if host is None or meter is None else host.peak
     share: Share = attempt.executor.share
     return DeviceIteration(
-        worker.device.name, recorder.began_s, recorder.events if recorded else [], peak, hosted, rates,
+        worker.device.name, recorder.began_s, recorder.events, peak, hosted,
         share.learning_rates, None if share.idle else share.scale,
     )  # fmt: skip
 

@@ -148,7 +148,8 @@ class _LogLine:
             told = f"rank {self.rank} lost its peers ({one_line(error)})" if lost else one_line(error)
             reply = Reply(error=told, known=lost, waited=lost, trace=traceback.format_exc())
         self.busy.clear()
-        self._send(replace(reply, number=self.answered))
+        place = self.heartbeat_file.place if reply.error and self.heartbeat_file is not None else None
+        self._send(replace(reply, number=self.answered, place=place))
         self.answered += 1
 
     def _listen(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec
 from netsplit.experiment.calibration import Calibration, calibrate, predicted_here
+from netsplit.experiment.here.controller_time import controller_seconds
 from netsplit.experiment.parts.measured_parts import KnownParts, MeasuredParts
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show
@@ -46,6 +47,7 @@ class CostsHere:
     show: Show
     pool: Callable[[], WorkerPool]
     cluster: Callable[[], Cluster]
+    _controller: list[float] = field(default_factory=list, init=False)  # `Costs.controller_s`, once measured
 
     @property
     def predicted(self) -> bool:
@@ -58,9 +60,13 @@ class CostsHere:
             alone: of single devices, without how they slow one another.
         """
         if self.predicted:
-            return predicted_here(task.graph, task.optimizer, self.pool(), self.cluster())
-        tell(self.pool(), [task.graph], task.optimizer)
-        return calibrate(task, self.pool(), self.cluster(), self._cache, self.show, alone)
+            costs = predicted_here(task.graph, task.optimizer, self.pool(), self.cluster())
+        else:
+            tell(self.pool(), [task.graph], task.optimizer)
+            costs = calibrate(task, self.pool(), self.cluster(), self._cache, self.show, alone)
+        if not self._controller and self.pool().deployed is None:
+            self._controller.append(controller_seconds(self.pool(), self.cluster(), costs))
+        return replace(costs, controller_s=sum(self._controller))
 
     def in_turn(self, steps: Sequence[SizedStep], values: dict[str, Tensor]) -> SizeSeconds:
         """What whole micro-batches of several sizes take beside one another."""

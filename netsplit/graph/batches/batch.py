@@ -151,11 +151,15 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> Batch:
         """The samples from `start` to before `stop`; views."""
-        cut = tuple(
-            t if dim is None else t.narrow(dim, start, max(min(stop, self.samples) - start, 0))
+        count = max(min(stop, self.samples) - start, 0)
+        return replace(self, tensors=self.cut(start, count), samples=count)
+
+    def cut(self, start: int, count: int) -> tuple[Tensor, ...]:
+        """The tensors of so many samples from `start` on; views."""
+        return tuple(
+            t if dim is None else t.narrow(dim, start, count)
             for t, dim in zip(self.tensors, self.dims, strict=True)
         )
-        return replace(self, tensors=cut, samples=max(min(stop, self.samples) - start, 0))
 
     def filled(self, size: int) -> Batch:
         """With copies of the last sample up to `size` samples."""

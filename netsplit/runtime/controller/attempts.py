@@ -18,6 +18,7 @@ from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.giving import require_read
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.worker_calls import DeviceIteration
+from netsplit.runtime.workers.messages import goes_as_bytes
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
 
@@ -30,6 +31,7 @@ class Attempts:
     def __init__(self, pool: WorkerPool, loaded: LoadedPrograms) -> None:
         self.pool, self.loaded = pool, loaded
         self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
+        self._stepped: Program | None = None  # the last one that devices stepped by
 
     def computed(
         self, function: Any, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace, *args: Any
@@ -71,10 +73,19 @@ class Attempts:
         self.abandon()
         return inspections
 
-    def commit(self) -> list[DeviceIteration]:
-        """Have all devices step on what they computed."""
-        results: list[DeviceIteration] = self.pool.call(worker_calls.commit)
-        self.begun = None
+    def commit(self, wait: bool = True) -> list[DeviceIteration]:
+        """Have all devices step on what they computed.
+
+        Args:
+            wait: for them to have done it, and for what they tell. A program's first step is waited for in
+                any case: an optimiser that cannot step is then told of at once.
+        """
+        results: list[DeviceIteration] = []
+        if wait or self.begun is not self._stepped:
+            results = self.pool.call(worker_calls.commit)
+        else:
+            self.pool.post(worker_calls.commit)
+        self._stepped, self.begun = self.begun, None
         return results
 
     def abandon(self) -> None:
@@ -90,9 +101,14 @@ def _parts_of(
     if isinstance(feeds, BatchPlace):
         return [feeds for _ in program.devices]
     return [
-        [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+        [{k: _to_send(feed[k]) for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
         for name in program.devices
     ]
+
+
+def _to_send(tensor: Tensor) -> Tensor:
+    """Rows of a batch, without the rest of its memory."""
+    return tensor if goes_as_bytes(tensor) else tensor.clone()
 
 
 def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 from torch.fx.operator_schemas import normalize_function
 
@@ -60,12 +59,11 @@ class CountedTargets:
     def _note(self, name: str, targets: Tensor, weights: Tensor | None, ignored: int) -> None:
         if targets.is_floating_point():  # probabilities, of which all count
             return
-        with torch.no_grad():
-            counts = targets != ignored
-            if weights is None:
-                number = counts.sum()
-            else:
-                number = weights[targets.clamp(0, len(weights) - 1)].mul(counts).sum()
+        counts = targets != ignored
+        if weights is None:
+            number = counts.sum()
+        else:
+            number = weights.detach()[targets.clamp(0, len(weights) - 1)].mul(counts).sum()
         self.numbers[name, self.microbatch] = number
 
     def _counted(self, name: str, number: Tensor) -> None:

@@ -9,14 +9,14 @@ from netsplit.graph.ir import CALL, Graph, once_of
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.failure import AS_BEFORE, words_of_node
 
-__all__ = ["require_as_captured", "require_steady"]
+__all__ = ["may_be_unlike", "require_as_captured", "require_steady"]
 
 
 def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Container[str]) -> None:
     """Of what a segment has made of a batch that is trained.
 
     Args:
-        results: its outputs.
+        results: its outputs, or those that `may_be_unlike`.
         differentiable: those that require a gradient here.
 
     Raises:
@@ -32,6 +32,12 @@ def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Co
             )
         if k == loss and k not in differentiable:
             raise NetSplitError("made a loss of this batch that depends on nothing trained")
+
+
+def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
+    """Those of a segment's outputs that `require_as_captured` can refuse."""
+    loss = graph.output_variables[0]
+    return tuple(k for k in outputs if k == loss or k in _untrained_by_code(graph))
 
 
 def require_steady(program: Program, attempts: int) -> None:

@@ -39,6 +39,7 @@ class HandingOn:
     device: str
     transport: Transport
     torch_device: torch.device
+    on_cuda: bool
     timeout_s: float
     fresh: bool  # segments are still to be compiled, here and elsewhere
     recorder: TimelineRecorder
@@ -53,8 +54,8 @@ class HandingOn:
             self.state.held_back.append(HeldBack(ins, keys))
             self.hand_on()
             return
-        behind = any(held.send.peer == ins.peer for held in self.state.held_back)
-        if self.torch_device.type == "cuda" and behind:
+        held_back = self.state.held_back
+        if held_back and self.on_cuda and any(held.send.peer == ins.peer for held in held_back):
             self.hand_on(wait=True)  # NCCL keeps to the order of both ends
         self._send(ins)
 
@@ -214,7 +215,7 @@ class HandingOn:
 
     def _unfinished(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> None:
         """Remember what the GPU's stream waits for, while the host goes on."""
-        if self.torch_device.type == "cuda":
+        if self.on_cuda:
             under_way = (each for each in each_message(handle) if not each.done())
             self.state.unfinished += ((ins, transfer, each) for each in under_way)
 
@@ -229,22 +230,27 @@ class HandingOn:
         self.state.unfinished.clear()
 
     def _waited(self, ins: Instruction, transfer: Send | Recv | Reduce, wait: Callable[[float], T]) -> T:
-        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
-        what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
-        i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
-        with self.recorder.wait(transfer.tag, what, i, peer):
-            return self._carried(ins, transfer, lambda: wait(self.limit_s))
+        recorder, start_s = self.recorder, time.perf_counter()
+        recorder.waits(transfer.tag)
+        came = self._carried(ins, transfer, partial(wait, self.limit_s))
+        recorder.waits(-1)
+        if recorder.recording:
+            what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
+            i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
+            recorder.waited(start_s, what, i, _peer(transfer))
+        return came
 
     def repeated(self, recv: Recv, tensor: Tensor) -> Tensor:
         """What has come, as it repeats itself where it was made."""
         variable = self._variable(recv)
+        if not variable.repeated:
+            return tensor
         for d in variable.repeated:
             tensor = tensor.narrow(d, 0, 1)
         return tensor.expand(variable.shape)
 
     def _carried(self, ins: Instruction, transfer: Send | Recv | Reduce, operation: Callable[[], T]) -> T:
         """The operation's result; its failure in words."""
-        peer = transfer.peer if not isinstance(transfer, Reduce) else ", ".join(transfer.devices)
         try:
             return operation()
         except TransportTimeout as error:
@@ -253,7 +259,7 @@ class HandingOn:
             ) from error
         except TransportLost as error:
             raise WorkerError(
-                f"device {self.device} lost {peer} at the {ins}, waiting for {way_of(transfer)} "
+                f"device {self.device} lost {_peer(transfer)} at the {ins}, waiting for {way_of(transfer)} "
                 f"({one_line(error).partition(': ')[2]})"
             ) from error
 
@@ -277,6 +283,10 @@ class HandingOn:
     def _graph(self, i: int) -> Graph:
         tail = self.program.tail
         return self.program.graph if tail is None or i < self.program.microbatches - 1 else tail
+
+
+def _peer(transfer: Send | Recv | Reduce) -> str:
+    return ", ".join(transfer.devices) if isinstance(transfer, Reduce) else transfer.peer
 
 
 def _until_done(handle: Handle, timeout_s: float) -> None:

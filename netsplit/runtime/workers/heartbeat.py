@@ -50,7 +50,7 @@ class HeartbeatFile:
         """An instruction begins; -1: the iteration is over."""
         self._begun += 1
         self._index = index
-        self.waits(-1)
+        _LAYOUT.pack_into(self._map, 0, self._begun, index, -1, self.phase)
 
     def waits(self, tag: int) -> None:
         """It waits for the transfer or sum of this tag; -1: no longer."""

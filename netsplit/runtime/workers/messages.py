@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pickle import PickleBuffer
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -16,7 +19,8 @@ from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.modules import ModulesSeen
 
 __all__ = [
-    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign", "packed",
+    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign",
+    "goes_as_bytes", "packed",
 ]  # fmt: skip
 
 STOP = b"stop"  # an orderly end
@@ -66,20 +70,26 @@ class Reply:
     known: bool = False  # a NetSplitError: the sentence is for the user as it is
     waited: bool = False  # it went wrong elsewhere: this worker waited in vain
     trace: str = ""
+    place: Heartbeat | None = None  # where it went wrong
 
 
-def packed(message: object) -> bytes:
+def packed(message: object) -> memoryview:
     """A message for `pickle.loads`; tensors as their bytes: torch's way is slow, and not for all dtypes."""
     buffer = io.BytesIO()
     _MessagePickler(buffer).dump(message)
-    return buffer.getvalue()
+    return buffer.getbuffer()
 
 
 class _MessagePickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and _is_plain(value):
+        if type(value) in (FunctionType, type) and _is_ours(value):
+            return NotImplemented  # by its name
+        if type(value) is torch.Tensor and goes_as_bytes(value):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            return _unpacked, (flat.view(torch.uint8).numpy().tobytes(), value.dtype, tuple(value.shape))
+            data = PickleBuffer(
+                flat.view(torch.uint8).numpy()
+            )  # comes as a bytearray, without copies between
+            return _unpacked, (data, value.dtype, tuple(value.shape))
         if isinstance(value, torch.Tensor) and value.is_cuda:  # else every worker opens a context on that GPU
             return _on_host, (
                 value.detach().cpu(),
@@ -95,7 +105,14 @@ def _on_host(value: torch.Tensor, parameter: bool, requires_grad: bool) -> torch
     return value.requires_grad_(requires_grad)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_ours(value: Any) -> bool:
+    """Whether workers find this function or class of the package under its name."""
+    module = sys.modules.get(value.__module__) if value.__module__.startswith("netsplit.") else None
+    return getattr(module, value.__qualname__, None) is value
+
+
+def goes_as_bytes(tensor: torch.Tensor) -> bool:
+    """Whether it goes as its bytes: its own alone, also where it is a view."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
@@ -105,7 +122,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _unpacked(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _unpacked(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     if not data:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)

@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 120.0
 _AGENTS_END_S = 30.0  # torchrun's look, stop and end, on a busy machine
 _AT_ONCE_S = 0.3
+_LOOK_S = 0.2  # between looks at where workers stand that do not answer
 _GRACE_S = 1.0  # for the peers of a failed worker to say what they waited for
 
 
@@ -132,6 +133,15 @@ class WorkerPool:
                 self._send(rank, CallWorkers(function, own))
             limit_s = max(least_limit_s, self.spec.timeout_s + SIGN_OF_LIFE_S)
             return self._gather(list(range(len(args))), limit_s)
+
+    def post(self, function: Callable[..., Any], *args: Any) -> None:
+        """`function(worker, *args)` on all workers, while this process goes on: the next call raises what it
+        raises.
+        """
+        self._doing = function.__name__.strip("_")
+        with self._turn, interrupts_held(firmly=True):
+            for rank in range(len(self.connections)):
+                self._send(rank, CallWorkers(function, args))
 
     def note(self, traces: Sequence[str]) -> None:
         """Keep the stacks of what workers raised."""
@@ -245,13 +255,18 @@ class WorkerPool:
         dead: dict[int, str] = {}
         watch = Watchdog(limit_s if limit_s is not None else self.spec.timeout_s + SIGN_OF_LIFE_S)
         failed_at: float | None = None
+        places: dict[int, Heartbeat | None] = {}
+        looked_s = watch.began
         while waiting := [rank for rank in ranks if rank not in replies and rank not in dead]:
             let_interrupt()
             late = failed_at is not None and time.monotonic() - failed_at > _AT_ONCE_S
             self._receive(replies, dead, watch, "was then ended by torchrun" if late else "died")
+            failing = dead or any(reply.error for reply in replies.values())
+            if not failing and time.monotonic() - looked_s < _LOOK_S:
+                continue
+            looked_s = time.monotonic()
             places = {rank: self._place(rank, watch) for rank in ranks}
             waiting = [rank for rank in waiting if rank not in replies and rank not in dead]
-            failing = dead or any(reply.error for reply in replies.values())
             if failing or watch.silent(waiting) or watch.stands_still(places):
                 failed_at = failed_at if failed_at is not None else time.monotonic()
                 if time.monotonic() - failed_at > _GRACE_S:
@@ -260,6 +275,7 @@ class WorkerPool:
                 failed_at = None
                 self._say_if_slow(watch, waiting, places)
         if waiting or dead or any(reply.error for reply in replies.values()):
+            places |= {rank: reply.place for rank, reply in replies.items() if reply.place is not None}
             raise self._failure(Findings(ranks, dead, replies, watch.quiet(waiting), self._standings(places)))
         self._pace.took(self._doing, time.monotonic() - watch.began)
         return [replies[rank].value for rank in ranks]
@@ -267,14 +283,14 @@ class WorkerPool:
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
         """Listens to those who were not asked too: when one of them dies, torchrun ends the others.
 
-        What comes late, of a call that was interrupted, is passed over unless it is an error.
+        What comes late, of a post or a call that was interrupted, is passed over unless it is an error.
         """
         open_ = {
             connection: rank
             for rank, connection in enumerate(self.connections)
             if rank not in replies and rank not in dead
         }
-        for ready in wait(list(open_), timeout=0.2):
+        for ready in wait(list(open_), timeout=_LOOK_S):
             rank = open_[ready]  # type: ignore[index]
             try:
                 message = cloudpickle.loads(self.connections[rank].recv_bytes())

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -115,9 +117,15 @@ def named(pool: WorkerPool, rank: int) -> str:
     return f"worker cpu:{rank} (rank {rank}, process {hello.pid} on {socket.gethostname()})"
 
 
-def _before_forward(worker: Worker, hook: object) -> None:
+def _before_forward(worker: Worker, hook: Callable[..., object]) -> None:
     for executor in worker.memory["programs"].values():
-        next(iter(executor.pieces.whole.values())).module.register_forward_pre_hook(hook)
+        piece = next(iter(executor.pieces.whole.values()))
+        piece.usual = partial(_after, hook, piece.usual)
+
+
+def _after(hook: Callable[..., object], compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    hook()
+    return compute(*inputs)
 
 
 def _stall(worker: Worker, seconds: float) -> None:
@@ -181,6 +189,7 @@ def test_an_operator_that_never_returns_is_found_at_its_instruction(three: Worke
 def test_a_device_that_does_not_come_to_a_sum_is_named_before_those_in_it(pool: WorkerPool) -> None:
     runtime = deployed(pool, replicated=True)
     pool.call_one(1, _stall_sum, 600.0)
+    runtime.train_batch(CASE.inputs, CASE.targets)  # which does not wait for the step
     message = failure(runtime)
     assert message.startswith(f"{named(pool, 1)} hangs at its sum of gradients over cpu:0, cpu:1")
     assert f"device cpu:0 waited {TIMEOUT_S:g} s at the optimiser step for" in message
@@ -199,6 +208,7 @@ def test_a_long_call_outside_a_program_is_no_fault(lasting: WorkerPool) -> None:
 def test_a_worker_that_raises_in_its_step_ends_the_run_as_others_may_have_stepped(pool: WorkerPool) -> None:
     runtime = deployed(pool)
     pool.call_one(0, _break_step)
+    runtime.train_batch(CASE.inputs, CASE.targets)  # which does not wait for the step
     message = failure(runtime)
     assert message.startswith(f"{named(pool, 0)} raised RuntimeError: out of luck")
     assert tells(message, "at its optimiser step")
