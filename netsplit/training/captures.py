@@ -19,7 +19,6 @@ from netsplit.graph.batches.calls import Loss, call_model
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference
 from netsplit.graph.checks.plain import stance
-from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.rows import OutputDims, output_dims
 from netsplit.graph.checks.screen import hooks_of_all_modules
 from netsplit.graph.ir import Graph
@@ -93,7 +92,6 @@ class Captures:
 
     Args:
         limit: how many kinds of batches training may see, and how many prediction; one more is refused.
-        history: of what has been captured before.
         check: graphs are compared with plain PyTorch.
         trained: the present values of parameters and buffers, by initializer; else they are the model's.
     """
@@ -104,7 +102,6 @@ class Captures:
     device_type: str
     limit: int = MAX_PROGRAMS
     check: bool = True
-    history: KindsSeen | None = None
     trained: Callable[[], Mapping[str, Tensor]] = dict
     _evaluated_first: Batch | None = None
     _training: dict[Hashable, Graph] = field(default_factory=dict)
@@ -129,8 +126,6 @@ class Captures:
                 lambda **options: checked_capture(self.model, self.loss, check=self.check, **options),
                 prefix,
             )
-            if self.check and self.history is not None:
-                self.history.add(graph, batch.own())
             self._training[group, batch.samples] = graph
         return self._training[group, batch.samples]
 

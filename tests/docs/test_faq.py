@@ -75,7 +75,6 @@ CALLS: dict[str, Callable[[], object]] = {
     "A number of workers that cannot be": lambda: split(cluster=0),
     "The example batch is no pair": lambda: split(batch=INPUTS),
     "It does not fit": lambda: split(cluster=netsplit.cpu_cluster(2, capacity="1KiB")),
-    "A loss that is a sum": lambda: split(loss=nn.CrossEntropyLoss(reduction="sum")),
     "A counter in Python": lambda: split(Count()),
     "Random numbers that torch does not draw": lambda: split(Draw()),
     "The loss cannot be trained": lambda: split(loss=None, batch=(INPUTS, None)),

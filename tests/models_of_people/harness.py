@@ -22,7 +22,7 @@ from netsplit.experiment.planner import Planner
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
-from netsplit.graph.checks.cutting import check_cutting
+from netsplit.graph.checks.cutting import refuse_shared_writes
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
@@ -81,11 +81,12 @@ class Split:
         check_capture(loaded.model, loaded.loss, self.graph, example)
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
-        history = check_cutting(loaded.model, loaded.loss, whole, self.graph, tail)
+        if size < whole.samples:
+            refuse_shared_writes(self.graph, whole)
         self.planner = Planner(
             loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
             cpus(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
-            tail=tail, key=whole.key, known=known, history=history,
+            tail=tail, key=whole.key, known=known,
         )  # fmt: skip
         self.values = self.planner.values
         self.names = _names(loaded, self.values)

@@ -1,6 +1,6 @@
 """A training step on workers that are here; `Foreseen` is one on devices that need not be.
 
-model, loss, batch ──capture, check_cutting──► Graph ──CostsHere──► Planner ──► of one schedule, or of all
+model, loss, batch ──capture, Cutting──► Graph ──CostsHere──► Planner ──► of one schedule, or of all
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.experiment.whole.cutting import Cutting
 from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.in_turn import SizeSeconds
-from netsplit.experiment.whole.seen_in_graphs import SeenInGraphs
 from netsplit.experiment.whole.sizes import Sizes
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.cutting import check_cutting
-from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.interrupts import interrupts_held
@@ -42,6 +39,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.nearest import require_room
+from netsplit.planning.whole.notes import statistics_notes
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, Offload
 from netsplit.profile.measure.optimizer import optimizer_alpha
@@ -127,12 +125,14 @@ class StepHere:
     def whole(self) -> Batch:
         return Batch.of(*self.batch, known=self.known)
 
-    def planner(self, schedule: Schedule, costs: Costs | None = None, alike: bool = False) -> Planner:
+    def planner(self, schedule: Schedule, costs: Costs | None = None) -> Planner:
         """Capture it, measure its operators on a worker of each device kind, or predict them.
 
+        What micro-batches would train otherwise than their batch is said in a warning.
+
         Args:
-            costs: at the size of a micro-batch, complete; None: found here.
-            alike: refuse micro-batches that do not add up to their batch (see `check_cutting`).
+            costs: at the size of a micro-batch, complete, of a schedule that was decided here, whose
+                micro-batches have been compared with the batch; None: neither is there.
 
         Raises:
             CaptureError: the model cannot be captured, or would train something else.
@@ -146,8 +146,9 @@ class StepHere:
         graph = self._first_captured(example)
         rest = self.whole.rows(samples - samples % size, samples)
         tail = self._captured(rest.own()) if rest.samples else None
-        with interrupts_held():
-            history = self._checked(graph, tail, alike) if self.check else None
+        if self.check and costs is None and size < samples:
+            with interrupts_held():
+                self._warn_of_cutting(graph, schedule.microbatches)
         values = self._values(graph)
         source = self._source(graph, values)
         check_idle(self._made, graph)
@@ -162,16 +163,15 @@ class StepHere:
             costs = self._complete(self.costs.of(task), graph)
         return Planner(
             self.model, graph, values, costs, self.costs.cluster(), schedule, self._made, self.loss, rule,
-            tail, self.whole.key, self.known, self.max_programs, self.check, history, weights=source,
+            tail, self.whole.key, self.known, self.max_programs, self.check, weights=source,
             parts=self.costs.parts(task, costs),
         )  # fmt: skip
 
-    def _checked(self, graph: Graph, tail: Graph | None, alike: bool) -> KindsSeen:
-        seen = SeenInGraphs.of(self.model, self.loss, self.whole, graph, sizes=not alike)
-        open_ = "" if alike else seen.open_
-        return check_cutting(
-            self.model, self.loss, self.whole, graph, tail, alike, seen.apart, seen.gradients, open_
-        )
+    def _warn_of_cutting(self, graph: Graph, microbatches: int) -> None:
+        cutting = Cutting(self.model, self.loss, self.whole, named=True)
+        cutting.at_size(graph, cutting.allowed(graph, [microbatches]))
+        for line in (*cutting.told(microbatches), *statistics_notes(graph)):
+            log.warning("%s", line)
 
     def decided(
         self, open_: AutoSchedule, method: Partitioner, seed: int = 0, adapts: bool = False
@@ -189,7 +189,7 @@ class StepHere:
             CaptureError, ConfigError, NetSplitError: as for `planner`.
         """
         stages, samples = self.costs.stages, self.whole.samples
-        cutting = RightCuts(self.model, self.loss, self.whole, open_.microbatches is not None)
+        cutting = Cutting(self.model, self.loss, self.whole, open_.microbatches is not None)
         remarks: tuple[str, ...] = ()
 
         def of_counts(counts: Sequence[int]) -> Sizes:
@@ -221,12 +221,10 @@ class StepHere:
                     told=lambda m: (*left_out, *remarks, *(cutting.told(m) if self.check else ())),
                 )
 
-            def planner(plan: WholePlan, alike: bool) -> Planner:
-                at_size = sizes.planners[plan.schedule.microbatches]
-                made = self.planner(plan.schedule, at_size.costs, alike)
-                return replace(made, decided=plan, parts=at_size.parts)
-
-            return cutting.decided(decide, planner, sizes.counts)
+            plan = cutting.decided(decide, sizes.counts) if self.check else decide(sizes.counts)
+            at_size = sizes.planners[plan.schedule.microbatches]
+            made = self.planner(plan.schedule, at_size.costs)
+            return replace(made, decided=plan, parts=at_size.parts)
 
         return or_with_further(open_, samples, first, of_counts, of_sizes, self._bytes_alone)
 
@@ -245,7 +243,7 @@ class StepHere:
 
         return of
 
-    def _sizes(self, open_: AutoSchedule, counts: Sequence[int], cutting: RightCuts) -> Sizes:
+    def _sizes(self, open_: AutoSchedule, counts: Sequence[int], cutting: Cutting) -> Sizes:
         """The model at the sizes of so many micro-batches."""
         in_flight = OneFOneB().in_flight(len(self.costs.spec.devices))
         known: KnownParts = {}  # of all sizes
@@ -282,8 +280,7 @@ class StepHere:
             planner,
             self.costs.predicted,
             in_turn,
-            cutting.right if self.check else lambda _, counts: counts,
-            cutting.at_sizes if self.check else lambda _, other, counts: counts,
+            cutting.allowed if self.check else lambda _, counts: counts,
             in_flight=in_flight,
             left_out=list(open_.not_as_given(self.whole.samples, counts)),
         )

@@ -14,7 +14,7 @@ from torch import nn
 
 from netsplit.errors import CaptureError, ConfigError
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.cutting import RightCuts
+from netsplit.experiment.whole.cutting import Cutting
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.sizes import Sizes
@@ -109,7 +109,7 @@ class Foreseen:
             InfeasibleError: nothing fits.
             CaptureError, ConfigError: as for `planner`.
         """
-        cutting = RightCuts(self.model, self.loss, self.batch, open_.microbatches is not None)
+        cutting = Cutting(self.model, self.loss, self.batch, open_.microbatches is not None)
 
         def of_counts(counts: Sequence[int]) -> Sizes:
             sizes = Sizes(
@@ -120,8 +120,7 @@ class Foreseen:
                 self._complete,
                 lambda graph, costs, m: self._planner(graph, costs, GPipe(m)),
                 predicted=True,
-                right=cutting.right,
-                at_sizes=cutting.at_sizes,
+                allowed=cutting.allowed,
                 left_out=list(open_.not_as_given(self.batch.samples, counts, _UNEQUAL)),
             )
             log.info("Capturing %s at %d micro-batch sizes.", type(self.model).__name__, len(counts))
@@ -132,16 +131,21 @@ class Foreseen:
         def of_sizes(sizes: Sizes) -> WholePlan:
             left_out = sizes.left_out if cutting.named else ()
             least = sizes.graphs[min(sizes.graphs)]
-            return decide_whole(
-                sizes.problem,
-                sizes.counts,
-                self.batch.samples,
-                open_,
-                method=None if isinstance(method, Auto) else method,
-                improved=improved,
-                others=sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True)),
-                told=lambda m: (*left_out, *cutting.told(m), *self._refused(least)),
-            )
+            more = sizes.derivable(open_.counts(self.batch.samples, self.devices.count + 1, equal=True))
+
+            def decide(counts: Sequence[int]) -> WholePlan:
+                return decide_whole(
+                    sizes.problem,
+                    counts,
+                    self.batch.samples,
+                    open_,
+                    method=None if isinstance(method, Auto) else method,
+                    improved=improved,
+                    others=more if counts is sizes.counts else (),
+                    told=lambda m: (*left_out, *cutting.told(m), *self._refused(least)),
+                )
+
+            return cutting.decided(decide, sizes.counts, self._is_quick(least))
 
         first = of_counts(self._counts(open_))
         whole = or_with_further(
@@ -164,22 +168,27 @@ class Foreseen:
             return decided
         planner = self.planner(order)
         microbatches = planner.schedule.microbatches
-        cutting = RightCuts(self.model, self.loss, self.batch, named=True)
-        cutting.right(planner.graph, [microbatches])
+        cutting = Cutting(self.model, self.loss, self.batch, named=True)
+        counts = cutting.allowed(planner.graph, [microbatches])
+        if self._is_quick(planner.graph):
+            cutting.at_size(planner.graph, counts)
         problem = replace(planner.problem(seed), improved=improved)
         told = (*cutting.told(microbatches), *self._refused(planner.graph))
         return plan_under(problem, method, self.batch.samples, told)
 
     def _refused(self, graph: Graph) -> tuple[str, ...]:
         """Why a training would refuse the model as it is, in a sentence, as far as a quick look shows it."""
-        parameters = sum(initializer.nbytes for initializer in graph.initializers.values())
-        if parameters + sum(v.nbytes for v in graph.variables.values()) > _LOOKED_AT:
+        if not self._is_quick(graph):
             return ()
         try:
             check_capture(self.model, self.loss, graph, self.batch.rows(0, graph.batch_size).own())
         except CaptureError as error:
             return (f"{_REFUSED} {type(self.model).__name__} as it is: {str(error).rstrip('.')}",)
         return ()
+
+    def _is_quick(self, graph: Graph) -> bool:
+        parameters = sum(initializer.nbytes for initializer in graph.initializers.values())
+        return parameters + sum(v.nbytes for v in graph.variables.values()) <= _LOOKED_AT
 
     def _counts(self, open_: AutoSchedule) -> Sequence[int]:
         samples = self.batch.samples

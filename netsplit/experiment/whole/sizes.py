@@ -47,8 +47,7 @@ class Sizes:
         planner: a graph, its costs and a number of micro-batches to a planner.
         predicted: costs are predicted for every size instead of measured for two.
         in_turn: graphs and their micro-batches, all sizes, to seconds of each on each kind of device.
-        right: a graph and numbers of micro-batches to those of them that train what the batch trains.
-        at_sizes: the same of two graphs.
+        allowed: a graph and numbers of micro-batches to those of them that may be looked at.
     """
 
     whole: Batch
@@ -59,8 +58,7 @@ class Sizes:
     planner: Callable[[Graph, Costs, int], Planner]
     predicted: bool
     in_turn: Callable[[Sequence[SizedStep]], SizeSeconds] = lambda steps: {}
-    right: Callable[[Graph, Sequence[int]], Sequence[int]] = lambda graph, counts: counts
-    at_sizes: Callable[[Graph, Graph, Sequence[int]], Sequence[int]] = lambda graph, other, counts: counts
+    allowed: Callable[[Graph, Sequence[int]], Sequence[int]] = lambda graph, counts: counts
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
     took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
@@ -77,7 +75,7 @@ class Sizes:
         Three sizes are captured; if the third is not what the two others say (`graph_at`), all are.
 
         Raises:
-            CaptureError: the model cannot be captured at the largest of the sizes, or none is `right`.
+            CaptureError: the model cannot be captured at the largest of the sizes, or none is `allowed`.
         """
         for each in self.left_out:
             log.info("%s", each)
@@ -98,17 +96,12 @@ class Sizes:
                 self._leave_out(m, str(error).rstrip("."))
                 continue
             if not looked:
-                self.counts, looked = self.right(graph, self.counts), True
+                self.counts, looked = self.allowed(graph, self.counts), True
                 if m not in self.counts:
                     continue
-            if self.graphs:
-                before = next(iter(self.graphs.values()))
-                self.counts = self.at_sizes(before, graph, self.counts)
-                if m not in self.counts:
-                    continue
-                if not same_operators(graph, before):
-                    self._leave_out(m, "the model has other operators there")
-                    continue
+            if self.graphs and not same_operators(graph, next(iter(self.graphs.values()))):
+                self._leave_out(m, "the model has other operators there")
+                continue
             self.graphs[sizes[m]] = graph
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
         self.graphs = {n: g for n, g in self.graphs.items() if n in {sizes[m] for m in self.counts}}

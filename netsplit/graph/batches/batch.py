@@ -192,23 +192,6 @@ class Batch:
             memory=self.memory[:n],
         )
 
-    @property
-    def has_whole_list(self) -> bool:
-        """Whether a list has as many entries as there are samples, and goes whole to every micro-batch."""
-        n = self.inputs.count
-        trees = ((self.inputs, self.dims[:n]), (self.targets, self.dims[n:]))
-        lists = ([dims[j] for j in numbers] for tree, dims in trees for numbers in tree.lists(self.samples))
-        return self.samples > 1 and any(not dims or None in dims for dims in lists)
-
-    @property
-    def whole_targets(self) -> Tensor | None:
-        """The first of the targets that has rows, not as many as there are samples, and goes whole to every
-        micro-batch."""
-        n = self.inputs.count
-        own = zip(self.tensors[n:], self.dims[n:], strict=True)
-        rows = (tensor for tensor, dim in own if dim is None and tensor.dim() and len(tensor) > 1)
-        return next((tensor for tensor in rows if len(tensor) != self.samples), None)
-
     def given(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """(inputs, targets) as the user has them, of these tensors."""
         n = self.inputs.count

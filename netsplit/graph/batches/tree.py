@@ -145,16 +145,6 @@ class Tree:
         """What is no tensor, in order."""
         return list(self.root.statics())
 
-    def lists(self, length: int) -> Iterator[list[int]]:
-        """Of every list or tuple of so many entries the numbers of the tensors in it."""
-        waiting: list[_Item] = [self.root]
-        while waiting:
-            item = waiting.pop()
-            if isinstance(item, _Branch | _Object):
-                waiting += item.children
-            if isinstance(item, _Branch) and item.spec.type in (list, tuple) and len(item.children) == length:
-                yield list(_numbers(item))
-
 
 def flatten(value: Any, merge: bool = False) -> tuple[list[Tensor], Tree, list[Marked | None]]:
     """Tensors of a value in order, its structure, and the mark of each tensor that had one.
@@ -229,14 +219,6 @@ class _Flat:
             return _Static(value)
         children = tuple(self.item(child) for child in (*attributes.values(), *held))
         return _Object(type(value), tuple(attributes), keys, children)
-
-
-def _numbers(item: _Item) -> Iterator[int]:
-    if isinstance(item, _TensorLeaf):
-        yield item.index
-    elif isinstance(item, _Branch | _Object):
-        for child in item.children:
-            yield from _numbers(child)
 
 
 def _places(item: _Item) -> Iterator[bool]:

@@ -1,134 +1,323 @@
-"""Whether micro-batches together train what the whole batch they are cut of would train in plain PyTorch.
+"""Whether a batch may be cut: its loss and gradients beside the mean over its micro-batches.
 
-model, loss, batch ──loss_apart──► a sum, or no number? refused; another mean? said
-              └─what is kept from size to size─► refused, where it would be computed with
+    a few samples, in double precision ───────────┐
+    others with other values, likewise ───────────┼─ at once = mean over micro-batches? else what differs
+    the batch at the size of its micro-batches ───┘
+
+Batch normalisations take their running statistics meanwhile, and random operators give one number everywhere:
+in these, gradient accumulation differs from whole batches, too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
-from torch import nn
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
+from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.apart.cut_apart import CutApart
-from netsplit.graph.checks.apart.elsewhere import elsewhere_apart
-from netsplit.graph.checks.apart.losses import loss_apart
-from netsplit.graph.checks.plain import has_values
-from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
-from netsplit.graph.checks.replicated import unreplicable
-from netsplit.graph.ir import Graph, Node
-from netsplit.graph.operators import over_the_batch, written_inputs
-from netsplit.graph.recording.whole import ModuleCall
+from netsplit.graph.checks.copies import copies
+from netsplit.graph.checks.plain import TensorsAtOnce, has_values, stance, threads_for
+from netsplit.graph.code_places import line_of
+from netsplit.graph.ir import Graph
+from netsplit.graph.operators import written_inputs
+from netsplit.graph.random_draws import node_draws, seed_generators
+from netsplit.graph.recording.observe import other_values
+from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
+from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["CuttingError", "check_cutting"]
+__all__ = ["batch_differs", "few_differ", "refuse_shared_writes", "why_not_compared"]
 
 log = logging.getLogger(__name__)
 
-_NORMS = nn.modules.batchnorm._BatchNorm
+_MOST_OF_MEMORY = 0.8
+_EXACT, _PLAIN, _COARSE = (1e-7, 1e-5), (1e-3, 1e-2), (3e-2, 0.2)
+"""How much of a loss, and of a gradient, may be rounding: in float64, in float32, with fewer digits."""
+_GRADIENT_BYTES = 2**24  # of parameters whose gradients are compared on few samples; on the batch all are
+_OTHERWISE_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
+_FEWER_DIGITS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class CuttingError(CaptureError):
-    """A batch that is not to be cut into micro-batches of some size."""
+def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
+    """How a few samples at once differ from the mean over micro-batches of one of them, or of two.
 
-    def __init__(self, apart: CutApart) -> None:
-        super().__init__(f"{apart}.")
-        self.apart = apart
-
-
-def check_cutting(
-    model: nn.Module,
-    loss: Loss | None,
-    whole: Batch,
-    graph: Graph,
-    tail: Graph | None,
-    alike: bool = False,
-    suspected: CutApart | None = None,
-    gradients: bool = True,
-    open_: str = "",
-) -> KindsSeen:
-    """Compare the whole batch with its micro-batches, by their loss and by what they leave in Python.
+    Of two where a single one cannot be computed. In double precision, or in that of the training where the
+    model does not run in double. First and last samples by loss and gradients, others with other values by
+    loss.
 
     Args:
-        graph, tail: of its micro-batches, and of the last one where that is smaller.
-        alike: refuse whatever is apart, which is said otherwise where it is no sum.
-        suspected: what is apart for all that is known, where nothing is on this batch.
-        gradients: compare them too, as `loss_apart` does, and the losses of larger outputs.
-        open_: what is said where nothing is apart.
+        model, loss: with values; left as they are.
+        graph: of the model at any size, which says how it runs.
+        size: of the micro-batches that training is to have.
+
+    Returns:
+        In words; None where they do not differ, or few samples cannot be computed alone.
+    """
+    n, sizes = whole.samples, [1, 2] if size > 1 and whole.samples > 3 else [1]
+    ends = [(_rows(whole, [*range(m), *range(n - m, n)]), m) for m in sizes]  # data may be sorted
+    others = [(_rows(whole, [(2 * i + 1) * n // (4 * m) for i in range(2 * m)]), m) for m in sizes]
+    redrawn = [(replace(few, tensors=other_values(few.tensors)), m) for few, m in others]
+    with kept(model, loss), threads_for(_activations(graph, 2 * sizes[-1])):
+        for double in (True, False):
+            try:
+                comparison = _Comparison(model, loss, graph, double)
+                with _doubled(model, loss) if double else nullcontext():
+                    if (words := comparison.first(ends)) is None:
+                        comparison.gradients = False
+                        words = comparison.first([*redrawn, *others])
+                    return words
+            except Exception as error:  # of the user's code, on few samples or in double precision
+                log.debug("No comparison of a few samples%s: %s", " in double" * double, line_of(error))
+    return None
+
+
+def batch_differs(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
+    """How the batch at once differs from the mean over its micro-batches, or why that cannot be computed.
+
+    In the precision of the training. Where memory is short its first and last samples stand for the batch,
+    and losses for gradients. Arguments and answer as of `few_differ`.
+    """
+    comparison = _Comparison(model, loss, graph, double=False)
+    most = int(comparison.room / max(2 * _activations(graph, 1), 1))
+    batch, half = whole, size
+    if most < whole.samples:
+        half = max(min(size, most // 2), 1)
+        batch = _rows(whole, [*range(half), *range(whole.samples - half, whole.samples)])
+    with kept(model, loss), threads_for(_activations(graph, batch.samples)):
+        try:
+            return comparison.differ(batch, half)
+        except Exception as error:  # of the user's code
+            return f"{type(model).__name__} cannot be compared on its batch at once ({line_of(error)})"
+
+
+def why_not_compared(model: nn.Module, loss: Loss | None, whole: Batch) -> str | None:
+    """What forbids any comparison, if anything does."""
+    if not has_values(model, loss, whole):
+        return "it has no values here (device meta)"
+    if _room(model, loss, copies=1) <= 0:
+        return "there is no memory for a copy of it"
+    return None
+
+
+def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
+    """In a plain loop a micro-batch sees what those before it wrote into a tensor that each gets whole.
 
     Raises:
-        CuttingError: the loss is a sum over samples, or no number on a micro-batch, or goes by a list with
-            an entry for every sample; or the model keeps from one size what it computes with on another.
+        CaptureError: the forward writes into such a tensor.
     """
-    size = graph.batch_size
-    if size < whole.samples:
-        _refuse_shared_writes(graph, whole)
-    history = KindsSeen(model, loss)
-    example, rest = whole.rows(0, size), whole.rows(whole.samples - whole.samples % size, whole.samples)
-    history.add(graph, example.own())
-    try:
-        if size < whole.samples and history.leaves:
-            history.add(graph, whole.own(), captured=False)
-        if tail is not None:
-            history.add(tail, rest.own())
-    except CaptureError as error:
-        raise CuttingError(CutApart("kept", str(error).rstrip("."))) from error
-    if size < whole.samples and has_values(model, loss, whole):
-        apart = loss_apart(model, loss, whole, graph, size, every=True, gradients=gradients)
-        if apart is None or apart.kind == "unknown":
-            apart = suspected or elsewhere_apart(model, loss, whole, graph, several=gradients)
-        if apart is not None:
-            if alike or apart.kind != "other":
-                raise CuttingError(apart)
-            log.warning("%s", apart)
-        elif open_:
-            log.warning("%s", open_)
-        if not alike:  # else the notes of the plan say it
-            _tell_of_norms(graph)
-            _tell_of_buffers(graph)
-    return history
-
-
-def _refuse_shared_writes(graph: Graph, whole: Batch) -> None:
-    """In a plain loop a micro-batch sees what those before it wrote into a tensor that each gets whole."""
     for j in written_inputs(graph):
         if whole.dims[j] is None:
-            words = (
+            raise CaptureError(
                 f"the forward writes into a tensor of the batch, of shape {tuple(whole.tensors[j].shape)}, "
-                "that every micro-batch gets whole, and each would get it as it was"
+                "that every micro-batch gets whole, and each would get it as it was: write into a clone() "
+                "of it."
             )
-            raise CuttingError(CutApart("kept", words, ": write into a clone() of it"))
 
 
-def _tell_of_norms(graph: Graph) -> None:
-    """Of the first that takes statistics of what it is given; one that is never called takes none."""
-    names = [name for node in graph for name in _norms_at(graph, node)]
-    if names:
-        log.warning(
-            "BatchNorm '%s' uses per-micro-batch statistics, as in gradient accumulation "
-            "(schedule=single_batch uses whole batches).",
-            names[0],
-        )  # fmt: skip
+class _Comparison:
+    """A batch at once beside its micro-batches, always from the same parameters, buffers and seeds."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None, graph: Graph, double: bool) -> None:
+        self.model, self.loss, self.graph, self.double = model, loss, graph, double
+        self.name = type(model).__name__
+        self.room = _room(model, loss, copies=7 if double else 3)  # what is kept, in double, two gradients
+        self.gradients = self.room > 0  # else losses alone
+        if not self.gradients:
+            self.room = _room(model, loss, copies=3 if double else 1)
+        self.compared = _smallest(model, loss, _GRADIENT_BYTES) if double else None  # None: of all parameters
+        dtypes = {variable.dtype for variable in graph.variables.values()}
+        few_digits = graph.autocast is not None or dtypes & {"float16", "bfloat16"}
+        own = _COARSE if few_digits else _PLAIN if "float32" in dtypes else _EXACT
+        self.allowed_loss, self.allowed_gradient = _EXACT if double else own
+
+    def first(self, batches: Sequence[tuple[Batch, int]]) -> str | None:
+        """How the first of these that can be computed differs from its micro-batches, of so many samples."""
+        failed: Exception = ValueError("no samples")
+        for batch, size in batches:
+            try:
+                return self.differ(batch, size, finite=True)
+            except Exception as error:  # of the user's code
+                failed = error
+        raise failed
+
+    def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
+        """In words; None: it does not.
+
+        Args:
+            finite: raise where a micro-batch has no loss.
+        """
+        if self.room <= 0:
+            raise MemoryError("not enough memory")
+        at_once, left = self._run(batch)
+        if not math.isfinite(at_once):
+            raise ValueError(f"its loss is {at_once}")
+        mean, largest, norms = 0.0, abs(at_once), dict.fromkeys(left, 0.0)
+        for i, start in enumerate(range(0, batch.samples, size), 1):
+            part = batch.rows(start, start + size)
+            value, gradients = self._run(part)
+            if not math.isfinite(value) and not finite:
+                return (
+                    f"the loss of {self.name} is {value} on micro-batch {i}, of {part.samples} samples, and "
+                    f"{at_once:.4g} on {batch.samples} samples at once (a mean over none?)"
+                )
+            if not math.isfinite(value):
+                raise ValueError(f"its loss is {value}")
+            weight = part.samples / batch.samples
+            mean, largest = mean + weight * value, max(largest, abs(value))
+            for k, gradient in gradients.items():
+                norms[k] = norms.get(k, 0.0) + weight * float(gradient.norm())
+                left[k] = left[k].sub_(gradient, alpha=weight) if k in left else -weight * gradient
+        beside = f"the mean over micro-batches of {size}"
+        if abs(at_once - mean) > self.allowed_loss * largest:
+            digits = next((n for n in (4, 7) if f"{at_once:.{n}g}" != f"{mean:.{n}g}"), 10)
+            return (
+                f"the loss of {self.name} is {at_once:.{digits}g} on {batch.samples} samples at once, and "
+                f"{mean:.{digits}g} as {beside}{_uncut(batch)}"
+            )
+        least = 0.1 * self.allowed_gradient * math.hypot(*norms.values())  # what cancels leaves rounding
+        apart = {k: float(gradient.norm()) for k, gradient in left.items()}
+        wrong = [k for k, norm in apart.items() if norm > max(self.allowed_gradient * norms[k], least)]
+        if wrong:
+            return (
+                f"the gradient of '{max(wrong, key=lambda k: apart[k])}' in {self.name} on {batch.samples} "
+                f"samples at once differs from {beside}, though losses agree{_uncut(batch)}"
+            )
+        return None
+
+    def _run(self, batch: Batch) -> tuple[float, dict[str, Tensor]]:
+        """Loss, and gradients that there are."""
+        tensors = copies(batch.tensors)
+        if self.double:
+            tensors = tuple(t.double() if t.is_floating_point() else t for t in tensors)
+        step = TrainingStep(self.model, self.loss, batch)
+        for module in step.modules():
+            if isinstance(module, _OTHERWISE_IN_TRAINING):
+                module.training = False
+        before = TensorsAtOnce(step)
+        seed_generators(0)
+        random.seed(0)
+        np.random.seed(0)
+        steady = self.double or any(map(node_draws, self.graph))
+        with (
+            torch.set_grad_enabled(self.gradients),
+            stance(self.graph),
+            autocast_of(self.graph, "cpu"),
+            _Steady(self.double) if steady else nullcontext(),
+        ):
+            value = step(*tensors)[0]
+            if self.gradients:
+                value.backward(inputs=self.compared)
+        before.back()
+        gradients = dict[str, Tensor]()
+        for k, parameter in step.named_parameters():
+            if parameter.grad is not None:
+                gradients[k.removeprefix("model.")] = _dense(parameter.grad)
+                parameter.grad = None
+        return float(value.detach()), gradients
 
 
-def _tell_of_buffers(graph: Graph) -> None:
-    own = unreplicable(graph, graph.nodes)
-    if own is not None:
-        log.warning(
-            "The forward writes buffer '%s' once per micro-batch, as in gradient accumulation "
-            "(schedule=single_batch writes it once per batch).", own,
-        )  # fmt: skip
+class _Steady(TorchDispatchMode):
+    """Random operators give one number everywhere: dropout drops nothing, and samples get the same in any
+    batch.
+
+    In double precision nothing is cast to fewer digits.
+    """
+
+    def __init__(self, double: bool) -> None:
+        super().__init__()
+        self.double = double
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if self.double and kwargs.get("dtype") in _FEWER_DIGITS:
+            kwargs["dtype"] = torch.float64
+        name = str(getattr(func, "_schema", func)).partition("(")[0].removeprefix("aten::").partition(".")[0]
+        if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()) and "attention" not in name:
+            return func(*args, **kwargs)
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        rates = given.keys() & ({"p", "dropout_p"} if "dropout" in name else {"dropout_p"})
+        if rates:
+            return func(**given | dict.fromkeys(rates, 0.0))
+        drawn = func(*args, **kwargs)
+        if name.startswith("bernoulli"):
+            chances = given.get("p", 0.5 if name.endswith("_") else given["self"])
+            return drawn.copy_(torch.as_tensor(chances))
+        if name == "randperm":
+            return drawn.copy_(torch.arange(len(drawn)))
+        if name.startswith("randint"):
+            return drawn.fill_((given.get("low", 0) + given["high"]) // 2)
+        return drawn.fill_(0.5) if isinstance(drawn, Tensor) and drawn.is_floating_point() else drawn
 
 
-def _norms_at(graph: Graph, node: Node) -> Iterator[str]:
-    """What takes statistics there: a norm's operator, or norms of a module that is kept whole."""
-    call = graph.calls.get(node.op)
-    if isinstance(call, ModuleCall):
-        for name, module in call.module.named_modules():
-            if isinstance(module, _NORMS) and module.training:
-                yield f"{node.module}.{name}".strip(".")
-    elif over_the_batch(node):
-        yield node.module or node.name
+@contextmanager
+def _doubled(model: nn.Module, loss: Loss | None) -> Iterator[None]:
+    """Tensors of the model and the loss in double precision; new ones, too."""
+    modules = [each for each in (model, loss) if isinstance(each, nn.Module)]
+    own = [*named_tensors(model, loss).values(), *(t for m in modules for *_, t in attribute_tensors(m))]
+    before = {t._cdata: (t, t.data) for t in own if t.is_floating_point()}
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        for tensor, data in before.values():
+            tensor.data = data.double()
+        yield
+    finally:
+        torch.set_default_dtype(default)
+        for tensor, data in before.values():
+            tensor.data = data
+
+
+def _smallest(model: nn.Module, loss: Loss | None, nbytes: int) -> list[Tensor] | None:
+    """As many trained parameters as have so many bytes, those with the fewest elements; None: that is all."""
+    trained = {t._cdata: t for t in named_tensors(model, loss).values() if t.requires_grad}
+    in_order = sorted(trained.values(), key=Tensor.numel)
+    ends = list(accumulate(t.nbytes for t in in_order))
+    few = [t for t, end in zip(in_order, ends, strict=True) if end <= nbytes]
+    return few if 0 < len(few) < len(in_order) else None
+
+
+def _rows(whole: Batch, places: list[int]) -> Batch:
+    """The samples at these places."""
+    chosen = torch.tensor(places)
+    cut = zip(whole.tensors, whole.dims, strict=True)
+    tensors = tuple(t if dim is None else t.index_select(dim, chosen.to(t.device)) for t, dim in cut)
+    return replace(whole, tensors=tensors, samples=len(places))
+
+
+def _activations(graph: Graph, samples: int) -> int:
+    return samples * sum(v.nbytes for v in graph.variables.values()) // max(graph.batch_size, 1)
+
+
+def _room(model: nn.Module, loss: Loss | None, copies: int) -> float:
+    """Bytes that are left beside copies of all tensors."""
+    tensors = {t._cdata: t.nbytes for t in named_tensors(model, loss).values()}
+    return _MOST_OF_MEMORY * psutil.virtual_memory().available - copies * sum(tensors.values())
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    own = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+    own = torch.view_as_real(own) if own.is_complex() else own
+    return own if own.dtype in (torch.float32, torch.float64) else own.float()
+
+
+def _uncut(batch: Batch) -> str:
+    """A hint, where the batch has rows that go whole to every micro-batch."""
+    shapes = [tuple(t.shape) for t, dim in zip(batch.tensors, batch.dims, strict=True) if dim is None]
+    rows = next((shape for shape in shapes if shape and shape[0] > 1), None)
+    if rows is None:
+        return ""
+    return f" (its tensor of shape {rows} goes whole to every micro-batch; see netsplit.per_sample)"

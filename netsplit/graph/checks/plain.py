@@ -19,7 +19,7 @@ from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 
-__all__ = ["forward", "has_values", "hidden", "stance", "tensors_kept", "threads_for"]
+__all__ = ["TensorsAtOnce", "forward", "has_values", "hidden", "stance", "tensors_kept", "threads_for"]
 
 _SMALL = 2**28  # bytes
 
@@ -66,6 +66,21 @@ def has_values(model: nn.Module, loss: Loss | None, batch: Batch | None = None) 
     modules = [each for each in (model, loss) if isinstance(each, nn.Module)]
     own = (tensor for each in modules for tensor in (*each.parameters(), *each.buffers()))
     return not any(tensor.is_meta for tensor in (*own, *(batch.tensors if batch is not None else ())))
+
+
+class TensorsAtOnce:
+    """Buffers, and attributes that are tensors, at one moment; parameters are not written by a forward."""
+
+    def __init__(self, step: nn.Module) -> None:
+        stores = ((module._buffers, each) for module in step.modules() for each in module._buffers.items())
+        self._held: list[tuple[Any, str, Tensor]] = [(s, k, t) for s, (k, t) in stores if t is not None]
+        self._held += [(vars(module), key, t) for module, key, _, t in attribute_tensors(step)]
+        self._values = {id(t): t.detach().clone() for _, _, t in self._held}
+
+    def back(self) -> None:
+        for store, key, tensor in self._held:
+            store[key] = tensor
+            tensor.data.copy_(self._values[id(tensor)])
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, ConfigError
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.apart.losses import loss_apart
 from netsplit.graph.recording.stand_ins import refuse_tensors
 from netsplit.training.captures import checked_capture
 
@@ -32,16 +31,6 @@ class Cast(Net):
     def forward(self, x: Tensor) -> Tensor:
         self._modules["a"].double()  # type: ignore[union-attr]
         return super().forward(x.double()) if x.dtype == torch.float64 else self.b(x)
-
-
-class Time(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn, self.head = nn.GRU(6, 8), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(self.rnn(x)[0])
-        return y
 
 
 def batch() -> Batch:
@@ -85,17 +74,3 @@ def test_modules_may_nest_as_deep_as_python_lets_them() -> None:
     for _ in range(160):
         model = nn.Sequential(model)
     assert checked_capture(model, nn.CrossEntropyLoss(), batch())
-
-
-def test_a_time_first_batch_is_told_to_go_by_order() -> None:
-    torch.manual_seed(7)
-
-    def loss(out: Tensor, t: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(out.flatten(0, 1), t.flatten())
-
-    whole = Batch.of(torch.randn(4, 3, 6), torch.randint(0, 5, (4, 3)))
-    model = Time()
-    apart = loss_apart(model, loss, whole, checked_capture(model, loss, whole.rows(0, 2).own()), 2)
-    assert apart is not None
-    assert "depends on the order" in apart.words
-    assert "per_sample" in apart.cure

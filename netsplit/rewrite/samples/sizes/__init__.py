@@ -1,1 +1,0 @@
-"""One step at two numbers of samples."""
