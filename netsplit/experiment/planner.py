@@ -14,7 +14,6 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.experiment.parts.measured_parts import MeasuredParts
 from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Placement, Problem
@@ -56,7 +55,6 @@ class Planner:
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)  # see `Batch.of`
     max_programs: int = MAX_PROGRAMS
     check: bool = True  # of every training graph against plain PyTorch
-    history: KindsSeen | None = None  # of what was captured, where that is checked
     memory: MemoryRule = "lifetimes"  # what fits
     weights: WeightSource | None = None  # of those values that are on the meta device
     decided: WholePlan | None = None  # with the schedule, before this
@@ -73,7 +71,6 @@ class Planner:
             kind,
             self.max_programs,
             self.check,
-            self.history,
         )
 
     @property

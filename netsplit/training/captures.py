@@ -18,9 +18,7 @@ from netsplit.graph.batches.calls import Loss, call_model
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference
 from netsplit.graph.checks.plain import stance
-from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.rows import OutputDims, output_dims
-from netsplit.graph.checks.screen import hooks_of_all_modules
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
 from netsplit.graph.recording.whole import ModuleCall
@@ -65,7 +63,8 @@ def checked_capture(
 def _refuse_hooks(graph: Graph) -> None:
     """Of all modules: those that stay whole are on workers, in other processes."""
     whole = next((call for call in graph.calls.values() if isinstance(call, ModuleCall)), None)
-    if whole is not None and hooks_of_all_modules():
+    every = (f"_global_{name}_hooks" for name in ("forward_pre", "forward", "backward_pre", "backward"))
+    if whole is not None and any(getattr(nn.modules.module, name) for name in every):
         raise CaptureError(
             "a hook on all modules of this process (torch.nn.modules.module.register_module_…_hook) is not "
             f"called in {whole.__name__}, which stays whole and runs on a worker: register it on the modules "
@@ -79,7 +78,6 @@ class Captures:
 
     Args:
         limit: how many kinds of batches training may see, and how many prediction; one more is refused.
-        history: of what has been captured before.
         check: graphs are compared with plain PyTorch.
         trained: the present values of parameters and buffers, by initializer; else they are the model's.
     """
@@ -90,7 +88,6 @@ class Captures:
     device_type: str
     limit: int = MAX_PROGRAMS
     check: bool = True
-    history: KindsSeen | None = None
     trained: Callable[[], Mapping[str, Tensor]] = dict
     _evaluated_first: Batch | None = None
     _training: dict[Hashable, Graph] = field(default_factory=dict)
@@ -115,8 +112,6 @@ class Captures:
                 lambda **options: checked_capture(self.model, self.loss, check=self.check, **options),
                 prefix,
             )
-            if self.check and self.history is not None:
-                self.history.add(graph, batch.own())
             self._training[group, batch.samples] = graph
         return self._training[group, batch.samples]
 

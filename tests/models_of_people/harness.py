@@ -81,11 +81,11 @@ class Split:
         check_capture(loaded.model, loaded.loss, self.graph, example)
         rest = whole.rows(whole.samples - whole.samples % size, whole.samples)
         tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
-        history = check_cutting(loaded.model, loaded.loss, whole, self.graph, tail)
+        check_cutting(loaded.model, loaded.loss, whole, self.graph)
         self.planner = Planner(
             loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
             cpus(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
-            tail=tail, key=whole.key, known=known, history=history,
+            tail=tail, key=whole.key, known=known,
         )  # fmt: skip
         self.values = self.planner.values
         self.names = _names(loaded, self.values)
@@ -207,14 +207,7 @@ def _compared(
     if message:
         return replace(outcome, kind=WRONG, message=f"capture changed the model: {message}")
     if split.random:
-        drawn_alike, _ = plain.train_plainly(split.case, split.drawing)
-        if split.case.seeded:
-            message = _difference(drawn_alike, wanted, before, split.case.tolerance)
-            if message:
-                return replace(
-                    outcome, kind=WRONG, message=f"netsplit.draws changes the plain loop: {message}"
-                )
-        wanted = drawn_alike
+        wanted, _ = plain.train_plainly(split.case, split.drawing)
     for schedule in split.schedules():
         message = _difference(split.train(schedule, drawing), wanted, before, split.case.tolerance)
         if message:

@@ -32,7 +32,6 @@ from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.cutting import check_cutting
-from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.interrupts import interrupts_held
@@ -146,8 +145,9 @@ class StepHere:
         graph = self._first_captured(example)
         rest = self.whole.rows(samples - samples % size, samples)
         tail = self._captured(rest.own()) if rest.samples else None
-        with interrupts_held():
-            history = self._checked(graph, tail, alike) if self.check else None
+        if self.check:
+            with interrupts_held():
+                self._check_cutting(graph, alike)
         values = self._values(graph)
         source = self._source(graph, values)
         check_idle(self._made, graph)
@@ -162,16 +162,14 @@ class StepHere:
             costs = self._complete(self.costs.of(task), graph)
         return Planner(
             self.model, graph, values, costs, self.costs.cluster(), schedule, self._made, self.loss, rule,
-            tail, self.whole.key, self.known, self.max_programs, self.check, history, weights=source,
+            tail, self.whole.key, self.known, self.max_programs, self.check, weights=source,
             parts=self.costs.parts(task, costs),
         )  # fmt: skip
 
-    def _checked(self, graph: Graph, tail: Graph | None, alike: bool) -> KindsSeen:
+    def _check_cutting(self, graph: Graph, alike: bool) -> None:
         seen = SeenInGraphs.of(self.model, self.loss, self.whole, graph, sizes=not alike)
         open_ = "" if alike else seen.open_
-        return check_cutting(
-            self.model, self.loss, self.whole, graph, tail, alike, seen.apart, seen.gradients, open_
-        )
+        check_cutting(self.model, self.loss, self.whole, graph, alike, seen.apart, seen.gradients, open_)
 
     def decided(
         self, open_: AutoSchedule, method: Partitioner, seed: int = 0, adapts: bool = False

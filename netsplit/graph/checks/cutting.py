@@ -1,7 +1,6 @@
 """Whether micro-batches together train what the whole batch they are cut of would train in plain PyTorch.
 
 model, loss, batch ──loss_apart──► a sum, or no number? refused; another mean? said
-              └─what is kept from size to size─► refused, where it would be computed with
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from netsplit.graph.checks.apart.cut_apart import CutApart
 from netsplit.graph.checks.apart.elsewhere import elsewhere_apart
 from netsplit.graph.checks.apart.losses import loss_apart
 from netsplit.graph.checks.plain import has_values
-from netsplit.graph.checks.python_state.kinds_seen import KindsSeen
 from netsplit.graph.checks.replicated import unreplicable
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import over_the_batch, written_inputs
@@ -44,16 +42,15 @@ def check_cutting(
     loss: Loss | None,
     whole: Batch,
     graph: Graph,
-    tail: Graph | None,
     alike: bool = False,
     suspected: CutApart | None = None,
     gradients: bool = True,
     open_: str = "",
-) -> KindsSeen:
-    """Compare the whole batch with its micro-batches, by their loss and by what they leave in Python.
+) -> None:
+    """Compare the loss of the whole batch with that of its micro-batches.
 
     Args:
-        graph, tail: of its micro-batches, and of the last one where that is smaller.
+        graph: of its micro-batches.
         alike: refuse whatever is apart, which is said otherwise where it is no sum.
         suspected: what is apart for all that is known, where nothing is on this batch.
         gradients: compare them too, as `loss_apart` does, and the losses of larger outputs.
@@ -61,21 +58,11 @@ def check_cutting(
 
     Raises:
         CuttingError: the loss is a sum over samples, or no number on a micro-batch, or goes by a list with
-            an entry for every sample; or the model keeps from one size what it computes with on another.
+            an entry for every sample.
     """
     size = graph.batch_size
     if size < whole.samples:
         _refuse_shared_writes(graph, whole)
-    history = KindsSeen(model, loss)
-    example, rest = whole.rows(0, size), whole.rows(whole.samples - whole.samples % size, whole.samples)
-    history.add(graph, example.own())
-    try:
-        if size < whole.samples and history.leaves:
-            history.add(graph, whole.own(), captured=False)
-        if tail is not None:
-            history.add(tail, rest.own())
-    except CaptureError as error:
-        raise CuttingError(CutApart("kept", str(error).rstrip("."))) from error
     if size < whole.samples and has_values(model, loss, whole):
         apart = loss_apart(model, loss, whole, graph, size, every=True, gradients=gradients)
         if apart is None or apart.kind == "unknown":
@@ -89,7 +76,6 @@ def check_cutting(
         if not alike:  # else the notes of the plan say it
             _tell_of_norms(graph)
             _tell_of_buffers(graph)
-    return history
 
 
 def _refuse_shared_writes(graph: Graph, whole: Batch) -> None:

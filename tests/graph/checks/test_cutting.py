@@ -27,7 +27,7 @@ def told(
 ) -> None:
     model = model or nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
     whole = Batch.of(X, targets)
-    check_cutting(model, loss, whole, capture(model, loss, whole.rows(0, size).own()), None)
+    check_cutting(model, loss, whole, capture(model, loss, whole.rows(0, size).own()))
 
 
 def contrastive(z: Tensor, _: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_a_small_part_that_is_no_mean_shows_in_double_precision(caplog: pytest.L
     whole = Batch.of(X.double(), Y)
     for small, said in ((0.0, False), (5e-4, True)):
         loss = lambda z, y, small=small: F.cross_entropy(z, y) + small * contrastive(z, y)  # noqa: E731
-        check_cutting(model, loss, whole, capture(model, loss, whole.rows(0, 2).own()), None)
+        check_cutting(model, loss, whole, capture(model, loss, whole.rows(0, 2).own()))
         assert ("no mean over samples alone" in caplog.text) == said
     one, other = re.findall(r"\d\.\d+(?= on 4| as the mean)", caplog.text)
     assert one != other
