@@ -24,7 +24,7 @@ SETTERS = {
     "state": lambda: torch.set_rng_state(torch.get_rng_state()),
     "devices": lambda: torch.cuda.manual_seed_all(7),
     "fork": fork,
-    "the process's seed": torch.initial_seed,
+    "the process's seed": lambda: torch.initial_seed(),
     "its own name": lambda: SET(7),
     "the generator itself": lambda: torch.default_generator.manual_seed(7),
 }
