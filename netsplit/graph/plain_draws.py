@@ -22,7 +22,6 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.code_places import quoted, user_frame
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.random_draws import (
     DrawKey,
@@ -32,7 +31,7 @@ from netsplit.graph.random_draws import (
     operator_draws,
     seed_generators,
 )
-from netsplit.graph.recording.own_seeds import marked, process_seed_told, setters_told
+from netsplit.graph.recording.seeds import marked, no_seeds
 from netsplit.graph.recording.step import Inference, LossFunction, TrainingStep
 from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
@@ -47,7 +46,6 @@ def draws(
 ) -> AbstractContextManager[PlainDraws]:
     """Run one micro-batch of the plain model in it, and nothing else that draws; the backward may be outside.
 
-    What the model's own code seeds (``torch.manual_seed``) draws by that seed, as it does without `draws`.
     What ``torch.utils.checkpoint`` computes again in the backward draws what it drew first.
 
     Torch's generators stand afterwards where they stood before.
@@ -59,7 +57,8 @@ def draws(
         microbatch: its index in the batch.
 
     Raises:
-        NetSplitError: the model draws otherwise than its graph: another operator, fewer or more of them.
+        NetSplitError: the model draws otherwise than its graph: another operator, fewer or more of them, or
+            sets torch's generator.
     """
     return PlainDraws(graph, DrawKey(seed, iteration, microbatch, phase))
 
@@ -73,9 +72,7 @@ class PlainDraws:
         self.left.reverse()
         self.calls = graph.calls
         self.inside = 0  # calls that are one node
-        self.process_seed = torch.default_generator.initial_seed()
         self.seed = 0  # of the generator, as long as the model does not set it
-        self.set_at = ""  # the line where it does
         self.taken: list[Node] = []
         self.again: list[Node] | None = None  # what a recomputation is still to draw
         self.stack = ExitStack()
@@ -83,14 +80,13 @@ class PlainDraws:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(generators_kept())
+            stack.enter_context(no_seeds())
             if self._is_one_node:
                 self.take()
                 self.stack = stack.pop_all()
                 return self
             self.seed = marked()
             self._seed_for_loss()
-            stack.enter_context(setters_told(self._set))
-            stack.enter_context(process_seed_told(self._process_seed))
             for told in (_functions_told, _modules_told, _checkpoints_told):
                 stack.enter_context(told(self))
             stack.enter_context(script_unoptimised())
@@ -134,14 +130,6 @@ class PlainDraws:
     def _seed_for_loss(self) -> None:
         if self._is_loss():
             seed_generators(self.key.of(self.left[-1].name))
-
-    def _set(self, _: str) -> None:
-        if not self.inside:
-            frame = user_frame()
-            self.set_at = f" at {quoted(frame)}" if frame else ""
-
-    def _process_seed(self) -> int:
-        return torch.default_generator.initial_seed() if self.inside else self.process_seed
 
     @contextmanager
     def opaque(self) -> Iterator[None]:
@@ -193,9 +181,8 @@ class PlainDraws:
             )
         if torch.default_generator.initial_seed() != self.seed:
             raise NetSplitError(
-                f"it sets torch's generator{self.set_at} before it draws for {_named(self.left[-1])}, which "
-                "it did not when it was captured: keep in a buffer what is to be drawn once, or take it from "
-                "the batch."
+                f"it sets torch's generator before it draws for {_named(self.left[-1])}: take from the batch "
+                "what is drawn by a fixed seed, or keep it in a buffer."
             )
         self.take()
         result = in_logical_order(op, args, kwargs)

@@ -20,7 +20,6 @@ from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference
 from netsplit.graph.checks.plain import stance
 from netsplit.graph.checks.rows import OutputDims, output_dims
-from netsplit.graph.checks.screen import hooks_of_all_modules
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
 from netsplit.graph.recording.whole import ModuleCall
@@ -78,7 +77,8 @@ def _encoders_as_captured(graph: Graph) -> Iterator[None]:
 def _refuse_hooks(graph: Graph) -> None:
     """Of all modules: those that stay whole are on workers, in other processes."""
     whole = next((call for call in graph.calls.values() if isinstance(call, ModuleCall)), None)
-    if whole is not None and hooks_of_all_modules():
+    every = (f"_global_{name}_hooks" for name in ("forward_pre", "forward", "backward_pre", "backward"))
+    if whole is not None and any(getattr(nn.modules.module, name) for name in every):
         raise CaptureError(
             "a hook on all modules of this process (torch.nn.modules.module.register_module_…_hook) is not "
             f"called in {whole.__name__}, which stays whole and runs on a worker: register it on the modules "

@@ -127,7 +127,7 @@ class ParallelModel:
         Raises:
             NetSplitError: as `train_batch` would before it trains.
         """
-        with self._watch.own(self.programs, training=True):
+        with self._watch.own(self.programs):
             self.programs.training(self.programs.batch(inputs, targets))
 
     @told_plainly
@@ -210,7 +210,7 @@ class ParallelModel:
         runtime = self._open()
         with (
             lack_told(self.model, self.programs.captures.loss, inputs),
-            self._watch.predicting(self.programs),
+            self._watch.own(self.programs),
         ):
             parts = self.programs.parts(batch)
             done = [(part, runtime.predict(part.program, part.batch)) for part in parts]

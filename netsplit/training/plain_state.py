@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_map_only
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
 from netsplit.graph.checks.holding import first_names, holding, unseen
-from netsplit.graph.checks.python_state.state import changed_names, state_of
 from netsplit.graph.code_places import where_of
 from netsplit.graph.recording.stand_ins import named_tensors
 
@@ -67,21 +66,18 @@ def loaded(
     """
     names = first_names(model)
     with holding(model, values):
-        before = state_of(model, None).values
         try:
             answer = model.load_state_dict(state, strict=strict)
         except Exception as error:
             raise _refusal(model, state, strict, error) from error
         now = named_tensors(model)
         fresh = {k: now[k].detach().cpu().clone() for k in dict.fromkeys(names.values()) if k in now}
-        in_python = bool(changed_names(before, state_of(model, None).values))
-    if in_python:
-        tensors = {k: t.detach().clone() for k, t in named_tensors(model).items()}
-        with unseen(model):
-            model.load_state_dict(state, strict=strict)
-        for k, tensor in named_tensors(model).items():
-            if k in tensors:
-                tensor.data.copy_(tensors[k])
+    tensors = {k: t.detach().clone() for k, t in named_tensors(model).items()}
+    with unseen(model):  # once more, for what it loads into Python
+        model.load_state_dict(state, strict=strict)
+    for k, tensor in named_tensors(model).items():
+        if k in tensors:
+            tensor.data.copy_(tensors[k])
     if isinstance(answer, tuple) and len(answer) == 2:
         return fresh, list(answer[0]), list(answer[1])
     return fresh, [], []

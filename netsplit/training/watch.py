@@ -1,41 +1,43 @@
-"""What is done here to the user's model, told from what the user does to it while it trains elsewhere."""
+"""The model that was given is a copy of what trains: whoever changes it meanwhile is warned, once."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.holding import by_name
-from netsplit.graph.checks.notice import Notice
 from netsplit.optim.optimizers import ForModel
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading.told import UnreadBatch
-from netsplit.training.factories import FactoryWatch
 from netsplit.training.programs import Programs
-from netsplit.training.reuse import Reuse
 
 __all__ = ["ModelWatch"]
-
 
 log = logging.getLogger(__name__)
 
 _WATCHES: WeakSet[ModelWatch] = WeakSet()
+_CHANGED = {
+    "training": ("the model's mode (train or eval)", "it trains in the mode that it was split in"),
+    "requires_grad": ("requires_grad of the model's parameters", "call parallelize again to train others"),
+}
+"""Attribute -> what was changed, and what to do about it."""
 
 
 class ModelWatch:
-    """Looks before every batch, where what is captured is checked at all.
+    """Compares modes, `requires_grad` and writes of the given model before every batch.
 
     Args:
-        optimizer: of the training.
+        optimizer: of the training; those that its factory made here do not train.
         opened: the runtime, as long as the workers live.
         turn: of threads, which train and predict one after another.
     """
@@ -52,14 +54,16 @@ class ModelWatch:
         self._warn_of_others()
         self._turn = turn
         self._values = lambda: opened().state()
-        captures = programs.captures
-        captures.trained = self._values
-        kept = optimizer.made if isinstance(optimizer, ForModel) else ()
-        self._notice = Notice(model, captures.loss, kept) if captures.check else None
-        self._reuse = Reuse() if captures.check else None
-        rate = opened().rule.learning_rate
-        watched = captures.check and isinstance(optimizer, ForModel)
-        self._factories = FactoryWatch(optimizer, rate) if watched else None  # type: ignore[arg-type]
+        programs.captures.trained = self._values
+        self._tensors = dict(model.named_parameters())
+        self._stood: list[tuple[Any, str, bool]] = [
+            *((module, "training", module.training) for module in model.modules()),
+            *((tensor, "requires_grad", tensor.requires_grad) for tensor in self._tensors.values()),
+        ]
+        self._versions = self._written()
+        self._optimizers = list(optimizer.made) if isinstance(optimizer, ForModel) else []
+        self._settings = self._set()
+        self._told: set[str] = set()
 
     def _warn_of_others(self) -> None:
         """Where another split model has copies of the same parameters: plain models would share them."""
@@ -80,55 +84,70 @@ class ModelWatch:
         except (NetSplitError, ReferenceError):  # closed, or gone
             return False
 
-    @contextmanager
-    def own(self, programs: Programs, training: bool = False) -> Iterator[None]:
-        """While something is done here.
+    def look(self) -> None:
+        """Warn of what has been changed since the model was split."""
+        for key in {key for each, key, was in self._stood if getattr(each, key) != was}:
+            self._tell(*_CHANGED[key])
+        if self._set() != self._settings:
+            self._tell(
+                "the settings of an optimizer that your factory made",
+                "set learning_rate of what parallelize gave",
+            )
+        if (versions := self._written()) != self._versions:
+            if not any(self._is_as_in(state) for state in self._states()):
+                self._tell("the model's parameters", "write to what parallelize gave, by its load_state_dict")
+            self._versions = versions
 
-        Args:
-            training: what the user did is looked for first; only programs that are made then run the model.
-        """
-        with self._turn:
-            yield from self._own(programs, training)
+    def _tell(self, what: str, cure: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            log.warning(
+                "You changed %s after parallelize, and what trains is a copy, which does not see it: %s.",
+                what, cure,
+            )  # fmt: skip
 
-    def _own(self, programs: Programs, training: bool) -> Iterator[None]:
-        captures = programs.captures
-        refuse_surrounding(captures.autocast)
-        captures.trained = self._values  # others have the captures, too, as one that only started new workers
-        if self._notice is None:
-            yield
-            return
-        if not training:
-            with self._notice.own():
-                yield
-            return
-        self._notice.look(self._states)
-        if self._factories is not None:
-            self._factories.look()
-        made_s = programs.made_s
-        with self._notice.own(looked=True, ran=lambda: programs.made_s != made_s):
-            yield
+    def _written(self) -> list[int]:
+        return [0 if t.is_inference() else t._version for t in self._tensors.values()]
 
-    @contextmanager
-    def predicting(self, programs: Programs) -> Iterator[None]:
-        """While a batch is predicted."""
-        with self._turn:
-            if self._notice is not None:
-                self._notice.look(self._states, training=False)
-            with self.own(programs):
-                yield
+    def _set(self) -> list[dict[str, Any]]:
+        groups = (group for each in self._optimizers for group in each.param_groups)
+        return [
+            {k: repr(v) for k, v in group.items() if k not in ("params", "param_names")} for group in groups
+        ]
 
-    @contextmanager
-    def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
-        """While a batch is trained."""
-        with self.own(programs, training=True):
-            if isinstance(inputs, UnreadBatch):  # its tensors are new ones, on the workers
-                yield inputs
-                return
-            batch = programs.batch(inputs, targets)
-            with self._reuse.noted(programs.training(batch).graph, batch) if self._reuse else nullcontext():
-                yield batch
+    def _is_as_in(self, state: dict[str, Tensor]) -> bool:
+        """Whether the trained values were copied into the model, as to save or to evaluate them."""
+        return all(k in state and torch.equal(state[k].cpu(), t.cpu()) for k, t in self._tensors.items())
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
         yield by_name(self.model, self.opened().state())
         if self.opened().rule.ema_decay is not None:
             yield by_name(self.model, self.opened().state(averaged=True))
+
+    @contextmanager
+    def own(self, programs: Programs) -> Iterator[None]:
+        """While something is done here: what is captured meanwhile is the model as it was split."""
+        with self._turn:
+            captures = programs.captures
+            refuse_surrounding(captures.autocast)
+            captures.trained = self._values  # others have them, too, as one that only started new workers
+            self.look()
+            now = [(each, key, getattr(each, key), was) for each, key, was in self._stood]
+            changed = [each for each in now if each[2] != each[3]]
+            made_s = programs.made_s
+            try:
+                for each, key, _, was in changed:
+                    setattr(each, key, was)
+                yield
+            finally:
+                for each, key, given, _ in changed:
+                    setattr(each, key, given)
+                if programs.made_s != made_s:
+                    self._versions = self._written()
+
+    @contextmanager
+    def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
+        """While a batch is trained."""
+        with self.own(programs):
+            # Tensors of an unread batch are new ones, on the workers.
+            yield inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)

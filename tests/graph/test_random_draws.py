@@ -249,9 +249,7 @@ def test_a_plain_model_that_draws_otherwise_is_refused() -> None:
 def test_a_loss_function_that_stays_whole_and_draws_is_one_node_of_the_plain_loop() -> None:
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         outputs = outputs + torch.rand_like(outputs)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            outputs = F.dropout(outputs, 0.5)
+        outputs = F.dropout(outputs, 0.5) * (1 if outputs.max() < 1e9 else 0)
         return F.cross_entropy(outputs, targets) + torch.rand(())
 
     torch.manual_seed(7)
@@ -281,7 +279,7 @@ def test_a_seed_that_the_plain_model_sets_and_its_graph_does_not_is_refused_with
     assert [node.name for node in graph if node_draws(node)] == ["dropout"]
     model[1].seeded = True  # type: ignore[assignment]
     with (
-        pytest.raises(NetSplitError, match=r"sets torch's generator at .*manual_seed.* node 'dropout'"),
+        pytest.raises(NetSplitError, match=r"sets torch's generator.* at .*manual_seed"),
         draws(graph),
     ):
         model(inputs)

@@ -5,8 +5,7 @@
     REASON = "what a refusal must say"          a regular expression, any case
 
 inputs: a tuple is positional arguments, a dict keyword arguments, anything else the one argument.
-Optional: RANDOM (it draws from torch's generator), SEEDED (what it draws follows from seeds of its own: it
-trains as the plain loop does without netsplit.draws), MICROBATCHES, TOLERANCE, SLOW. The folder is the kind.
+Optional: RANDOM (it draws from torch's generator), MICROBATCHES, TOLERANCE, SLOW. The folder is the kind.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class Case:
     expect: str = "equal"
     reason: str = ""
     random: bool | None = False  # draws from torch's generator; None: see by its operators
-    seeded: bool = False  # all that it draws and uses follows from seeds of its own
     microbatches: int = 2
     tolerance: float = 1e-9
     slow: bool = False
@@ -68,7 +66,6 @@ def _case(path: Path) -> Case:
         expect=given["EXPECT"],
         reason=given.get("REASON", ""),
         random=given.get("RANDOM", False),
-        seeded=given.get("SEEDED", False),
         microbatches=given.get("MICROBATCHES", 2),
         tolerance=given.get("TOLERANCE", 1e-9),
         slow=given.get("SLOW", False),
@@ -81,7 +78,7 @@ def _constants(path: Path) -> dict[str, Any]:
     for each in body:
         if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
             name = each.targets[0].id
-            if name in ("EXPECT", "REASON", "RANDOM", "SEEDED", "MICROBATCHES", "TOLERANCE", "SLOW"):
+            if name in ("EXPECT", "REASON", "RANDOM", "MICROBATCHES", "TOLERANCE", "SLOW"):
                 constants[name] = ast.literal_eval(each.value)
     return constants
 

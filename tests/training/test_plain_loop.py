@@ -25,6 +25,7 @@ from netsplit.partition.methods.random import Random
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.training.parallel import ParallelModel
+from tests.graph.recording import kept_in_a_module
 from tests.nets import SGD
 from tests.workers import Pools, cpu_workers, lent_to_sessions
 
@@ -109,139 +110,59 @@ def test_a_learning_rate_that_is_a_tensor_is_each_optimizers_own() -> None:
 
 # --- what changes while training goes on --------------------------------------------------------------
 
-FACTOR = {"rate": 1.0}
 
-
-class Scaled(optim.Optimizer):
-    """Its step goes by a global."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.05})
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad, alpha=-group["lr"] * FACTOR["rate"])
-
-
-def scaled_rate(optimizer: optim.Optimizer) -> lr.LRScheduler:
-    return lr.LambdaLR(optimizer, lambda epoch: FACTOR["rate"])
-
-
-@pytest.mark.parametrize("options", [{"optimizer": Scaled}, {"scheduler": scaled_rate}], ids=["step", "rate"])
-def test_what_an_optimizers_own_code_reads_may_not_change(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda model: model.eval(), "model's mode"),
+        (lambda model: model[0].weight.requires_grad_(False), "requires_grad of the model's parameters"),
+        (lambda model: model[0].weight.detach().mul_(2), "model's parameters"),
+    ],
+)
+def test_what_trains_is_a_copy_and_a_change_is_told_once(
+    change: Callable[[Any], object], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with split(net(), **options) as parallel:
-        parallel.train_batch(*pair(0))
-        monkeypatch.setitem(FACTOR, "rate", 0.5)
-        for _ in range(2):
-            with pytest.raises(NetSplitError, match=r"'FACTOR' in .*'rate'.* has been changed"):
-                parallel.train_batch(*pair(1))
-        monkeypatch.setitem(FACTOR, "rate", 1.0)
-        parallel.train_batch(*pair(1))
-
-
-def test_a_tensor_that_an_optimizer_was_given_may_not_change() -> None:
-    rate = torch.tensor(0.05)
-    with split(net(), optimizer=partial(optim.Adam, lr=rate, foreach=False)) as parallel:
-        parallel.train_batch(*pair(0))
-        rate.mul_(0.5)
-        with pytest.raises(NetSplitError, match="a tensor among the optimizer's settings has been changed"):
-            parallel.train_batch(*pair(1))
-
-
-class Recipe:
-    """As people keep their settings and their progress together."""
-
-    def __init__(self) -> None:
-        self.warmup, self.steps = 4, 0
-
-    def rate(self, step: int) -> float:
-        return min(1.0, (step + 1) / self.warmup)
-
-    def count(self) -> None:
-        self.steps += 1
-
-
-def test_what_no_code_of_the_scheduler_names_may_change() -> None:
-    recipe, model = Recipe(), net()
-    plain = SGD(model.parameters())
-    scheduler = lr.LambdaLR(plain, recipe.rate)
-    with split(net(), scheduler=partial(lr.LambdaLR, lr_lambda=recipe.rate)) as parallel:
+    model, plain_model = net(), net()
+    plain = SGD(plain_model.parameters())
+    with split(model) as parallel:
         for seed in range(3):
-            assert parallel.train_batch(*pair(seed)) == pytest.approx(plain_step(model, plain, pair(seed)))
-            scheduler.step()
-            recipe.count()
-        assert_same(parallel, model)
-        recipe.warmup = 2
-        with pytest.raises(NetSplitError, match=r"\.warmup has been changed"):
-            parallel.train_batch(*pair(3))
+            assert parallel.train_batch(*pair(seed)) == pytest.approx(
+                plain_step(plain_model, plain, pair(seed))
+            )
+            if seed == 0:
+                change(model)
+        assert_same(parallel, plain_model)
+    assert [told in record.message for record in caplog.records if "after parallelize" in record.message] == [
+        True
+    ]
 
 
-class Caching(list[int]):
-    """As a dataset that counts how often it was read."""
-
-    reads = 0
-
-    def __len__(self) -> int:
-        self.reads += 1
-        return super().__len__()
-
-
-def test_what_only_the_factory_read_may_change() -> None:
-    data = Caching([1, 2, 3])
-
-    def cycle(optimizer: optim.Optimizer) -> lr.LRScheduler:
-        return lr.OneCycleLR(optimizer, max_lr=0.1, total_steps=3 * len(data))
-
-    with split(net(), scheduler=cycle) as parallel:
-        for seed in range(3):
-            data.append(len(data))
-            parallel.train_batch(*pair(seed))
-
-
-def halved(gradient: Tensor) -> Tensor:
-    return 0.5 * gradient
-
-
-def halve(parameter: Tensor) -> None:
-    assert parameter.grad is not None
-    parameter.grad.mul_(0.5)
-
-
-@pytest.mark.parametrize("hook", ["gradient", "accumulated", "module"])
-def test_a_hook_that_comes_while_training_is_seen(hook: str) -> None:
+def test_a_copy_of_what_trains_in_the_model_is_no_change(caplog: pytest.LogCaptureFixture) -> None:
     model = net()
-    weight: Tensor = model[0].weight  # type: ignore[index, union-attr, assignment]
-    hooks: dict[str, Callable[[], Any]] = {
-        "gradient": lambda: weight.register_hook(halved),
-        "accumulated": lambda: weight.register_post_accumulate_grad_hook(halve),
-        "module": lambda: nn.modules.module.register_module_forward_hook(lambda *_: None),
-    }
     with split(model) as parallel:
         parallel.train_batch(*pair(0))
-        handle = hooks[hook]()
-        try:
-            with pytest.raises(NetSplitError, match=r"a hook on .* has been changed"):
-                parallel.train_batch(*pair(1))
-        finally:
-            handle.remove()
+        model.load_state_dict(parallel.state_dict())
         parallel.train_batch(*pair(1))
+    assert not any("after parallelize" in record.message for record in caplog.records)
 
 
-def test_hooks_of_all_optimizers_are_refused_before_and_seen_while_training() -> None:
-    with split(net()) as parallel:
-        handle = register_optimizer_step_pre_hook(lambda *_: None)
-        try:
-            with pytest.raises(NetSplitError, match="hooks before all optimizers"):
-                parallel.train_batch(*pair(0))
-            with pytest.raises(ConfigError, match="hook on the steps of all optimizers"):
-                split(net())
-        finally:
-            handle.remove()
+def test_other_shapes_are_captured_in_the_mode_that_was_split(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
+    with split(model) as parallel:
+        model.eval()
+        inputs, targets = pair(0)
+        parallel.train_batch(inputs[:6], targets[:6])
+        assert not any(module.training for module in model.modules())
+        assert int(parallel.state_dict()["1.num_batches_tracked"]) > 0
+
+
+def test_hooks_of_all_optimizers_are_refused() -> None:
+    handle = register_optimizer_step_pre_hook(lambda *_: None)
+    try:
+        with pytest.raises(ConfigError, match="hook on the steps of all optimizers"):
+            split(net())
+    finally:
+        handle.remove()
 
 
 class Whole(nn.Module):
@@ -262,18 +183,23 @@ def test_hooks_of_all_modules_are_refused_where_one_stays_whole() -> None:
         handle.remove()
 
 
-def test_a_prediction_is_of_the_model_that_was_split() -> None:
-    model = net()
-    with split(model) as parallel:
-        parallel.train_batch(*pair(0))
-        model.eval()  # as a loop has it, whose prediction is in evaluation mode anyway
-        before = parallel.predict(pair(1)[0])
-        assert torch.equal(before, parallel.predict(pair(1)[0]))
-        model.train()
-        parallel.train_batch(*pair(1))
-        model[1] = nn.ReLU()  # type: ignore[index, operator]
-        with pytest.raises(NetSplitError, match="has been changed since the model was split"):
-            parallel.predict(pair(1)[0])
+def test_what_stays_whole_finds_the_globals_of_this_process_on_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_in_a_module, "SCALE", 2.0)
+
+    def model() -> nn.Module:
+        torch.manual_seed(7)
+        return nn.Sequential(nn.Linear(12, 8), kept_in_a_module.Gated(), nn.Linear(8, 5)).double()
+
+    plain_model = model()
+    plain = SGD(plain_model.parameters())
+    with split(model()) as parallel:
+        for seed in range(2):
+            assert parallel.train_batch(*pair(seed)) == pytest.approx(
+                plain_step(plain_model, plain, pair(seed))
+            )
+        assert_same(parallel, plain_model)
 
 
 # --- state --------------------------------------------------------------------------------------------

@@ -1,55 +1,45 @@
 """Whether a captured graph trains what the user's own model trains: both run on the same values.
 
-    twice:  plain model ── loss, gradients, buffers ─┐
-            captured graph ── the same ──────────────┴─ equal? else refused, with what differs first
-            (on other weights than at first; the second time other values, buffers as the first has left them)
+    steps 1, 2   plain model ── loss, gradients, buffers ─┐  on other weights than at first;
+                 captured graph ── the same ──────────────┴─ equal? else refused, with what differs first
+    steps 3 to 5 plain model on a few samples: one loss?   weights, buffers, draws are put back, so what
+    step 6       the same as in step 2: the same loss?     differs is kept where no tensor of the model is
 
-Two calls, since what a capture cannot see is what changes between them: counters, caches, values baked in.
+What the model keeps in Python shows between steps: counters, caches, values baked in.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any
 
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.attributes import changed_attribute, plain_attributes
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
 from netsplit.graph.checks.in_flight import check_order, order_may_matter
-from netsplit.graph.checks.plain import forward, hidden, stance, threads_for
-from netsplit.graph.checks.python_state.carried import (
-    Carried,
-    handed_between,
-    refuse_first_batch,
-    set_at_first,
-)
-from netsplit.graph.checks.python_state.hashes import refuse_hashes
-from netsplit.graph.checks.python_state.other_draws import no_other_draws
-from netsplit.graph.checks.python_state.state import (
-    StateSnapshot,
-    bare,
-    changed_state,
-    memory_key,
-    state_of,
-)
-from netsplit.graph.code_places import line_of, where_of
+from netsplit.graph.checks.other_draws import no_other_draws
+from netsplit.graph.checks.plain import TensorsAtOnce, forward, forward_again, hidden, stance, threads_for
+from netsplit.graph.code_places import is_users, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
-from netsplit.graph.operators import written_references
-from netsplit.graph.random_draws import DrawKey, run_microbatch
-from netsplit.graph.recording.observe import valid_other_values
-from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
+from netsplit.graph.operators import written_initializers, written_references
+from netsplit.graph.random_draws import DrawKey, node_draws, run_microbatch
+from netsplit.graph.recording.observe import other_values
+from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.tables import nbytes
 
@@ -58,7 +48,13 @@ __all__ = ["check_capture"]
 log = logging.getLogger(__name__)
 
 _MOST_OF_MEMORY = 0.8
+_PLACES = " (an attribute, a global, a variable around a function)"
+_STEPS, _FEW = 6, 2  # compared; samples of the last of them
 _COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
+
+
+class _DoesNotRun(CaptureError):
+    """Plain PyTorch cannot compute it either."""
 
 
 def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch) -> float | None:
@@ -81,7 +77,7 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
     need = _COPIES * sum(t.nbytes for t in values.values()) + activations
     room = _MOST_OF_MEMORY * psutil.virtual_memory().available
     start = time.perf_counter()
-    refuse_hashes(type(model).__name__, graph)
+    _refuse_hashes(type(model).__name__, graph)
     with threads_for(activations):
         if need > room:
             _in_parts(model, loss, batch, room - activations, need)
@@ -109,9 +105,7 @@ def _checked(
     model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch, values: Mapping[str, Tensor]
 ) -> None:
     with kept(model, loss):
-        check = _CaptureCheck(model, loss, graph, batch, values)
-        check.run()
-    check.refuse_first_batch()
+        _CaptureCheck(model, loss, graph, batch, values).run()
 
 
 class _CaptureCheck:
@@ -124,63 +118,76 @@ class _CaptureCheck:
         self.graph = graph
         self.batch = batch
         self.real = values
-        self.states = [state_of(model, loss)]
-        written = {memory_key(values[k]) for k in _written(graph) if k in values}
-        self.carried = Carried(self.step, self.states[0], written)
         self.ours = {k: own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
+        self.rebuilt: tuple[fx.GraphModule, Graph] | None = None
+        self.changed: str | None = None  # an attribute, from one step to the next
 
     def run(self) -> None:
-        batches = (self.batch.tensors, valid_other_values(self.step, self.batch.tensors))
-        for call, tensors in enumerate(batches):
-            self._move_weights(call)
-            early = self._before_the_model(tensors) if call == 0 else None
-            with no_other_draws(self.name), self.carried.watched():
-                plain = self._plain(call, tensors)
-            self.states.append(state_of(self.model, self.loss))
-            self._look_at_tensors(call)
-            ours = self._captured(call, tensors) if early is None else early
-            self._compare(call, plain, ours)
-        changed = changed_state(*self.states[-2:])
-        if changed:
-            raise CaptureError(f"{self.name} keeps state in Python: {_state_in_python(changed)}.")
+        batches = [self.batch.tensors]
+        self._move_weights(0)
+        early = self._before_the_model(batches[0])
+        self._compare(0, self._plain(0, batches[0]), early or self._captured(0, batches[0]))
+        self._move_weights(1)
+        written = [self.real[k] for k in written_initializers(self.graph) if k in self.real]
+        written += self.step.parameters() if self.graph.calls else []
+        before, attributes = TensorsAtOnce(self.step, written), plain_attributes(self.model, self.loss)
+        plain, other = self._on_other_values(before)
+        batches.append(other)
+        self.changed = changed_attribute(attributes, plain_attributes(self.model, self.loss))
+        self._compare(1, plain, self._captured(1, other))
+        self._repeat(other, plain, before)
         if order_may_matter(self.graph):
             check_order(self.name, self.graph, self.real, batches)
 
-    def _look_at_tensors(self, call: int) -> None:
-        if call == 0:
-            self.carried.begin(self.states[-1])
-            return
-        reason = self.carried.reason(self.states[-1]) or handed_between(self.graph.calls, *self.states[-2:])
-        if reason is not None:
-            raise CaptureError(f"{self.name} keeps state in a tensor: {reason}.")
+    def _on_other_values(self, before: TensorsAtOnce) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """A plain step on the first such values that the model takes, and these."""
+        *candidates, same = (*other_values(self.batch.tensors), copies(self.batch.tensors))
+        for candidate in candidates:
+            try:
+                return self._plain(1, candidate), candidate
+            except _DoesNotRun:
+                before.back()
+        return self._plain(1, same), same
 
-    def refuse_first_batch(self) -> None:
-        """To be called with the model as it was given; leaves it so.
+    def _repeat(self, tensors: tuple[Tensor, ...], plain: list[Tensor], before: TensorsAtOnce) -> None:
+        """Steps 3 to 6, of the plain model alone, each from the same values of all its tensors."""
+        attributes = plain_attributes(self.model, self.loss)
+        few, third = self.batch.rows(0, _FEW).own(), None
+        for _ in range(_STEPS - 3 if self.batch.samples > _FEW else 0):
+            try:
+                now = self._again(TrainingStep(self.model, self.loss, few), few.tensors, before)
+            except _DoesNotRun:  # on so few
+                break
+            self._expect(now, third or now)
+            third = now
+        for _ in range(1 if third else _STEPS - 2):
+            self._expect(self._again(self.step, tensors, before), plain)
+        changed = changed_attribute(attributes, plain_attributes(self.model, self.loss))
+        if changed is not None:
+            raise CaptureError(f"{self.name} keeps state in Python: {_state_in_python(changed)}.")
 
-        Raises:
-            CaptureError: what the first batch leaves in Python decides what others compute.
-        """
-        suspects = set_at_first(*self.states)
+    def _again(self, step: TrainingStep, tensors: tuple[Tensor, ...], before: TensorsAtOnce) -> list[Tensor]:
+        before.back()
+        try:
+            with no_other_draws(self.name):
+                drawn = step is self.step and any(node_draws(node) for node in self.graph)
+                given = step, self.graph, tensors
+                return [t.detach() for t in (forward(*given, 1) if drawn else forward_again(*given))]
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise _DoesNotRun(
+                f"{self.name} does not run a second time{where_of(error)}: {line_of(error)}."
+            ) from error
 
-        def fresh(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], StateSnapshot]:
-            with kept(self.model, self.loss):
-                return self._forward(0, tensors), state_of(self.model, self.loss)
-
-        def carried(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], StateSnapshot]:
-            with kept(self.model, self.loss):
-                before = {k: t.detach().clone() for k, t in self.real.items()}
-                buffers, followed = self._buffers(), list(attribute_tensors(self.step))
-                self._forward(0, self.batch.tensors)
-                self._write_back(buffers)
-                for module, key, _, tensor in followed:
-                    if not any(name.startswith(f"'{key}' of") for name in suspects):
-                        setattr(module, key, tensor)
-                for k, tensor in self.real.items():
-                    tensor.data.copy_(before[k])
-                return self._forward(0, tensors), state_of(self.model, self.loss)
-
-        if suspects:
-            refuse_first_batch(self.name, suspects, self.states[1], self.batch.tensors, fresh, carried)
+    def _expect(self, now: list[Tensor], plain: list[Tensor]) -> None:
+        for i, (a, b) in enumerate(zip(plain, now, strict=True)):
+            if (apart := difference(a, b)) is not None:
+                what = f"metric {i - 1}" if i else "the loss"
+                raise CaptureError(
+                    f"{self.name} would not train as in plain PyTorch: {what} of the same batch differs from "
+                    f"step to step ({apart}){self._cause(1)}."
+                )
 
     def _before_the_model(self, tensors: tuple[Tensor, ...]) -> list[Tensor] | None:
         """The captured step where nothing has run yet, as on a worker: what stays whole may not lean on that.
@@ -197,13 +204,15 @@ class _CaptureCheck:
     def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         buffers = self._buffers()
         try:
-            with torch.enable_grad(), stance(self.graph):
-                outputs = self._forward(call, tensors)
-                outputs[0].backward()
+            with torch.enable_grad(), stance(self.graph), no_other_draws(self.name):
+                outputs = forward(self.step, self.graph, tensors, call)
+                self._backward(call, outputs[0])
+        except CaptureError:
+            raise
         except NetSplitError as error:
             raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
         except Exception as error:
-            raise CaptureError(
+            raise _DoesNotRun(
                 f"{self.name} does not train on this batch in plain PyTorch and in micro-batches of "
                 f"{self.batch.samples}{where_of(error)}: {line_of(error)}; check model, batch and the "
                 "number of micro-batches."
@@ -211,8 +220,10 @@ class _CaptureCheck:
         self._write_back(buffers)
         return [t.detach() for t in outputs]
 
-    def _forward(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        return forward(self.step, self.graph, tensors, call)
+    def _backward(self, call: int, loss: Tensor) -> None:
+        """Once where all is operators; what stays whole may have numbers of its own in its backward."""
+        if call == 0 or self.graph.calls:
+            loss.backward()
 
     def _buffers(self) -> dict[str, tuple[nn.Module, str, Tensor]]:
         return {
@@ -244,11 +255,12 @@ class _CaptureCheck:
         try:
             with torch.enable_grad(), self._model_elsewhere():
                 # Code that stays whole begins anew: what it carries over is state that no tensor holds.
-                graph = with_own_calls(self.graph)
-                module = rebuild(graph, self.ours)
-                result = run_microbatch(module, graph, copies(tensors), DrawKey(iteration=call))
+                if self.graph.calls or self.rebuilt is None:
+                    calls = with_own_calls(self.graph)
+                    self.rebuilt = rebuild(calls, self.ours), calls
+                result = run_microbatch(*self.rebuilt, copies(tensors), DrawKey(iteration=call))
                 outputs = [result] if isinstance(result, Tensor) else list(result)
-                outputs[0].backward()
+                self._backward(call, outputs[0])
         except Exception as error:
             if "modified by an inplace operation" in str(error):
                 raise CaptureError(
@@ -285,10 +297,9 @@ class _CaptureCheck:
                     "buffers it is not given (from a closure, an object, a class), which train elsewhere: "
                     "give them as arguments, or compute with them in the forward."
                 )
-            changed = changed_state(*self.states[-2:])
-            cause = f"; {_state_in_python(changed)}" if call and changed else self._cause(call)
             raise CaptureError(
-                f"{self.name} would not train as in plain PyTorch: {what} differs {when} ({apart}){cause}."
+                f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
+                f"({apart}){self._cause(call)}."
             )
 
     def _pairs(
@@ -310,12 +321,10 @@ class _CaptureCheck:
 
     def _move_weights(self, call: int) -> None:
         """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
-        generator = torch.Generator().manual_seed(2 + call)
         for k, tensor in self.real.items():
             if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
-                size = 0.01 * float(tensor.detach().abs().max()) if tensor.numel() else 0.0
-                noise = torch.randn(tensor.shape, generator=generator) * size
-                moved = tensor.detach() + noise.to(tensor.dtype).to(tensor.device)
+                flat = self.ours[k].detach().reshape(-1)
+                moved = tensor.detach() + 0.01 * flat.roll(call + 1).view(tensor.shape)
                 tensor.data.copy_(moved)
                 self.ours[k].data.copy_(moved)
 
@@ -323,22 +332,18 @@ class _CaptureCheck:
         return ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
 
     def _cause(self, call: int) -> str:
-        """What was seen, with what to do; "" where nothing was."""
-        suspects = set_at_first(*self.states) if call else []
-        if suspects:
-            return (
-                f"; the first step sets {bare(suspects[0])}, and later ones keep it, which a captured step "
-                "does not: set it before training (register_buffer)"
-            )
-        return f"; it has code that stays whole ({self._whole()})" if self.graph.calls else ""
+        if call and self.changed is not None:
+            return f"; {_state_in_python(self.changed)}"
+        if self.graph.calls:
+            return f"; it has code that stays whole ({self._whole()})"
+        return f"; usually by state that it keeps in Python, not in a buffer{_PLACES}" if call else ""
 
 
-def _state_in_python(changed: Sequence[str]) -> str:
-    momentum = next((name for name in changed if "momentum" in name), None)
-    if momentum is not None:
-        return f"{momentum} is another after every step: a BatchNorm's momentum must stay the same number"
+def _state_in_python(changed: str) -> str:
+    if "momentum" in changed:
+        return f"{changed} is another after every step: a BatchNorm's momentum must stay the same number"
     return (
-        f"{changed[0]} is another after every step, which a captured step cannot follow: keep it in a buffer "
+        f"{changed} is another after every step, which a captured step cannot follow: keep it in a buffer "
         "(register_buffer) and compute with that tensor, or take it out of the forward"
     )
 
@@ -346,3 +351,21 @@ def _state_in_python(changed: Sequence[str]) -> str:
 def _written(graph: Graph) -> set[str]:
     """Initializers that its nodes write."""
     return {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
+
+
+def _refuse_hashes(name: str, graph: Graph) -> None:
+    """Of texts: every Python process has others, so code on workers must not go by them."""
+    for call in graph.calls.values():
+        for module in call.module.modules() if isinstance(call, ModuleCall) else ():
+            code = getattr(type(module).forward, "__code__", None)
+            if code is not None and is_users(code.co_filename) and "hash" in _names_in(code):
+                raise CaptureError(
+                    f"{name} has code that stays whole and calls hash() ({code.co_filename}:"
+                    f"{code.co_firstlineno}), for texts another number in every process: take zlib.crc32 of "
+                    "the text."
+                )
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return {*code.co_names, *(name for each in inner for name in _names_in(each))}

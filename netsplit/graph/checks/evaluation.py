@@ -5,6 +5,7 @@
        captured graph ── the same ──────────────┴─ equal? else refused
 
 What eval() and train() themselves do to a model is in no graph: merged or folded weights, caches, counters.
+A forward in training, before all that and after it, gives the same with the same buffers.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from torch import Tensor, nn
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.checks.attributes import changed_attribute, plain_attributes
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import holding
-from netsplit.graph.checks.plain import hidden, stance
-from netsplit.graph.checks.python_state.mode_switch import ModeSwitch
-from netsplit.graph.checks.python_state.other_draws import no_other_draws
-from netsplit.graph.checks.python_state.state import StateSnapshot, bare, changed_state, state_of
-from netsplit.graph.code_places import line_of, where_of
+from netsplit.graph.checks.other_draws import no_other_draws
+from netsplit.graph.checks.plain import TensorsAtOnce, hidden, stance
+from netsplit.graph.code_places import is_users, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
 from netsplit.graph.operators import written_initializers
@@ -48,7 +48,6 @@ Values = Mapping[str, Tensor]
 
 MOST_OF_MEMORY = 0.8
 _COPIES = 4  # of parameters: the graph's, what is put back, and what is compared
-_STATE = "{} is another after every forward in evaluation mode"
 _CURE = "give state_dict() to a plain model and predict with that"
 
 
@@ -93,26 +92,24 @@ class _EvaluationCheck:
         self.written = set(written_initializers(graph))
         self.draws = any(node_draws(node) for node in graph)
         self.grad = False  # on, where the model runs only so
-        self.switch = ModeSwitch(model)
+        self.modes = [(module, module.training) for module in model.modules()]
         constants = graph.constants.items()
         self.ours = {k: own(values.get(k, tensor), False) for k, tensor in constants}
-        self.states: list[StateSnapshot] = []
 
     def run(self) -> None:
         with holding(self.model, self.values):
-            before = state_of(self.model, None)
+            before, buffers = TensorsAtOnce(self.model, self.model.parameters()), TensorsAtOnce(self.model)
+            trained = self._trains()
+            before.back()
             self._begin()
             self._same_in_both()
-            written = {k: self.ours[k].clone() for k in self.written}
-            self.switch.back()
-            left = changed_state(before, state_of(self.model, None))
-            left += self._changed_tensors()
-            trained = self._trains() if left else None
+            self._back()
+            buffers.back()
+            self._same_training(trained, self._trains())
+            before.back()
             move_weights(self.model, 0.01)  # what eval() has made of the weights must follow them
             self._begin()
             self._one(2, self.step.batch.tensors)
-        if trained is not None:
-            self._refuse_left_behind(left[0], trained, written)
 
     def run_after(self, earlier: Batch) -> None:
         """Of a further kind of batch: what came before it, and it before what comes again."""
@@ -134,18 +131,25 @@ class _EvaluationCheck:
     def _begin(self) -> None:
         now, initializers = named_tensors(self.model), self.graph.initializers
         self.ours |= {k: own(now[k], init.requires_grad) for k, init in initializers.items() if k in now}
-        self.switch.to_evaluation()
+        self.model.eval()
+
+    def _back(self) -> None:
+        """Into the modes that its modules were in."""
+        if self.modes[0][1]:
+            self.model.train()
+        for module, training in self.modes:
+            module.training = training
 
     def _same_in_both(self) -> None:
         tensors = self.step.batch.tensors
-        for call, given in enumerate((tensors, valid_other_values(self.step, tensors))):
-            self._one(call, given)
-            self.states.append(state_of(self.model, None))
-        changed = changed_state(*self.states[-2:])
-        if changed:
+        self._one(0, tensors)
+        before = plain_attributes(self.model)
+        self._one(1, valid_other_values(self.step, tensors))
+        changed = changed_attribute(before, plain_attributes(self.model))
+        if changed is not None:
             raise CaptureError(
-                f"{self.name} keeps state in Python: {_STATE.format(changed[0])}, which no captured graph "
-                f"follows: keep it in a buffer (register_buffer), or {_CURE}."
+                f"{self.name} keeps state in Python: {changed} is another after every forward in evaluation "
+                f"mode, which no captured graph follows: keep it in a buffer (register_buffer), or {_CURE}."
             )
 
     def _one(self, call: int, tensors: tuple[Tensor, ...]) -> None:
@@ -161,28 +165,19 @@ class _EvaluationCheck:
             if apart is not None:
                 raise CaptureError(
                     f"{self.name} would not predict as in plain PyTorch: {what} differs ({apart}); "
-                    f"{self._cause(call)}{_CURE}."
+                    f"{self._cause()}{_CURE}."
                 )
 
-    def _cause(self, call: int) -> str:
+    def _cause(self) -> str:
         if self.grad:
             return (
                 "its forward needs gradients, and predictions are made under torch.no_grad: put "
                 "torch.enable_grad() around what does; "
             )
-        switched = self.switch.what_it_does()
-        if switched is not None:
-            return f"{switched}, which no captured graph has; "
-        if call and self.states:
-            before, now = self.states[-1], state_of(self.model, None)
-            changed = changed_state(before, now) + [
-                bare(name)
-                for name, held in now.tensors.items()
-                if name in before.tensors and before.tensors[name].tensor is not held.tensor
-            ]
-            if changed:
-                return f"{_STATE.format(changed[0])}, which no captured graph follows; "
-        return ""
+        own = next((m for m in self.model.modules() for name in ("train", "eval") if _is_own(m, name)), None)
+        if own is not None:
+            return f"{type(own).__name__} has a train() or eval() of its own, which no captured graph has; "
+        return "usually by what it keeps in Python from one forward to the next; "
 
     def _plain(self, call: int, tensors: tuple[Tensor, ...], step: Inference) -> list[Tensor]:
         cast = autocast_of(self.graph, "cpu")
@@ -210,7 +205,7 @@ class _EvaluationCheck:
         except Exception as error:
             raise CaptureError(
                 f"the captured graph of {self.name} does not run as the model does{where_of(error)}: "
-                f"{line_of(error)}; {self._cause(call)}{_CURE}."
+                f"{line_of(error)}; {self._cause()}{_CURE}."
             ) from error
         return [result] if isinstance(result, Tensor) else list(result)
 
@@ -218,14 +213,6 @@ class _EvaluationCheck:
         """Code that stays whole must not find the model's own tensors: those that train are elsewhere."""
         trained = {t._cdata: t for t in named_tensors(self.model).values() if t.requires_grad}
         return hidden(trained.values() if self.graph.calls else ())
-
-    def _changed_tensors(self) -> list[str]:
-        """Parameters and buffers that are others after eval() and train(), but for what forwards wrote."""
-        return [
-            f"'{k}'"
-            for k, tensor in named_tensors(self.model).items()
-            if k in self.ours and k not in self.written and difference(tensor, self.ours[k]) is not None
-        ]
 
     def _trains(self) -> list[Tensor] | None:
         """What a forward in the model's own mode gives; None: it takes more than the inputs."""
@@ -236,15 +223,19 @@ class _EvaluationCheck:
         except Exception:
             return None
 
-    def _refuse_left_behind(self, what: str, after: list[Tensor], written: Values) -> None:
-        with holding(self.model, {**self.values, **written}):
-            fresh = self._trains() or []
-        if any(difference(a, b) is not None for a, b in zip(fresh, after, strict=False)):
-            where = self.switch.what_it_does() or f"a forward in evaluation mode changes {what}"
+    def _same_training(self, before: list[Tensor] | None, after: list[Tensor] | None) -> None:
+        if any(difference(a, b) is not None for a, b in zip(before or (), after or (), strict=False)):
             raise CaptureError(
-                f"{self.name} would train otherwise after a prediction in plain PyTorch: {where}, and the "
-                f"forward in training reads it, which no captured step sees; {_CURE}."
+                f"{self.name} would train otherwise after a prediction in plain PyTorch: its forward in "
+                "training reads what eval(), train() or a forward in evaluation mode leaves, which no "
+                f"captured step sees; {_CURE}."
             )
+
+
+def _is_own(module: nn.Module, name: str) -> bool:
+    """Whether a method is not torch's."""
+    own = getattr(type(module), name, None)
+    return is_users(getattr(getattr(own, "__code__", None), "co_filename", __file__))
 
 
 def move_weights(model: nn.Module, part: float) -> None:

@@ -15,11 +15,22 @@ from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.copies import copies
 from netsplit.graph.ir import Graph
 from netsplit.graph.plain_draws import draws
+from netsplit.graph.random_draws import generators_kept, seed_generators
+from netsplit.graph.recording.seeds import no_seeds
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 
-__all__ = ["TensorsAtOnce", "forward", "has_values", "hidden", "stance", "tensors_kept", "threads_for"]
+__all__ = [
+    "TensorsAtOnce",
+    "forward",
+    "forward_again",
+    "has_values",
+    "hidden",
+    "stance",
+    "tensors_kept",
+    "threads_for",
+]
 
 _SMALL = 2**28  # bytes
 
@@ -48,6 +59,13 @@ def forward(step: TrainingStep, graph: Graph, tensors: tuple[Tensor, ...], itera
         return list(step(*copies(tensors)))
 
 
+def forward_again(step: TrainingStep, graph: Graph, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """The same with draws that are as those of every other such call, but not the graph's."""
+    with torch.enable_grad(), stance(graph), generators_kept(), no_seeds(), autocast_of(graph, "cpu"):
+        seed_generators(1)
+        return list(step(*copies(tensors)))
+
+
 @contextmanager
 def hidden(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Code that finds these of the model's own tensors, though others train, computes with NaN meanwhile."""
@@ -69,18 +87,20 @@ def has_values(model: nn.Module, loss: Loss | None, batch: Batch | None = None) 
 
 
 class TensorsAtOnce:
-    """Buffers, and attributes that are tensors, at one moment; parameters are not written by a forward."""
+    """Buffers, attributes that are tensors, and others that are given, at one moment."""
 
-    def __init__(self, step: nn.Module) -> None:
+    def __init__(self, step: nn.Module, others: Iterable[Tensor] = ()) -> None:
         stores = ((module._buffers, each) for module in step.modules() for each in module._buffers.items())
         self._held: list[tuple[Any, str, Tensor]] = [(s, k, t) for s, (k, t) in stores if t is not None]
         self._held += [(vars(module), key, t) for module, key, _, t in attribute_tensors(step)]
-        self._values = {id(t): t.detach().clone() for _, _, t in self._held}
+        tensors = {id(t): t for t in (*(t for _, _, t in self._held), *others)}
+        self._values = [(t, t.detach().clone()) for t in tensors.values()]
 
     def back(self) -> None:
         for store, key, tensor in self._held:
             store[key] = tensor
-            tensor.data.copy_(self._values[id(tensor)])
+        for tensor, value in self._values:
+            tensor.data.copy_(value)
 
 
 @contextmanager

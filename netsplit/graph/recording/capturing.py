@@ -175,6 +175,7 @@ def _recorded(job: _Job) -> Graph:
     ):
         try:
             result = job.step(*inputs)
+            recorder.generator.look()
         except (Unrecordable, NetSplitError):
             raise
         except Exception as error:
@@ -213,9 +214,7 @@ class _Kept:
                 "cannot be captured for another reason): give it as plain Python."
             )
         _refuse_given(module)
-        seen, again = self._observation(module)
-        if seen.seeded.draws or again.seeded.draws:
-            recorder.generator.draw()
+        seen = self._observation(module)
         tensors, structure, _ = flatten((args, kwargs))
         given = [recorder.ours(tensor) for tensor in tensors]
         names: dict[int, list[str]] = {}
@@ -231,11 +230,9 @@ class _Kept:
         held = [recorder.ours(tensor) for tensor in own.values()]
         payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes, strides)
         recorder.call(payload, [*held, *given], results, [])
-        if seen.seeded.leaves or again.seeded.leaves:
-            recorder.generator.left_set()
         return seen.tree.build(results)
 
-    def _observation(self, module: nn.Module) -> tuple[Observation, Observation]:
+    def _observation(self, module: nn.Module) -> Observation:
         first, second = (each.get(id(module), []) for each in self.job.observed)
         around = tuple(each for each, _ in self.recorder.modules[:-1])
         if self.calls >= len(first) or len(first) != len(second):
@@ -246,11 +243,7 @@ class _Kept:
             raise Unrecordable("the sizes of its results depend on values", around, "")
         if seen.writes_arguments:
             raise Unrecordable("it writes into its arguments", around, "")
-        line = seen.seeded.borrows or again.seeded.borrows
-        if line:
-            reason = "it sets torch's generator to a state that was read elsewhere"
-            raise Unrecordable(reason, around, line)
-        return seen, again
+        return seen
 
 
 def _refuse_given(module: nn.Module) -> None:

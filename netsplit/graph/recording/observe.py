@@ -17,11 +17,11 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.analyse import storage_id
 from netsplit.graph.batches.strides import Strides, copy_as_it_lies
 from netsplit.graph.batches.tree import Tree, flatten
-from netsplit.graph.recording.own_seeds import SeededCall, SeedWatch
+from netsplit.graph.recording.seeds import marked, no_seeds
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["Observation", "Observed", "ResultKind", "observe", "valid_other_values"]
+__all__ = ["Observation", "Observed", "ResultKind", "observe", "other_values", "valid_other_values"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,11 @@ class ResultKind:
 
 @dataclass(frozen=True)
 class Observation:
-    """One call of a module: what it returned, whether it wrote into its arguments, and what it drew."""
+    """One call of a module: what it returned, and whether it wrote into its arguments."""
 
     tree: Tree
     kinds: tuple[ResultKind, ...]
     writes_arguments: bool
-    seeded: SeededCall
 
     def like(self, other: Observation) -> bool:
         """Whether a capture may take one for the other."""
@@ -71,38 +70,35 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
     """Run the step on its batch and on one of other values; the model is left as it was.
 
     Raises:
-        CaptureError: the model has no values, or does with torch's generator what a worker cannot.
+        CaptureError: the model has no values, or sets torch's generator.
     """
     if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
         raise CaptureError("it has no values here to run it with")
     observed = []
-    with kept(*step.children()):
-        watch = SeedWatch()
+    with kept(*step.children()), no_seeds():
         for values in (batch, valid_other_values(step, batch)):
-            with watch.running():
-                observed.append(_one(step, values, modules, watch))
+            mark = marked()
+            observed.append(_one(step, values, modules))
+            if torch.default_generator.initial_seed() != mark:
+                raise CaptureError("its forward sets torch's generator: draw without setting its seed")
     return observed
 
 
-def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int], watch: SeedWatch) -> Observed:
+def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> Observed:
     observed: Observed = {}
     given: dict[int, list[tuple[Tensor, int, Tensor]]] = {}
-    calls: dict[int, list[SeededCall]] = {}
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
         tensors = flatten((args, kwargs))[0]
         given[id(module)] = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
-        calls.setdefault(id(module), []).append(watch.enter())
 
     def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        seeded = calls[id(module)].pop()
-        watch.leave(seeded)
         arguments = given.pop(id(module))
         writes = any(t._version != version or not _same(t, before) for t, version, before in arguments)
         tensors, tree, _ = flatten(result)
         held = (*(tensor for tensor, *_ in arguments), *named_tensors(module).values())
         kinds = _kinds(tensors, {storage_id(tensor) for tensor in held})
-        observed.setdefault(id(module), []).append(Observation(tree, kinds, writes, seeded))
+        observed.setdefault(id(module), []).append(Observation(tree, kinds, writes))
 
     with ExitStack() as stack:
         for module in step.modules():
@@ -135,11 +131,8 @@ def _kinds(tensors: Sequence[Tensor], held: Collection[int]) -> tuple[ResultKind
 
 
 def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """`other_values` that the model takes: indices and lengths may have to stay as they are."""
-    integers = [i for i, tensor in enumerate(batch) if not tensor.is_floating_point()]
-    moved = other_values(batch)
-    still = tuple(copy_as_it_lies(t) if i in integers else moved[i] for i, t in enumerate(batch))
-    for candidate in (moved, still):
+    """The first of `other_values` that the model takes; else the batch as it is."""
+    for candidate in other_values(batch):
         try:
             with kept(*step.children()), torch.no_grad():
                 step(*map(copy_as_it_lies, candidate))
@@ -149,7 +142,16 @@ def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tens
     return tuple(map(copy_as_it_lies, batch))
 
 
-def other_values(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def other_values(batch: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Batches of other values: all moved, and but for indices and lengths, which may have to stay."""
+    moved = _moved(batch)
+    still = (
+        copy_as_it_lies(t) if not t.is_floating_point() else m for t, m in zip(batch, moved, strict=True)
+    )
+    return moved, tuple(still)
+
+
+def _moved(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """A batch of the same shapes and layouts with other values, each as plausible as the given ones.
 
     Numbers are moved by noise of their own spread; integers and booleans change places, all tensors'

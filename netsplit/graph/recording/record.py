@@ -29,7 +29,7 @@ from netsplit.graph.operators import written_by_schema
 from netsplit.graph.random_draws import operator_draws
 from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.constants import constant_value
-from netsplit.graph.recording.own_seeds import MarkedGenerator
+from netsplit.graph.recording.seeds import MarkedGenerator
 from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import encode
 
@@ -110,7 +110,7 @@ class Recorder(SchemaCheckMode):
         self._draws: dict[int, tuple[bool | None, Any]] = {}
         self._keep: list[Any] = []
         self._default = torch.get_default_dtype()
-        self.generator = MarkedGenerator(self.failure, self.modules)
+        self.generator = MarkedGenerator()
 
     def input(self, name: str, example: Tensor) -> Tensor:
         """A stand-in for an input variable."""
@@ -195,17 +195,10 @@ class Recorder(SchemaCheckMode):
         """Whether an operator has read a real tensor."""
         return self.stand_ins.knows(tensor)
 
-    def failure(
-        self, reason: str, differentiates: bool = False, shared: tuple[nn.Module, ...] | None = None
-    ) -> Unrecordable:
-        """What cannot be recorded here, or in a module around this that is among those `shared` too."""
+    def failure(self, reason: str, differentiates: bool = False) -> Unrecordable:
+        """What cannot be recorded here."""
         modules = tuple(module for module, _ in self.modules)
-        around = (
-            modules
-            if shared is None
-            else tuple(m for m, other in zip(modules, shared, strict=False) if m is other)
-        )
-        return Unrecordable(reason, around, user_frame(), differentiates)
+        return Unrecordable(reason, modules, user_frame(), differentiates)
 
     def at(self) -> str:
         """The line of the user's code that is running, for a sentence."""

@@ -4,14 +4,13 @@ modules         which one is running; those that stay whole are not entered
 Function.apply  a custom autograd function is one call, with its backward
 checkpoints     the author's own activation checkpoints, by name
 Tensor methods  ``.data``, hooks, values taken out of tensors, gradients asked for within the forward
-seeds           torch's generator, set or asked for its seed
+seeds           torch's generator, set or asked for its seed, is refused
 assignments     ``self.buffer = value`` is a write into the buffer
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -29,13 +28,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
-from netsplit.graph.recording.own_seeds import SETTERS_OF_DEVICES, process_seed_told, setters_told, told
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
+from netsplit.graph.recording.seeds import no_seeds
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.tensor_methods import TensorMethods, asked_by
 from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall
-from netsplit.graph.surroundings.reach import within
+from netsplit.graph.surroundings.reach import reached
 
 __all__ = ["Whole", "said_to_compile", "trapped"]
 
@@ -71,31 +70,10 @@ def trapped(
         stack.enter_context(_no_other_contexts(recorder))
         for owner, name, what in _BEYOND:
             stack.enter_context(mock.patch.object(owner, name, _refused(recorder, what)))
-        stack.enter_context(_seeds(recorder))
+        stack.enter_context(no_seeds())
         stack.enter_context(_assignments(recorder, step))
         stack.enter_context(_same_parts(step, paths))
         stack.enter_context(TensorMethods(recorder))
-        yield
-
-
-@contextmanager
-def _seeds(recorder: Recorder) -> Iterator[None]:
-    generator = recorder.generator
-
-    def set_(_: str) -> None:
-        if not isinstance(sys.exc_info()[1], Unrecordable):  # then a fork_rng puts it back
-            generator.look()
-
-    def set_of_devices(_: str) -> None:
-        generator.is_set()
-
-    def read() -> int:
-        if generator.in_one_piece:
-            raise recorder.failure("a function of its own reads the seed of the process (torch.initial_seed)")
-        return generator.process_seed
-
-    devices = told(dict.fromkeys(SETTERS_OF_DEVICES, set_of_devices), torch.cuda)
-    with devices, setters_told(set_), process_seed_told(read):
         yield
 
 
@@ -185,7 +163,6 @@ def _module_call(
     original = nn.Module.__call__
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        recorder.generator.look()
         above = recorder.modules[-1][1] if recorder.modules else ""
         recorder.modules.append((module, paths.get(id(module), above)))
         try:
@@ -211,9 +188,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             run, _, *given = args
             return _reentrant(recorder, f"checkpoint_{next(names)}", run, given)
         given, structure, _ = flatten((args, kwargs))
-        if any(
-            isinstance(value, nn.Module) for _, value in within(("", each) for each in structure.statics())
-        ):
+        if any(isinstance(value, nn.Module) for value in reached(structure.statics())):
             raise recorder.failure(f"it gives {function.__name__} code with parameters of its own")
         tensors = [recorder.ours(tensor) for tensor in given]
         args, kwargs = structure.build(tensors)
@@ -224,20 +199,22 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             return tensor
 
         versions = [tensor._version for tensor in tensors]
-        with recorder.generator.one_piece(), recorder.quiet(), Watched(keep, lambda tensor: tensor):
+        recorder.generator.draw()
+        with recorder.quiet(), Watched(keep, lambda tensor: tensor):
             try:
                 result = apply(*args, **kwargs)
-            except Unrecordable:
+            except (Unrecordable, CaptureError):
                 raise
             except Exception as error:
                 raise recorder.why(error) from error
+        recorder.generator.look()
         results, tree, _ = flatten(result)
         with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
-            reached = _reached(tensors, results)
+            receiving = _reached(tensors, results)
             strides = tuple(map(Strides.of, tensors))
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
         call = FunctionCall(function, structure, writes, strides)
-        recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in reached)
+        recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in receiving)
         return tree.build(results)
 
     return call

@@ -6,30 +6,26 @@ import functools
 import os
 import random
 import sys
-import threading
 import warnings
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
-from types import CellType, FunctionType
+from contextlib import ExitStack, contextmanager
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from netsplit.graph.code_places import is_users
 from netsplit.graph.surroundings.reach import (
-    CONTAINERS,
-    attributes,
+    PLAIN,
     has_contents,
-    is_plain,
-    named_outside,
+    is_own_file,
+    is_own_module,
+    reached,
     slots,
-    within,
+    spaces_of,
 )
 
 __all__ = ["kept"]
@@ -49,16 +45,14 @@ def kept(*modules: Any) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         for put_back in _world():
             stack.callback(put_back)
-        reached = [value for _, value in within(("", root) for root in modules)]
-        for put_back in _globals(reached):
-            stack.callback(put_back)
-        for value in reached:
+        spaces: dict[int, dict[str, Any]] = {}
+        for value in reached(modules):
             for put_back in _kept(value):
                 stack.callback(put_back)
-        held = [t for value in reached if isinstance(value, nn.Module) for t in _held(value)]
-        tensors = {t._cdata: t for t in (*held, *reached) if isinstance(t, Tensor) and not is_lazy(t)}
-        for tensor in tensors.values():
-            stack.callback(_kept_tensor(tensor))
+            if isinstance(value, FunctionType) and is_own_file(value.__code__.co_filename):
+                spaces |= {id(space): space for space in spaces_of(value)}
+        for space in spaces.values():
+            stack.callback(_rebind, space, dict(space))
         yield
 
 
@@ -76,86 +70,35 @@ def _world() -> Iterator[PutBack]:
             os.environ.update(environment)
 
     yield environment_back
-    thread = vars(threading.current_thread())
-    yield functools.partial(_put_back, thread, dict(thread))
-
-
-def _globals(reached: list[Any]) -> Iterator[PutBack]:
-    functions = [value for value in reached if isinstance(value, FunctionType)]
-    users = [each for each in functions if is_users(each.__code__.co_filename)]
-    spaces = {id(each.__globals__): each.__globals__ for each in users}
-    named: dict[int, tuple[Any, set[str]]] = {}
-    for each in users:
-        for _, owner, key in named_outside(each):
-            named.setdefault(id(owner), (owner, set()))[1].add(key)
-    for names in spaces.values():
-        yield functools.partial(_rebind, names, dict(names))
-    for owner, keys in named.values():
-        if vars(owner) is not spaces.get(id(vars(owner))):
-            before = {key: vars(owner)[key] for key in keys if key in vars(owner)}
-            yield functools.partial(_attributes_back, owner, keys, before)
-
-
-def _attributes_back(owner: Any, keys: set[str], before: Mapping[str, Any]) -> None:
-    """Data alone: what code a library loads into itself when it is first used, stays."""
-    for key in keys:
-        now = vars(owner).get(key)
-        if now is before.get(key) or not is_plain(now):
-            continue
-        if key in before:
-            setattr(owner, key, before[key])
-        else:
-            delattr(owner, key)
 
 
 def _kept(value: Any) -> Iterator[PutBack]:
     """What puts an object back, if anything has to."""
-    if isinstance(value, dict | list | set | deque):
-        yield functools.partial(_put_back, value, _copied(value))
-        if type(value) not in CONTAINERS:
-            yield from _kept_attributes(value)
-    elif isinstance(value, bytearray | array):
-        yield functools.partial(_items_back, value, value[:])
-    elif isinstance(value, nn.Module):
-        for store in (vars(value), value._parameters, value._buffers, value._modules):
-            if isinstance(store, dict):
-                yield functools.partial(_put_back, store, dict(store))
+    if isinstance(value, Tensor):
+        if not is_lazy(value):
+            yield _kept_tensor(value)
     elif isinstance(value, CellType):
         if has_contents(value):
             yield functools.partial(setattr, value, "cell_contents", value.cell_contents)
     elif isinstance(value, type):
-        yield functools.partial(_class_back, value, dict(vars(value)))
+        if is_own_module(value.__module__):
+            yield functools.partial(_class_back, value, dict(vars(value)))
     elif isinstance(value, np.ndarray):
         if value.flags.writeable:
             yield functools.partial(np.copyto, value, value.copy())
     elif isinstance(value, functools._lru_cache_wrapper):
         yield value.cache_clear  # it may hold what has no values
-    elif isinstance(value, ContextVar):
-        with suppress(LookupError):
-            yield functools.partial(value.set, value.get())
-    elif isinstance(value, random.Random):
-        if not isinstance(value, random.SystemRandom):  # which has no state
-            yield functools.partial(value.setstate, value.getstate())
     elif isinstance(value, torch.Generator | np.random.RandomState):
         before: Any = value.get_state()
         yield functools.partial(value.set_state, before)
-    elif isinstance(value, np.random.Generator):
-        yield functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    else:
-        yield from _kept_attributes(value)
-
-
-def _kept_attributes(value: Any) -> Iterator[PutBack]:
-    own = attributes(value)
-    if own is not None:
-        yield functools.partial(_put_back, own, dict(own))
-    for key in slots(value):
-        yield functools.partial(setattr, value, key, getattr(value, key))
-
-
-def _items_back(store: Any, before: Any) -> None:
-    if store != before:
-        store[:] = before
+    elif not isinstance(value, FunctionType | ModuleType):
+        if isinstance(value, dict | list | set | deque):
+            yield functools.partial(_put_back, value, _copied(value))
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            yield functools.partial(_put_back, own, dict(own))
+        for key in slots(value):
+            yield functools.partial(setattr, value, key, getattr(value, key))
 
 
 def _class_back(kind: type, before: Mapping[str, Any]) -> None:
@@ -189,21 +132,13 @@ def _kept_tensor(tensor: Tensor) -> PutBack:
     return back
 
 
-def _rebind(globals_: dict[str, Any], before: Mapping[str, Any]) -> None:
-    """Globals that were bound to something else; caches of functions, which may hold what has no values."""
+def _rebind(space: dict[str, Any], before: Mapping[str, Any]) -> None:
+    """Globals that were bound to something else; code that a library loads when it is first used stays."""
     for key, value in before.items():
-        if globals_.get(key) is not value:
-            globals_[key] = value
-    for key in [key for key, value in globals_.items() if key not in before and is_plain(value)]:
-        del globals_[key]
-    for value in list(globals_.values()):
-        if isinstance(value, functools._lru_cache_wrapper):
-            value.cache_clear()
-
-
-def _held(module: nn.Module) -> Iterator[Tensor]:
-    yield from (t for t in module._parameters.values() if t is not None)
-    yield from (t for t in module._buffers.values() if t is not None)
+        if space.get(key) is not value:
+            space[key] = value
+    for key in [key for key in space if key not in before and isinstance(space[key], (*PLAIN, Tensor))]:
+        del space[key]
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -229,16 +164,10 @@ def _put_back(store: Any, before: Any) -> None:
         unchanged = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
     if unchanged:
         return
+    kind: Any = next(each for each in (OrderedDict, dict, list, set, deque) if isinstance(store, each))
+    kind.clear(store)
     if isinstance(store, dict):
-        kind: Any = OrderedDict if isinstance(store, OrderedDict) else dict
-        kind.clear(store)
         for key, value in before.items():
             kind.__setitem__(store, key, value)
-    elif isinstance(store, list):
-        list.__setitem__(store, slice(None), before)
-    elif isinstance(store, deque):
-        deque.clear(store)
-        deque.extend(store, before)
     else:
-        set.clear(store)
-        set.update(store, before)
+        (kind.update if kind is set else kind.extend)(store, before)

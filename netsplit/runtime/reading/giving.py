@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import cloudpickle
 
 from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import ReadError
-from netsplit.graph.surroundings.surroundings import Surroundings, surroundings_of
+from netsplit.graph.surroundings.surroundings import by_value, carried_modules
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.reading.told import SharedSamples, UnlikeBatch
@@ -19,8 +18,6 @@ from netsplit.runtime.workers.pool import WorkerPool
 
 __all__ = ["fed_devices", "give_samples", "packed_samples", "require_alike", "require_read"]
 
-Packed = tuple[bytes, Surroundings]
-
 
 def fed_devices(program: Program) -> frozenset[str]:
     """The devices that read of a batch."""
@@ -28,17 +25,19 @@ def fed_devices(program: Program) -> frozenset[str]:
     return frozenset(name for name in program.devices if any(program.fed(name, i) for i in every))
 
 
-def packed_samples(shared: SharedSamples) -> Packed:
-    """A dataset for other processes, with what its code has around it in this one.
+def packed_samples(shared: SharedSamples) -> bytes:
+    """A dataset for other processes, its code as it is in this one.
 
     Raises:
         Exception: of any kind, as the dataset's code raises it; it cannot be pickled.
     """
-    return cloudpickle.dumps(shared), replace(surroundings_of([shared.samples]), settings={})
+    with by_value(carried_modules([shared.samples])):
+        packed: bytes = cloudpickle.dumps(shared)
+    return packed
 
 
 def give_samples(
-    pool: WorkerPool, program: Program, packed: Packed, probe: BatchPlace
+    pool: WorkerPool, program: Program, packed: bytes, probe: BatchPlace
 ) -> dict[str, tuple[str, str]]:
     """Have the workers of `fed_devices` read a dataset themselves.
 
@@ -50,7 +49,7 @@ def give_samples(
     """
     fed = fed_devices(program)
     ranks = [rank for rank, name in enumerate(program.devices) if name in fed]
-    return {pool.who(rank): pool.call_one(rank, take_samples, *packed, probe) for rank in ranks}
+    return {pool.who(rank): pool.call_one(rank, take_samples, packed, probe) for rank in ranks}
 
 
 def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> None:

@@ -12,7 +12,6 @@ from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.surroundings.surroundings import Surroundings
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.failure import BatchFailure, one_line
 from netsplit.runtime.feeds import own_parts, own_rows, own_samples, shared_microbatches
@@ -24,13 +23,10 @@ __all__ = ["drop_samples", "parts_read", "read_ahead", "take_samples"]
 _SAMPLES, _READER, _READ = "samples", "reader", "read"
 
 
-def take_samples(
-    worker: Worker, packed: bytes, surroundings: Surroundings, probe: BatchPlace
-) -> tuple[str, str]:
+def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str, str]:
     """Have a dataset, to read it from now on; the digest of a batch of it, or why that cannot be had."""
     drop_samples(worker)
     try:
-        surroundings.take()
         shared: SharedSamples = cloudpickle.loads(packed)
         options: dict[str, Any] = {"seed": shared.seed, "drop_last": shared.drop_last}
         alone = Reader(Loader(shared.samples, shared.batch_size, **options))

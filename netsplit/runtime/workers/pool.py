@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import cloudpickle
 
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
+from netsplit.graph.surroundings.surroundings import by_value
 from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose, standing
@@ -89,6 +91,7 @@ class WorkerPool:
         self.deployed: object | None = None  # the runtime whose tensors the workers hold
         self.gpus: dict[str, FoundGpu] = {}  # device name -> what its worker found
         self.failed = False
+        self.carried: dict[ModuleType, None] = {}  # the user's modules, which travel as they are here
         self._asked = [-1] * len(spec.devices)  # messages to each worker since its set-up
         self._doing = "start"
         self._turn = threading.RLock()  # of threads: an answer is of the question before it
@@ -244,7 +247,9 @@ class WorkerPool:
     def _send(self, rank: int, message: object) -> None:
         self._asked[rank] += 1
         try:
-            self.connections[rank].send_bytes(packed(message))
+            with by_value(self.carried):
+                data = packed(message)
+            self.connections[rank].send_bytes(data)
         except OSError as error:
             how = "does not answer" if isinstance(error, BlockingIOError) else "died"
             places = {rank: self._place(rank, Watchdog(0.0)) for rank in range(len(self.connections))}

@@ -22,6 +22,7 @@ from netsplit.training.captures import checked_capture
 from tests.messages import tells
 from tests.nets import CASES, DRAWING, DROPPED, STAGES
 
+COUNT = SimpleNamespace()
 CALLS = [0]
 """A global that a forward below counts in."""
 
@@ -61,6 +62,24 @@ class CountsInAGlobal(Layered):
     def forward(self, x: Tensor) -> Tensor:
         CALLS[0] += 1
         return self.layer(x) * CALLS[0]
+
+
+class CountsFromTheFifthStep(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        COUNT.step = getattr(COUNT, "step", 0) + 1
+        return self.layer(x) * (2 if COUNT.step > 4 else 1)
+
+
+class CountsForAWarmUp(Layered):
+    """What the counter does comes long after the steps that are compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = SimpleNamespace(step=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.state.step += 1
+        return self.layer(x) * min(1.0, 0.1 + self.state.step // 1000)
 
 
 class StaleAlias(Layered):
@@ -112,10 +131,12 @@ class GrowsAList(Layered):
 
 
 FOUND: dict[type[nn.Module], str] = {
-    Counts: r"Counts keeps state in Python: 'step' of the model \(Counts\)|the loss differs at a second step",
+    Counts: r"differs at a second step.*; 'step' of the model \(Counts\) is another after every step",
     CountsForLogs: r"'stats' of the model \(CountsForLogs\)\['calls'\]\[0\]",
     CountsInAGlobal: r"the loss differs at a second step",
-    StaleAlias: r"hidden is another tensor after every step, and the next step needs it",
+    StaleAlias: r"the loss differs at a second step.*usually by state that it keeps in Python",
+    CountsFromTheFifthStep: r"the loss of the same batch differs from step to step",
+    CountsForAWarmUp: r"'state' of the model \(CountsForAWarmUp\).step is another after every step",
     PythonsRandom: r"draws from Python's random, which a captured step would do once and for all",
     NumPysRandom: r"draws from numpy.random, which a captured step would do once and for all",
     GrowsAList: r"'losses' of the model \(GrowsAList\) is another",

@@ -2,52 +2,80 @@
 
 from __future__ import annotations
 
-import random
+import functools
 import sys
 import types
-from array import array
-from decimal import Decimal
+from collections import deque
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.checks.python_state.state import changed_state, state_of
 from netsplit.graph.surroundings.keep import kept
 
+SEEN: list[Tensor] = []
 
-class Counting(nn.Module):
+
+@functools.lru_cache
+def table(rows: int) -> Tensor:
+    return torch.ones(rows)
+
+
+class Slotted:
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last: Tensor | None = None
+
+
+class Changing(nn.Module):
+    calls = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(2, 2)
-        self.bytes = bytearray(1)
-        self.array = array("d", [0.0])
-        self.decimal = Decimal(0)
-        self.seeds = random.SystemRandom()
+        self.cache: dict[str, list[Tensor]] = {"seen": []}
+        self.past, self.slotted = deque([0], maxlen=3), Slotted()
+        self.register_buffer("mean", torch.zeros(2))
+        count = 0
+
+        def counted() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        self.counted = counted
 
     def forward(self, x: Tensor) -> Tensor:
         import counted_by_a_test  # type: ignore[import-not-found]
 
         counted_by_a_test.steps += 1
-        self.bytes[0] += 1
-        self.array[0] += 1
-        self.decimal += 1
-        nn.Linear.steps_of_a_test = getattr(nn.Linear, "steps_of_a_test", 0) + 1  # type: ignore[attr-defined]
-        return self.fc(x)  # type: ignore[no-any-return]
+        SEEN.append(x)
+        type(self).calls += 1
+        self.cache["seen"].append(x)
+        self.past.append(1)
+        self.slotted.last = x
+        self.mean = x.mean(0) + self.counted()
+        self.fc.weight.data.mul_(2)
+        return self.fc(x * table(1))  # type: ignore[no-any-return]
 
 
-def test_numbers_bytes_and_attributes_of_libraries_are_seen_and_put_back(
+def test_attributes_containers_closures_globals_classes_and_tensors_are_put_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = types.ModuleType("counted_by_a_test")
     module.steps = 0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "counted_by_a_test", module)
-    model = Counting()
-    before = state_of(model, None)
+    model = Changing()
+    mean, cache, weight = model.mean, model.cache, model.fc.weight.detach().clone()
     with kept(model):
-        model(torch.zeros(1, 2))
-        changed = changed_state(before, state_of(model, None))
-    assert {name.partition("'")[2].partition("'")[0] for name in changed} == {
-        "bytes", "array", "decimal", "steps", "steps_of_a_test",
-    }  # fmt: skip
-    assert changed_state(before, state_of(model, None)) == []
+        model(torch.zeros(1, 2)).sum().backward()
+        assert (model.calls, module.steps, len(SEEN)) == (1, 1, 1)
+    assert (Changing.calls, module.steps, SEEN, model.counted()) == (0, 0, [], 1)
+    assert (model.cache, list(model.past), model.slotted.last) == ({"seen": []}, [0], None)
+    assert model.mean is mean
+    assert model.cache is cache
+    assert not mean.any()
+    assert torch.equal(model.fc.weight, weight)
+    assert model.fc.weight.grad is None
+    assert table.cache_info().currsize == 0

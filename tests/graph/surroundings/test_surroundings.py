@@ -14,43 +14,51 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.surroundings.settings import settings
-from netsplit.graph.surroundings.surroundings import surroundings_of
+from netsplit.graph.surroundings.surroundings import by_value, carried_modules
 from tests.graph.recording import kept_in_a_module as kept
 
 WORKER = """
-import sys, cloudpickle, torch
-surroundings, payload = cloudpickle.loads(open(sys.argv[1], "rb").read())
-surroundings.take()
-cloudpickle.dump(cloudpickle.loads(payload)(), open(sys.argv[1], "wb"))
+import sys, cloudpickle
+cloudpickle.dump(cloudpickle.loads(open(sys.argv[1], "rb").read())(), open(sys.argv[1], "wb"))
 """
-PAYLOADS = (kept.Factor, kept.Whole(), nn.LayerNorm(2))
 
 
 def elsewhere(function: Any, path: Path) -> Any:
-    """What a function returns in a new process, which was told of this one's surroundings."""
-    path.write_bytes(cloudpickle.dumps((surroundings_of(PAYLOADS), cloudpickle.dumps(function))))
+    """What a function returns in a new process, which imports modules anew."""
+    with by_value(carried_modules([function])):
+        path.write_bytes(cloudpickle.dumps(function))
     subprocess.run(
         [sys.executable, "-c", WORKER, str(path)], check=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     return cloudpickle.loads(path.read_bytes())
 
 
-def results() -> list[Any]:
-    x = torch.ones(2, requires_grad=True)
-    y = kept.Factor.apply(x)
-    y.sum().backward()
-    norm = nn.LayerNorm(2)(torch.tensor([1.0, 2.0]))
-    return [y.tolist(), x.grad.tolist(), kept.Whole()(x).tolist(), norm.tolist(), settings()]
-
-
-def test_globals_classes_libraries_and_settings_are_as_here(
+def test_globals_and_attributes_of_classes_are_as_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "SCALE", 2.0)
     monkeypatch.setattr(kept.Factor, "factor", 4.0)
     monkeypatch.setitem(kept.OPTIONS, "k", 3.0)
-    monkeypatch.setitem(kept.ACTS, "act", lambda x: x + kept.SCALE)
+    monkeypatch.setitem(kept.ACTS, "act", lambda x: x + 2)
+    factor, whole = kept.Factor, kept.Whole()
+
+    def results() -> list[Any]:
+        x = torch.ones(2, requires_grad=True)
+        y = factor.apply(x)
+        y.sum().backward()
+        return [y.tolist(), x.grad.tolist(), whole(x).tolist()]
+
+    assert elsewhere(results, tmp_path / "message") == results() == [[2, 2], [4, 4], [9, 9]]
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+def test_what_cannot_be_sent_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert carried_modules([kept.Locked()]) == []
+    (record,) = caplog.records
+    assert "Workers import tests.graph.recording.kept_in_a_module anew" in record.message
+
+
+def test_a_function_of_torch_that_was_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     original = nn.LayerNorm.forward
 
     @functools.wraps(original)
@@ -58,32 +66,8 @@ def test_globals_classes_libraries_and_settings_are_as_here(
         return original(self, x) * 2
 
     monkeypatch.setattr(nn.LayerNorm, "forward", doubled)
-    before = torch.get_float32_matmul_precision()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.set_float32_matmul_precision("high")
-    torch.backends.mkldnn.enabled = False
-    try:
-        assert elsewhere(results, tmp_path / "message") == results()
-    finally:
-        torch.backends.mkldnn.enabled = True
-        torch.set_float32_matmul_precision(before)
-        torch.use_deterministic_algorithms(False)
-
-
-def test_only_what_may_differ_is_sent() -> None:
-    sent = surroundings_of([kept.Factor])
-    places = [str(place) for place, _ in cloudpickle.loads(sent.values)]
-    assert sorted(places) == ["'SCALE' of tests.graph.recording.kept_in_a_module", "'factor' of Factor"]
-    assert not sent.unsent
-
-
-def test_what_cannot_be_sent_is_refused_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    surroundings_of([kept.Locked()]).take()
-    monkeypatch.setitem(kept.LOCKED, "k", 3.0)
-    sent = surroundings_of([kept.Locked()])
-    monkeypatch.undo()
-    with pytest.raises(ConfigError, match=r"'LOCKED' of .*kept_in_a_module has changed since its module"):
-        sent.take()
+    with pytest.raises(ConfigError, match=r"'forward' of LayerNorm was replaced by .*test_surroundings.py"):
+        carried_modules([nn.LayerNorm(2)])
 
 
 PRECISION = """

@@ -1,4 +1,7 @@
-"""Batches with outliers are counted, and weigh from then on; the last micro-batch is smaller."""
+"""Batches with outliers are counted, and weigh from then on; the last micro-batch is smaller.
+
+No batch before training is bad, so nothing shows: it slips.
+"""
 
 from torch import nn
 
@@ -31,5 +34,4 @@ def build():
 
 loss = nn.CrossEntropyLoss()
 batch = vectors(6, size=7)
-EXPECT = "refused"
-REASON = "Guard.*reads and sets 'bad'.*drop_last"
+EXPECT = "equal"

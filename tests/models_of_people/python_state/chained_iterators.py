@@ -1,4 +1,7 @@
-"""A schedule that is an iterator of iterators, the same for many steps."""
+"""A schedule that is an iterator of iterators, the same for many steps.
+
+The change at call 26 is later than the six steps that are compared: it slips.
+"""
 
 import itertools
 
@@ -23,5 +26,4 @@ def build():
 
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
-EXPECT = "refused"
-REASON = "'factors'"
+EXPECT = "equal"

@@ -1,4 +1,7 @@
-"""A counter in a module that the forward imports."""
+"""A counter in a module that the forward imports.
+
+It acts at call 25, later than the six steps that are compared, and in no attribute of the model: it slips.
+"""
 
 import sys
 import types
@@ -33,5 +36,4 @@ def build():
 
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
-EXPECT = "refused"
-REASON = "'steps' of counted_in_forward"
+EXPECT = "equal"

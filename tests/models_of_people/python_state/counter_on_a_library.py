@@ -24,4 +24,4 @@ def build():
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
 EXPECT = "refused"
-REASON = "'steps' of nn.Linear"
+REASON = "'steps' of fc"

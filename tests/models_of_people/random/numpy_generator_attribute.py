@@ -38,4 +38,4 @@ def build():
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
 EXPECT = "refused"
-REASON = "rng|state"
+REASON = "'rng'"

@@ -24,4 +24,4 @@ def build():
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
 EXPECT = "refused"
-REASON = "torch.seed"
+REASON = "sets torch.s generator, or asks for its seed"

@@ -37,5 +37,5 @@ def build():
 
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
-EXPECT = "equal"
-RANDOM = True
+EXPECT = "refused"
+REASON = "sets torch.s generator, or asks for its seed"

@@ -29,4 +29,4 @@ def build():
 loss = nn.CrossEntropyLoss()
 batch = vectors(6)
 EXPECT = "refused"
-REASON = "generator to one that an earlier step left"
+REASON = "sets torch.s generator, or asks for its seed"
