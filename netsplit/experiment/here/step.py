@@ -1,6 +1,6 @@
 """A training step on workers that are here; `Foreseen` is one on devices that need not be.
 
-model, loss, batch ──capture, Cutting──► Graph ──CostsHere──► Planner ──► of one schedule, or of all
+model, loss, batch ──capture, BatchCuts──► Graph ──CostsHere──► Planner ──► of one schedule, or of all
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.cutting import Cutting
+from netsplit.experiment.whole.cutting import BatchCuts
 from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.in_turn import SizeSeconds
 from netsplit.experiment.whole.sizes import Sizes
@@ -168,7 +168,7 @@ class StepHere:
         )  # fmt: skip
 
     def _warn_of_cutting(self, graph: Graph, microbatches: int) -> None:
-        cutting = Cutting(self.model, self.loss, self.whole, named=True)
+        cutting = BatchCuts(self.model, self.loss, self.whole, named=True)
         cutting.at_size(graph, cutting.allowed(graph, [microbatches]))
         for line in (*cutting.told(microbatches), *statistics_notes(graph)):
             log.warning("%s", line)
@@ -189,7 +189,7 @@ class StepHere:
             CaptureError, ConfigError, NetSplitError: as for `planner`.
         """
         stages, samples = self.costs.stages, self.whole.samples
-        cutting = Cutting(self.model, self.loss, self.whole, open_.microbatches is not None)
+        cutting = BatchCuts(self.model, self.loss, self.whole, open_.microbatches is not None)
         remarks: tuple[str, ...] = ()
 
         def of_counts(counts: Sequence[int]) -> Sizes:
@@ -243,7 +243,7 @@ class StepHere:
 
         return of
 
-    def _sizes(self, open_: AutoSchedule, counts: Sequence[int], cutting: Cutting) -> Sizes:
+    def _sizes(self, open_: AutoSchedule, counts: Sequence[int], cutting: BatchCuts) -> Sizes:
         """The model at the sizes of so many micro-batches."""
         in_flight = OneFOneB().in_flight(len(self.costs.spec.devices))
         known: KnownParts = {}  # of all sizes

@@ -23,13 +23,13 @@ from netsplit.graph.checks.cutting import (
 from netsplit.graph.ir import Graph
 from netsplit.planning.whole.whole_plan import WholePlan
 
-__all__ = ["Cutting"]
+__all__ = ["BatchCuts"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Cutting:
+class BatchCuts:
     """What is known of cutting one batch for one model, and what is to be said of it.
 
     Args:

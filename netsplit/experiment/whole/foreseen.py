@@ -14,7 +14,7 @@ from torch import nn
 
 from netsplit.errors import CaptureError, ConfigError
 from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.cutting import Cutting
+from netsplit.experiment.whole.cutting import BatchCuts
 from netsplit.experiment.whole.devices import Devices
 from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.sizes import Sizes
@@ -109,7 +109,7 @@ class Foreseen:
             InfeasibleError: nothing fits.
             CaptureError, ConfigError: as for `planner`.
         """
-        cutting = Cutting(self.model, self.loss, self.batch, open_.microbatches is not None)
+        cutting = BatchCuts(self.model, self.loss, self.batch, open_.microbatches is not None)
 
         def of_counts(counts: Sequence[int]) -> Sizes:
             sizes = Sizes(
@@ -168,7 +168,7 @@ class Foreseen:
             return decided
         planner = self.planner(order)
         microbatches = planner.schedule.microbatches
-        cutting = Cutting(self.model, self.loss, self.batch, named=True)
+        cutting = BatchCuts(self.model, self.loss, self.batch, named=True)
         counts = cutting.allowed(planner.graph, [microbatches])
         if self._is_quick(planner.graph):
             cutting.at_size(planner.graph, counts)

@@ -74,7 +74,7 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
     with kept(model, loss), threads_for(_activations(graph, 2 * sizes[-1])):
         for double in (True, False):
             try:
-                comparison = _Comparison(model, loss, graph, double)
+                comparison = _AtOnce(model, loss, graph, double)
                 with _doubled(model, loss) if double else nullcontext():
                     if (words := comparison.first(ends)) is None:
                         comparison.gradients = False
@@ -91,7 +91,7 @@ def batch_differs(model: nn.Module, loss: Loss | None, whole: Batch, graph: Grap
     In the precision of the training. Where memory is short its first and last samples stand for the batch,
     and losses for gradients. Arguments and answer as of `few_differ`.
     """
-    comparison = _Comparison(model, loss, graph, double=False)
+    comparison = _AtOnce(model, loss, graph, double=False)
     most = int(comparison.room / max(2 * _activations(graph, 1), 1))
     batch, half = whole, size
     if most < whole.samples:
@@ -128,7 +128,7 @@ def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
             )
 
 
-class _Comparison:
+class _AtOnce:
     """A batch at once beside its micro-batches, always from the same parameters, buffers and seeds."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, graph: Graph, double: bool) -> None:

@@ -16,7 +16,7 @@ import netsplit
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
 from netsplit.experiment.here.costs import CostsHere
-from netsplit.experiment.whole.cutting import Cutting
+from netsplit.experiment.whole.cutting import BatchCuts
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.planning.whole.whole_plan import WholePlan
@@ -353,11 +353,11 @@ def cutting(
     targets: Any,
     named: bool = False,
     counts: tuple[int, ...] = (1, 4),
-) -> tuple[Cutting, list[int]]:
+) -> tuple[BatchCuts, list[int]]:
     """What is left of these numbers, as a plan with the largest would have it compared."""
     whole = Batch.of(inputs, targets)
     graph = capture(model, loss, whole.rows(0, -(-whole.samples // max(counts))).own())
-    cutting = Cutting(model, loss, whole, named)
+    cutting = BatchCuts(model, loss, whole, named)
     left = cutting.allowed(graph, counts)
     return cutting, cutting.at_size(graph, left) if max(left) > 1 else left
 
@@ -416,11 +416,11 @@ def test_what_only_the_decided_size_shows_is_decided_anew() -> None:
 
     batch = Batch.of(X, Y)
     graph = capture(net(), loss, batch.rows(0, 4).own())
-    own = Cutting(net(), loss, batch, named=False)
+    own = BatchCuts(net(), loss, batch, named=False)
     assert own.allowed(graph, [1, 2, 4]) == [1, 2, 4]
     assert own.at_size(graph, [1, 2, 4]) == [1]
     with pytest.raises(CaptureError, match="on 16 samples at once"):
-        Cutting(net(), loss, batch, named=False).at_size(graph, [4])
+        BatchCuts(net(), loss, batch, named=False).at_size(graph, [4])
 
 
 class Single(nn.Module):
@@ -461,7 +461,7 @@ def test_gradients_of_all_parameters_are_compared_at_the_decided_size(
     loss, batch = nn.CrossEntropyLoss(), Batch.of(X, Y)
     graph = capture(Clipped(), loss, batch.rows(0, 4).own())
     monkeypatch.setattr("netsplit.graph.checks.cutting._GRADIENT_BYTES", 50)
-    own = Cutting(Clipped(), loss, batch, named=False)
+    own = BatchCuts(Clipped(), loss, batch, named=False)
     assert own.allowed(graph, [1, 4]) == [1, 4]
     assert own.at_size(graph, [1, 4]) == [1]
     assert "the gradient of 'fc.weight' in Clipped on 16 samples at once differs" in own.told(1)[0]
