@@ -28,7 +28,6 @@ __all__ = [
     "has_values",
     "hidden",
     "stance",
-    "tensors_kept",
     "threads_for",
 ]
 
@@ -101,18 +100,3 @@ class TensorsAtOnce:
             store[key] = tensor
         for tensor, value in self._values:
             tensor.data.copy_(value)
-
-
-@contextmanager
-def tensors_kept(step: nn.Module) -> Iterator[None]:
-    """Parameters, buffers, and attributes that are tensors, as they were; what else Python holds is not."""
-    stores: list[Any] = [each for m in step.modules() for each in (m._parameters, m._buffers)]
-    held = [(store, key, tensor) for store in stores for key, tensor in store.items() if tensor is not None]
-    held += [(vars(module), key, tensor) for module, key, _, tensor in attribute_tensors(step)]
-    values = {id(tensor): tensor.detach().clone() for _, _, tensor in held}
-    try:
-        yield
-    finally:
-        for store, key, tensor in held:
-            store[key] = tensor
-            tensor.data.copy_(values[id(tensor)])
