@@ -138,7 +138,7 @@ class Feeding:
     def _read_alike(self, place: BatchPlace) -> str | None:
         """Why workers cannot read it: one reads something else, or the samples are not the same twice."""
         assert self.packed is not None
-        nbytes = len(self.packed[0])
+        nbytes = len(self.packed)
         if nbytes > MOST_SENT and self.data.read_by != "workers":
             return f"it holds {nbytes / 2**20:.0f} MiB in memory, of which each would have a copy"
         told = digest_of(self.once.batch(place, probed(place)))
