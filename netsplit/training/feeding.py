@@ -17,7 +17,7 @@ from netsplit.data.reading.samples import Pair
 from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch
-from netsplit.runtime.reading.giving import Packed, fed_devices, give_samples, packed_samples
+from netsplit.runtime.reading.giving import fed_devices, give_samples, packed_samples
 from netsplit.runtime.reading.told import SharedSamples, UnlikeBatch, UnreadBatch
 from netsplit.runtime.reading.worker_reading import drop_samples
 from netsplit.training.parallel import ParallelModel
@@ -53,7 +53,7 @@ class Feeding:
         self.kind: Batch | None = None  # the first batch, which the others are taken to be like
         self.kinds: set[tuple[Hashable, int]] = set()  # of batches that were read here, by key and samples
         self.given: Any = None  # the runtime whose workers have the dataset
-        self.packed: Packed | None = None
+        self.packed: bytes | None = None
 
     def fed(self, place: BatchPlace, train: Callable[[Any, Any], T]) -> T:
         """What `train` answers to the batch, which it is given as tensors, or as an `UnreadBatch` and None.
@@ -138,7 +138,7 @@ class Feeding:
     def _read_alike(self, place: BatchPlace) -> str | None:
         """Why workers cannot read it: one reads something else, or the samples are not the same twice."""
         assert self.packed is not None
-        nbytes = len(self.packed[0])
+        nbytes = len(self.packed)
         if nbytes > MOST_SENT and self.data.read_by != "workers":
             return f"it holds {nbytes / 2**20:.0f} MiB in memory, of which each would have a copy"
         told = digest_of(self.once.batch(place, probed(place)))

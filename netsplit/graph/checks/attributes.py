@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-__all__ = ["changed_attribute", "plain_attributes"]
+__all__ = ["attribute_values", "changed_attribute"]
 
 _PLAIN = (Number, str, bytes, type(None))
 _OF_TORCH = frozenset(vars(nn.Module())) | {"_version", "call_super_init", "dump_patches"}
 _DEPTH, _LONG = 4, 256
 
 
-def plain_attributes(*roots: Any) -> dict[str, Any]:
+def attribute_values(*roots: Any) -> dict[str, Any]:
     """Name for people -> number, text or length, of every module's and its class's own attributes."""
     values: dict[str, Any] = {}
     for what, root in zip(("the model", "the loss"), roots, strict=False):

@@ -24,7 +24,7 @@ from torch import Tensor, fx, nn
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.attributes import changed_attribute, plain_attributes
+from netsplit.graph.checks.attributes import attribute_values, changed_attribute
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
@@ -130,10 +130,10 @@ class _CaptureCheck:
         self._move_weights(1)
         written = [self.real[k] for k in written_initializers(self.graph) if k in self.real]
         written += self.step.parameters() if self.graph.calls else []
-        before, attributes = TensorsAtOnce(self.step, written), plain_attributes(self.model, self.loss)
+        before, attributes = TensorsAtOnce(self.step, written), attribute_values(self.model, self.loss)
         plain, other = self._on_other_values(before)
         batches.append(other)
-        self.changed = changed_attribute(attributes, plain_attributes(self.model, self.loss))
+        self.changed = changed_attribute(attributes, attribute_values(self.model, self.loss))
         self._compare(1, plain, self._captured(1, other))
         self._repeat(other, plain, before)
         if order_may_matter(self.graph):
@@ -151,7 +151,7 @@ class _CaptureCheck:
 
     def _repeat(self, tensors: tuple[Tensor, ...], plain: list[Tensor], before: TensorsAtOnce) -> None:
         """Steps 3 to 6, of the plain model alone, each from the same values of all its tensors."""
-        attributes = plain_attributes(self.model, self.loss)
+        attributes = attribute_values(self.model, self.loss)
         few, third = self.batch.rows(0, _FEW).own(), None
         for _ in range(_STEPS - 3 if self.batch.samples > _FEW else 0):
             try:
@@ -162,7 +162,7 @@ class _CaptureCheck:
             third = now
         for _ in range(1 if third else _STEPS - 2):
             self._expect(self._again(self.step, tensors, before), plain)
-        changed = changed_attribute(attributes, plain_attributes(self.model, self.loss))
+        changed = changed_attribute(attributes, attribute_values(self.model, self.loss))
         if changed is not None:
             raise CaptureError(f"{self.name} keeps state in Python: {_state_in_python(changed)}.")
 
@@ -286,9 +286,10 @@ class _CaptureCheck:
 
     def _compare(self, call: int, plain: list[Tensor], ours: list[Tensor]) -> None:
         when = "at the first step" if call == 0 else "at a second step, of other values"
-        gradients = largest(p.grad for p in self.model.parameters())
         for what, a, b in self._pairs(plain, ours):
-            apart = difference(a, b, gradients if what.startswith("the gradient") else 0.0)
+            apart = difference(a, b)
+            if apart is not None and what.startswith("the gradient"):
+                apart = difference(a, b, largest(p.grad for p in self.model.parameters()))
             if apart is None:
                 continue
             if self.graph.calls and has_nan(b) and not has_nan(a):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.attributes import changed_attribute, plain_attributes
+from netsplit.graph.checks.attributes import attribute_values, changed_attribute
 from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import holding
@@ -143,9 +143,9 @@ class _EvaluationCheck:
     def _same_in_both(self) -> None:
         tensors = self.step.batch.tensors
         self._one(0, tensors)
-        before = plain_attributes(self.model)
+        before = attribute_values(self.model)
         self._one(1, valid_other_values(self.step, tensors))
-        changed = changed_attribute(before, plain_attributes(self.model))
+        changed = changed_attribute(before, attribute_values(self.model))
         if changed is not None:
             raise CaptureError(
                 f"{self.name} keeps state in Python: {changed} is another after every forward in evaluation "

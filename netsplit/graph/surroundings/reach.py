@@ -109,7 +109,8 @@ def names_in(code: CodeType) -> frozenset[str]:
 
 def slots(value: Any) -> list[str]:
     """Attributes that an object of a class of the user's has in slots."""
-    return [key for key in _slots_of(type(value)) if hasattr(value, key)]
+    kind: Any = type(value)
+    return [key for key in _slots_of(kind) if hasattr(value, key)]
 
 
 @functools.cache
