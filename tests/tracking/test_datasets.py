@@ -40,11 +40,6 @@ def test_other_data_has_another_digest(other: Data) -> None:
     assert records_of(other)[0].dataset.digest != known[0]
 
 
-def test_an_empty_half_is_left_out() -> None:
-    empty = TensorDataset(torch.empty(0, 3, 4, 4), torch.empty(0, dtype=torch.int64))
-    assert [each.tags[0].value for each in records_of(replace(data(), test=empty))] == ["training"]
-
-
 def test_passwords_are_hidden() -> None:
     (record, _) = records_of(data(), {"root": "https://me:secret@host/data"})
     assert "secret" not in record.dataset.source

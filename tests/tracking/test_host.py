@@ -13,21 +13,6 @@ def test_versions_and_machine_are_named() -> None:
     assert all(isinstance(value, str) and value for value in tags.values())
 
 
-def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert host._git() == {}
-
-
-def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    pynvml = pytest.importorskip("pynvml")
-
-    def absent() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    assert host.gpu_names() == []
-
-
 def test_gpus_are_named_in_nvml_order(monkeypatch: pytest.MonkeyPatch) -> None:
     pynvml = pytest.importorskip("pynvml")
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
