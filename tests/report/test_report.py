@@ -172,21 +172,6 @@ def test_markdown_has_the_same_tables() -> None:
     assert "- Cluster: cpu2 (cpu:0, cpu:1)" in text
 
 
-@pytest.mark.parametrize(("count", "said"), [(1, "The only method failed."), (2, "Every method failed.")])
-def test_a_reason_is_said_once_and_nothing_is_shown_of_what_was_not_decided(count: int, said: str) -> None:
-    reason = rows()[2].error
-    assert reason is not None
-    methods = [method(replace(rows()[2], method=f"m{index}")) for index in range(count)]
-    failed = replace(trained(), methods=methods, error=reason, state="FAILED")
-    page = parsed(failed)
-    assert said in page.words
-    assert page.words.count(reason) == 1
-    assert "Decisions" not in page.words
-    assert "Results" not in page.words
-    assert "Decisions" in parsed(trained()).words
-    assert "m_sct heuristic" not in parsed(trained()).words
-
-
 def test_cases_stand_together_beside_what_was_published() -> None:
     page = parsed(trained(), *cases())
     assert "unet ★ 1,280.0 1,000 (+28 %) 800.0 vgg 640.0 2,560 (−75 %) ★ 800.0 640.25 (+25 %)" in page.words  # noqa: RUF001
@@ -225,27 +210,6 @@ def test_the_jobs_of_a_sweep_stand_together_with_what_differs_and_the_fastest_ma
     assert "| schedule.microbatches=2, seed=1 | **300.0** |" in text
     assert "| schedule.microbatches=4, seed=0 | 200.0 |" in text
     assert "### schedule.microbatches=4, seed=0" in text
-
-
-def test_what_is_left_out_is_said_in_a_line() -> None:
-    one = replace(trained(), older=["abcdef01" * 4, "12345678a" + "0" * 23, "1234e678" + "b" * 24], more=4)
-    ids = "abcdef01,12345678a,1234e678b"
-    line = f"Not shown: 4 more of the same command, 3 older ones of this name (runs=[{ids}])."
-    assert line in parsed(one).words
-    assert line in markdown_page(report(one), Path()).replace("\\", "")
-    many = [replace(each, older=["abcdef01" * 4] * 5) for each in cases()]
-    words = parsed(*many, trained()).words
-    assert words.count("Not shown") == 1
-    assert "10 older ones of this experiment (the newest 8: runs=[abcdef01,abcdef01," in words
-    assert "Not shown" not in parsed(*cases()).words + markdown_page(report(*cases()), Path())
-
-
-def test_markdown_has_published_figures_beside_ours() -> None:
-    text = markdown_page(report(*cases()), Path())
-    assert "| unet | **1,280.0 predicted** (1,000, +28 %) | 800.0 predicted |" in text
-    assert "| vgg | 640.0 predicted (2,560, −75 %) | **800.0 predicted** (640.25, +25 %) |" in text  # noqa: RUF001
-    assert "| netsplit | 1,280.0 | 1,000 | +28.0 % |" in text
-    assert "### unet" in text
 
 
 def test_a_study_has_its_table_its_notes_and_its_picture() -> None:

@@ -88,9 +88,8 @@ def test_a_telephone_shows_it_without_scrolling_sideways(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [1e12])
-def test_no_label_is_clipped_or_covered(tmp_path: Path, factor: float) -> None:
-    seen = look(tmp_path, html_page(report(diverged(factor), planned(), *cases()), tmp_path), 390)
+def test_no_label_is_clipped_or_covered(tmp_path: Path) -> None:
+    seen = look(tmp_path, html_page(report(diverged(1e12), planned(), *cases()), tmp_path), 390)
     assert seen["clipped"] == []
     assert seen["covered"] == []
     assert seen["scroll"] == 390

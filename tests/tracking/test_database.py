@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -59,46 +56,6 @@ def test_a_server_that_takes_connections_and_never_answers_is_reported(
         open_client(mute)
     assert "secret" not in str(refused.value)
     assert not quick.keys() & os.environ.keys()
-
-
-class Answers(BaseHTTPRequestHandler):
-    """Just enough of a tracking server to open it and to end a run."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(b'{"run": {"info": {"run_id": "1", "experiment_id": "1", "status": "FINISHED"}}}')
-
-    def do_GET(self) -> None:
-        self.do_POST()
-
-    def log_message(self, *args: object) -> None: ...
-
-
-@pytest.fixture
-def answering() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://me:secret@127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_what_mlflow_prints_and_warns_of_tells_no_password(
-    answering: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    client = open_client(answering)
-    client.set_terminated("1", "FINISHED")
-    logging.getLogger("mlflow").warning("no answer from %s", answering)
-    printed = "".join(capfd.readouterr())
-    assert "secret" not in printed
-    assert "no answer from http://me:***@127.0.0.1" in printed
 
 
 def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from matplotlib.collections import PathCollection, PolyCollection
 
 from netsplit.cluster.cluster import Link
-from netsplit.tracking.figures import (
-    TrainingCurve,
-    comparison_figure,
-    link_figure,
-    timeline_figure,
-    training_figure,
-)
+from netsplit.tracking.figures import comparison_figure, link_figure, timeline_figure
 from tests.tracking.samples import rows, timeline
 
 
@@ -48,15 +41,6 @@ def test_links_have_points_a_line_and_their_fit_in_the_legend(tmp_path: Path) ->
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["cpu:0 → cpu:1: 50 µs, 1.00 GB/s, R² 0.9987", "cpu:1 → cpu:0: 10 µs, 1.00 GB/s, given"]
-
-
-def test_training_curves_by_epoch_and_by_time(tmp_path: Path) -> None:
-    curve = TrainingCurve([2.0, 1.0, 0.5], [0.3, 0.6, 0.9], [4.0, 3.0, 3.0])
-    figure = training_figure({"netsplit": curve, "single": curve}, tmp_path / "training.png")
-    assert_png(tmp_path / "training.png")
-    assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2]
-    assert np.asarray(figure.axes[3].lines[0].get_xdata()).tolist() == [4.0, 7.0, 10.0]
-    assert np.asarray(figure.axes[3].lines[0].get_ydata()).tolist() == [30.0, 60.0, 90.0]
 
 
 def test_comparison_has_bars_for_each_method_and_says_failed(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.experiment.cases import published_tags
 from netsplit.partition.base import SolverReport
-from netsplit.report import check_output, html_page, read_report, write_report
+from netsplit.report import check_output, read_report, write_report
 from netsplit.report.data import choose
-from netsplit.report.data.choose import check_runs
 from netsplit.report.data.places import place_of
 from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
@@ -220,16 +219,6 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     assert comparison.best is netsplit
 
 
-def test_a_plan_has_a_predicted_throughput(recorded: Recorded) -> None:
-    (comparison,) = read_report(recorded.uri, ["report planned"]).comparisons
-    assert comparison.planned
-    netsplit, pipedream = comparison.methods
-    assert (netsplit.row.throughput, netsplit.throughput) == (None, 2560.0)
-    assert pipedream.only_predicted
-    assert netsplit.row.capacity == {"d0": 2 * MIB}
-    assert netsplit.epochs == []
-
-
 @pytest.mark.parametrize(("files", "linked"), [(["trace.json", "graph.png"], True), (["graph.png"], False)])
 def test_files_of_a_server_are_linked_at_its_page(files: list[str], linked: bool) -> None:
     info = SimpleNamespace(
@@ -259,19 +248,6 @@ def test_ids_are_taken_in_their_order_whatever_their_state(recorded: Recorded) -
     assert again.place.run_id == recorded.ids["old"]
 
 
-def test_the_page_of_what_was_read_names_everything(recorded: Recorded, tmp_path: Path) -> None:
-    report = read_report(recorded.uri, ["report *"])
-    page, text = write_report(report, tmp_path / "r.html")
-    html = page.read_text()
-    assert "a &#34;small&#34; &lt;script&gt; net, ünïcode" in html
-    assert "cpu:1 lacks &lt;5&gt; bytes." in html
-    assert "trace.json" in html
-    assert "256.0" in html
-    assert html_page(report, page.parent) == html
-    assert "**256.0**" in text.read_text()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["r.html", "r.md"]
-
-
 @pytest.mark.parametrize(
     ("experiments", "runs", "message"),
     [
@@ -291,12 +267,6 @@ def test_what_is_not_there_is_said(
             raise KeyboardInterrupt
     with pytest.raises(ConfigError, match=message):
         read_report(recorded.uri, experiments, runs)
-
-
-@pytest.mark.parametrize("runs", [0, "abc", []])
-def test_other_kinds_of_runs_are_refused(runs: object) -> None:
-    with pytest.raises(ConfigError, match="runs is"):
-        check_runs(runs)  # type: ignore[arg-type]
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
