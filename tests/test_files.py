@@ -48,20 +48,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_errors_name_the_path_that_was_given(tmp_path: Path) -> None:
-    target = tmp_path / ("a" * 250 + ".txt")  # fits, the temporary name does not
-    with pytest.raises(OSError, match="too long") as caught:
-        write_text(target, "")
-    assert caught.value.filename == str(target)
-
-    def read_another(file: Path) -> None:
-        (tmp_path / "other").read_bytes()
-
-    with pytest.raises(FileNotFoundError) as missing:
-        write_atomically(tmp_path / "b.txt", read_another)
-    assert missing.value.filename == str(tmp_path / "other")
-
-
 def test_what_is_not_finite_is_null_in_json(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {1: [math.inf, (0.5, math.nan)], "b": {"c": -math.inf, "d": "text"}})
     written = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda name: pytest.fail(name))

@@ -120,11 +120,10 @@ def test_the_stop_button_ends_a_cell_and_the_next_one_trains_on(notebook: Notebo
     assert not psutil.wait_procs(workers_of(notebook), timeout=20)[1]
 
 
-@pytest.mark.parametrize("now", [False, True], ids=["shut down", "killed"])
-def test_no_worker_outlives_its_kernel(notebook: Notebook, now: bool) -> None:
+def test_no_worker_outlives_its_kernel(notebook: Notebook) -> None:
     notebook.run(START)
     workers = workers_of(notebook)
     assert len(workers) >= 3
-    notebook.kernel.shutdown_kernel(now=now)
+    notebook.kernel.shutdown_kernel(now=True)
     time.sleep(0.1)
     assert not psutil.wait_procs(workers, timeout=20)[1]

@@ -43,19 +43,8 @@ class WholeBatch(nn.Module):
         return y + y[y > 0].mean()
 
 
-CTC = nn.CTCLoss(zero_infinity=True)
-
-
-def ctc_outside(out: Tensor, t: Tensor, nx: Tensor, nt: Tensor) -> Tensor:
-    return CTC(out.log_softmax(-1).transpose(0, 1), t, nx, nt)
-
-
-def ctc_inside(out: Tensor, t: Tensor, nx: Tensor, nt: Tensor) -> Tensor:
+def ctc(out: Tensor, t: Tensor, nx: Tensor, nt: Tensor) -> Tensor:
     return nn.CTCLoss(zero_infinity=True)(out.log_softmax(-1).transpose(0, 1), t, nx, nt)
-
-
-def ctc_functional(out: Tensor, t: Tensor, nx: Tensor, nt: Tensor) -> Tensor:
-    return nn.functional.ctc_loss(out.log_softmax(-1).transpose(0, 1), t, nx, nt, zero_infinity=True)
 
 
 @pytest.fixture(autouse=True)
@@ -91,11 +80,10 @@ def plain_step(model: nn.Module, losses: list[tuple[float, Callable[[], Tensor]]
     return total
 
 
-@pytest.mark.parametrize("warm", [0, 3])
-def test_torchscript_trains_on_batches_of_any_size_cold_and_warm(warm: int) -> None:
+def test_torchscript_trains_on_batches_of_any_size() -> None:
     torch.manual_seed(0)
     model, x, y = Scripted(), torch.randn(8, 6), torch.randint(0, 3, (8,))
-    for _ in range(warm):
+    for _ in range(3):
         nn.functional.cross_entropy(model(x), y).backward()
         model.zero_grad()
     cross = nn.functional.cross_entropy
@@ -113,16 +101,15 @@ def test_what_depends_on_the_whole_batch_is_predicted_whole() -> None:
     torch.testing.assert_close(predicted, model.eval()(x).detach())
 
 
-@pytest.mark.parametrize("loss", [ctc_outside, ctc_inside, ctc_functional])
-def test_a_ctc_loss_in_any_form_trains(loss: Callable[..., Tensor]) -> None:
+def test_a_ctc_loss_trains() -> None:
     torch.manual_seed(0)
     model, x = nn.Linear(6, 7), torch.randn(4, 9, 6)
     targets = torch.randint(1, 7, (4, 3)), torch.full((4,), 9), torch.full((4,), 3)
-    with split(model, loss, (x, targets), 2) as parallel:
+    with split(model, ctc, (x, targets), 2) as parallel:
         trained = [parallel.train_batch(x, targets) for _ in range(2)]
 
     def half(i: int) -> tuple[float, Callable[[], Tensor]]:
-        return 0.5, lambda: loss(model(x[i : i + 2]), *(t[i : i + 2] for t in targets))
+        return 0.5, lambda: ctc(model(x[i : i + 2]), *(t[i : i + 2] for t in targets))
 
     halves = [half(0), half(2)]
     assert trained == pytest.approx([plain_step(model, halves) for _ in range(2)], rel=1e-5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.tables import Column, Table, byte_unit, common_unit, csv_text, nbytes
+from netsplit.tables import Column, Table, csv_text, nbytes
 
 COLUMNS = (Column("method", text=True), Column("time per iteration ms", ",.1f", 1e3), Column("count"))
 TABLE = Table(COLUMNS, [("a|b", 1.25, 3), ("c\nd", math.inf, None)], "Times", ["A note."], {1: "failed"})
@@ -58,16 +58,6 @@ def test_what_is_below_a_row_has_a_line_of_its_own() -> None:
     assert "| one | 1.0 | chosen |" in table.markdown()
 
 
-@given(st.lists(st.tuples(st.text("ab "), st.floats(0, 1e6), st.text("xy ")), max_size=5))
-def test_what_is_below_rows_makes_no_line_above_it_wider(rows: list[tuple[str, float, str]]) -> None:
-    table = Table(BELOW, rows)
-    beside = Table(BELOW[:2], [row[:2] for row in rows])
-    below = [f"    {row[2]}" for row in rows if row[2]]
-    lines = table.lines()
-    assert sorted(lines) == sorted([*beside.lines(), "    why not", *below])
-    assert all(line == line.rstrip() or line in below for line in lines)
-
-
 def test_csv_has_numbers_in_full_and_nothing_where_there_is_none() -> None:
     assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
         ["method", "time per iteration ms", "count"], ["a|b", "1250.0", "3"], ["c\nd", "", ""],
@@ -83,12 +73,6 @@ def test_a_terminal_has_headings_on_several_lines_and_notes_below() -> None:
     assert "\x1b[31m" not in printed(Table(COLUMNS, TABLE.rows), colour=True)
 
 
-def test_rows_may_stand_apart() -> None:
-    table = Table(COLUMNS[:1], [("a",), ("b",)])
-    assert [line.strip() for line in printed(table).splitlines()][2:] == ["a", "b"]
-    assert [line.strip() for line in printed(table, spaced=True).splitlines()][2:] == ["a", "", "b", ""]
-
-
 @given(
     st.lists(st.lists(st.text(st.characters(exclude_characters="\r\0")), min_size=2, max_size=2), max_size=5)
 )
@@ -98,14 +82,6 @@ def test_no_text_breaks_a_table(rows: list[list[str]]) -> None:
     assert len(lines) == 2 + len(rows)
     assert all(line.replace("\\|", "").count("|") == 3 for line in lines)
     assert list(csv.reader(io.StringIO(table.csv(), newline=""))) == [["x", "y"], *rows]
-
-
-@given(st.integers(0, 2**60))
-def test_a_unit_of_bytes_is_one_of_which_there_is_one(value: int) -> None:
-    name, size = byte_unit(value)
-    assert size in (1, 2**10, 2**20, 2**30, 2**40)
-    assert value >= size or value == 0
-    assert value < 1024 * size or name == "TiB"
 
 
 @given(st.integers(0, 2**60))
@@ -127,8 +103,3 @@ def test_a_column_of_bytes_is_in_mib_and_in_csv_in_bytes() -> None:
     assert table.texts == [["0.435"], ["24,105.6"], ["0.0"], ["-"]]
     assert table.lines()[0].strip() == "peak MiB"
     assert table.csv().splitlines() == ["peak bytes", "456160", "25276514304", "0", '""']
-
-
-def test_a_column_of_one_unit_has_that_of_its_largest() -> None:
-    assert common_unit([3, None, 5000]) == ("KiB", 1024)
-    assert common_unit([]) == common_unit([0, None]) == ("MiB", 2**20)

@@ -36,10 +36,6 @@ def test_levels_are_innermost_first() -> None:
     assert cluster.links["d1", "d2"] == cluster.links["d5", "d0"] == Link(1e-5, 1 / 1.25e9)
 
 
-def test_one_bandwidth_serves_all_levels() -> None:
-    assert uniform_cluster([2, 2], 1e9, 1).levels == ((2, 1e9), (2, 1e9))
-
-
 def test_a_fraction_is_of_what_the_graph_needs_and_rounds_up() -> None:
     assert uniform_cluster(1, 1e9, "40%").cluster("gpu", 1001).devices[0].capacity_bytes == 401
     assert uniform_cluster(1, 1e9, 16e9).cluster("gpu", 1001).devices[0].capacity_bytes == 16_000_000_000
@@ -63,26 +59,12 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
     ("changes", "words"),
     [
         ({"devices": 0}, ["cluster.devices is 0"]),
-        ({"devices": 2.5}, ["cluster.devices is 2.5"]),
-        ({"devices": "many"}, ["cluster.devices is 'many'"]),
-        ({"devices": []}, ["cluster.devices is an empty list"]),
-        ({"devices": True}, ["cluster.devices is True"]),
-        ({"devices": [100, 100]}, ["10000", "at most"]),
         ({"bandwidth": 0}, ["cluster.bandwidth is 0"]),
-        ({"bandwidth": -1e9}, ["cluster.bandwidth"]),
         ({"bandwidth": "fast"}, ["cluster.bandwidth is 'fast'", "12GB"]),
         ({"bandwidth": [1e9, 1e9]}, ["cluster.bandwidth has 2 entries", "1 levels"]),
-        ({"latency": -1}, ["cluster.latency is -1"]),
-        ({"latency": float("nan")}, ["cluster.latency"]),
-        ({"capacity": 0}, ["cluster.capacity is 0"]),
-        ({"capacity": "0%"}, ["cluster.capacity is '0%'"]),
         ({"capacity": "x%"}, ["cluster.capacity is 'x%'", "40%"]),
         ({"capacity": None}, ["cluster.capacity=16GB", "cluster.model='TITAN RTX'"]),
-        ({"capacity": "lots"}, ["cluster.capacity is 'lots'", "40%"]),
-        ({"capacity": 1e30}, ["cluster.capacity", "at most"]),
-        ({"speed": 0}, ["cluster.speed is 0"]),
         ({"nic": "1GB"}, ["cluster.nic is '1GB'", "one machine"]),
-        ({"devices": [2, 2], "nic": 0}, ["cluster.nic is 0"]),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named_by_its_key(changes: dict[str, Any], words: list[str]) -> None:
@@ -94,11 +76,9 @@ def test_a_value_that_makes_no_sense_is_named_by_its_key(changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("devices", "links", "words"),
     [
-        ([], [], ["cluster.devices is empty"]),
         (["a", "a"], [], ["cluster.devices[1].name is 'a'"]),
         (["a", "b"], [["a"]], ["cluster.links[0].between is [a]"]),
         (["a", "b"], [["a", "b"], ["a", "c"]], ["cluster.links[1].between is [a, c]", "a, b"]),
-        (["a"], [["b", "c"]], ["cluster.links[0].between is [b, c]", "cluster.links=[]"]),
     ],
 )
 def test_a_description_that_does_not_fit_together(
@@ -137,10 +117,7 @@ def test_hosts_share_a_nic_as_fast_as_the_fastest_link_out_of_them_or_as_said() 
     [
         ([DescribedHost("one", ["a", "f"])], ["cluster.hosts[0].devices is [a, f]"]),
         ([DescribedHost("one", ["a"]), DescribedHost("two", ["a"])], ["cluster.hosts[1].devices is [a]"]),
-        ([DescribedHost("one", ["a"]), DescribedHost("one", ["b"])], ["cluster.hosts[1].name is 'one'"]),
-        ([DescribedHost("one", [])], ["cluster.hosts[0].devices is []"]),
         ([DescribedHost("one", ["c"], nic="1GB")], ["NIC of 'one'", "no less bandwidth"]),
-        ([DescribedHost("one", ["c"], nic="fast")], ["cluster.hosts[0].nic is 'fast'"]),
     ],
 )
 def test_hosts_that_cannot_be_are_refused(hosts: list[DescribedHost], words: list[str]) -> None:
@@ -161,11 +138,3 @@ def test_a_pair_without_a_link_is_named() -> None:
         Cluster("x", devices, {("a", "b"): Link(0.0, 0.0)}).check_links()
     with pytest.raises(ConfigError, match="from 'a' to 'b' has latency nan"):
         Cluster("x", devices, {("a", "b"): Link(float("nan"), 0.0)}).check_links()
-
-
-def test_transfers_leave_computing_alone_unless_said_otherwise() -> None:
-    devices = [DescribedDevice(name) for name in "abc"]
-    links = [DescribedLink(["a", "b"], 4e9)]
-    assert described_cluster("x", devices, LinkCost(1e9), links).overlap
-    assert not described_cluster("x", devices, LinkCost(1e9), links, overlap=False).overlap
-    assert not uniform_cluster(1, 1e9, 1, overlap=False).overlap

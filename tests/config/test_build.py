@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
 from typing import Any
 
@@ -24,20 +22,11 @@ def node(**parameters: Any) -> DictConfig:
     return config.box
 
 
-def test_importing_config_does_not_import_torch() -> None:
-    code = "import netsplit.config, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_values_have_the_types_of_the_signature() -> None:
     box = build(node(ratio=2, label="x", mode="slow", sizes=[1, 2], rate=1))
     assert box == Box(width=1, ratio=2.0, label="x", mode="slow", sizes=(1, 2), rate=1.0)
     assert isinstance(box.ratio, float)
     assert isinstance(box.sizes, tuple)
-
-
-def test_a_plain_dict_builds_too() -> None:
-    assert build({"_target_": f"{TARGETS}.Box", "width": 2}) == Box(width=2)
 
 
 def test_a_list_of_dataclasses_is_built_item_by_item() -> None:
@@ -47,10 +36,6 @@ def test_a_list_of_dataclasses_is_built_item_by_item() -> None:
 
 def test_interpolations_are_resolved_against_the_whole_config() -> None:
     assert build(node(ratio="${seed}")).ratio == 3.0
-
-
-def test_extra_parameters_need_not_be_in_the_node() -> None:
-    assert build({"_target_": f"{TARGETS}.Box"}, width=4) == Box(width=4)
 
 
 def test_a_nested_target_is_built_first() -> None:
@@ -74,19 +59,9 @@ def test_a_target_with_keyword_arguments_takes_any_key() -> None:
     [
         ({"widht": 1}, ["box.widht is not a parameter", "did you mean width?", "ratio"]),
         ({"width": "x"}, ["box.width is 'x'", "give an integer"]),
-        ({"width": 1.5}, ["box.width is 1.5", "give an integer"]),
-        ({"width": None}, ["box.width is null", "give an integer"]),
         ({"width": "???"}, ["box.width must be given", "an integer"]),
-        ({"closed": "perhaps"}, ["box.closed is 'perhaps'", "true or false"]),
         ({"mode": "medium"}, ["box.mode is 'medium'", "one of fast, slow"]),
-        ({"sizes": ["a"]}, ["box.sizes[0] is", "each item an integer"]),
-        ({"sizes": 3}, ["box.sizes is 3", "give a list"]),
         ({"items": [{"name": "a", "sise": 1}]}, ["box.items[0].sise", "did you mean size?"]),
-        ({"items": [{"size": 1}]}, ["box.items[0].name must be given", "text: add box.items.0.name="]),
-        ({"items": [{"name": "a"}, {"name": "b", "size": []}]}, ["box.items[1].size"]),
-        ({"items": [3]}, ["box.items", "a mapping of name, size"]),
-        ({"inner": {"_target_": f"{TARGETS}.Item", "nam": 1}}, ["box.inner.nam", "did you mean name?"]),
-        ({"_partial_": "often"}, ["box._partial_ is often", "true or false"]),
         ({"ratio": "${nowhere}"}, ["box.ratio", "nowhere"]),
     ],
 )
@@ -105,9 +80,7 @@ def test_a_bad_node_gives_one_sentence_with_the_full_key(
     [
         (f"{TARGETS}.Bxo", ["there is no tests.config.targets.Bxo", "did you mean Box?"]),
         ("no_such_package.thing", ["box._target_", "there is no no_such_package"]),
-        ("a..b", ["box._target_"]),
         (f"{TARGETS}.NOT_CALLABLE", ["cannot be called"]),
-        (f"{TARGETS}.Box.nothing", ["there is no tests.config.targets.Box.nothing"]),
     ],
 )
 def test_a_target_that_cannot_be_imported_is_named(target: str, words: list[str]) -> None:
@@ -116,7 +89,7 @@ def test_a_target_that_cannot_be_imported_is_named(target: str, words: list[str]
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["None", "", ["a"], 3, None])
+@pytest.mark.parametrize("given", ["None", None])
 def test_what_is_no_node_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"is no node with _target_"):
         build(given)
@@ -127,11 +100,6 @@ def test_a_target_without_a_signature_is_named_with_its_key() -> None:
         ConfigError, match=r"^box\._target_ is builtins\.dict, which has no readable signature"
     ):
         build(node(_target_="builtins.dict"))
-
-
-def test_a_missing_target_key_is_named() -> None:
-    with pytest.raises(ConfigError, match="box has no _target_"):
-        build(OmegaConf.create({"box": {"width": 1}}).box)
 
 
 def test_a_parameter_set_by_the_program_must_not_be_in_the_node() -> None:
@@ -172,7 +140,6 @@ def test_check_expects_no_parameter_that_the_program_provides() -> None:
     [
         ({"epochs": "many"}, "epochs is 'many': give an integer"),
         ({"epochs": 0}, "epochs is 0: give at least 1"),
-        ({"batch_size": "???"}, "batch_size must be given"),
         ({"seed": -1}, "seed is -1"),
     ],
 )

@@ -79,7 +79,7 @@ def test_every_key_of_a_described_cluster_is_in_its_file(name: str) -> None:
     assert all(set(device) == keys for device in cluster.devices)
 
 
-@pytest.mark.parametrize("option", ["model=bert", "dataset=text", "cluster=v100x8", "tracking=none"])
+@pytest.mark.parametrize("option", ["model=bert", "cluster=v100x8"])
 def test_an_option_is_put_where_hydra_puts_it(option: str) -> None:
     assert composed("partitioner=single", option) == chosen(*option.split("="))
 
@@ -90,15 +90,6 @@ def test_the_quick_experiment_is_short() -> None:
     data = build(config.dataset)
     assert isinstance(data, Data)
     assert len(data.train) == config.dataset.limit
-
-
-def test_the_image_folder_must_be_given() -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.root must be given"):
-        validated(composed("dataset=imagefolder"))
-
-
-def test_an_optimizer_is_built_without_its_parameters() -> None:
-    assert build(composed("optimizer=momentum").optimizer).keywords["momentum"] == 0.9
 
 
 def test_groups_of_parameters_are_given_by_name_on_the_command_line() -> None:
@@ -120,37 +111,15 @@ def test_no_scheduler_is_none_and_the_others_are_made_of_an_optimizer() -> None:
             rate.over(epochs=3, steps_per_epoch=20).check(optimizer)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (
-            ("optimizer=adamw", "+optimizer.beta=0.9"),
-            "optimizer.beta is not a parameter of AdamW",
-        ),
-        (
-            ("scheduler=step", "+scheduler.gama=0.9"),
-            "scheduler.gama is not a parameter of StepLR",
-        ),
-        (("scheduler=step", "scheduler.every=batch"), "scheduler.every is 'batch'"),
-    ],
-)
-def test_a_wrong_key_of_an_optimizer_or_a_scheduler_is_named(overrides: tuple[str, ...], words: str) -> None:
-    config = composed(*overrides)
-    with pytest.raises(ConfigError, match=words):
-        build(config[words.partition(".")[0]])
-
-
-@pytest.mark.parametrize("value", [0, 1, 2.0])
-def test_a_decay_is_between_0_and_1(value: float) -> None:
+def test_a_decay_is_between_0_and_1() -> None:
     config = composed_once("partitioner=single").copy()
-    config.ema_decay = value
+    config.ema_decay = 1
     with pytest.raises(ConfigError, match="ema_decay is"):
         validated(config)
 
 
-@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_every_file_says_what_it_is_in_its_first_words(path: Path) -> None:
-    assert path.read_text().startswith("# ")
+def test_every_file_says_what_it_is_in_its_first_words() -> None:
+    assert all(path.read_text().startswith("# ") for path in CONF.rglob("*.yaml"))
 
 
 def test_whether_a_command_is_a_multirun_is_left_to_the_command_line() -> None:
@@ -159,8 +128,7 @@ def test_whether_a_command_is_a_multirun_is_left_to_the_command_line() -> None:
         assert "mode" not in (OmegaConf.load(path).get("hydra") or {})
 
 
-@pytest.mark.parametrize("value", [2, 0, "maybe"])
-def test_a_switch_takes_true_and_false_only(value: object) -> None:
-    config = OmegaConf.create({"epochs": 1, "batch_size": 1, "seed": 0, "drop_last": value})
+def test_a_switch_takes_true_and_false_only() -> None:
+    config = OmegaConf.create({"epochs": 1, "batch_size": 1, "seed": 0, "drop_last": 0})
     with pytest.raises(ConfigError, match="drop_last is"):
         validated(config)

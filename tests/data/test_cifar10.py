@@ -59,13 +59,6 @@ def test_augmented_images_are_moved_by_up_to_four_pixels_and_flipped(root: Path)
     assert 15 < sum(flipped for *_, flipped in offsets) < 45
 
 
-def test_images_are_normalised_by_the_channel(root: Path) -> None:
-    image = cifar10(str(root), mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 4.0)).test[1][0]
-    plain = cifar10(str(root), **PLAIN).test[1][0]
-    for channel, (mean, std) in enumerate(((0.1, 1), (0.2, 2), (0.3, 4))):
-        torch.testing.assert_close(image[channel] * std + mean, plain[channel])
-
-
 def test_a_missing_file_is_named(root: Path) -> None:
     batch(root, "data_batch_4").unlink()
     with pytest.raises(ConfigError, match=r"data_batch_4 is not there: dataset\.root must hold cifar-10"):
@@ -78,13 +71,8 @@ def test_a_missing_file_is_named(root: Path) -> None:
     ("content", "reason"),
     [
         (b"", "no batch"),
-        (b"<html>", "no batch"),
-        (pickle.dumps([1]), "no mapping"),
-        (pickle.dumps({b"labels": [1]}), "'data'"),
-        (pickle.dumps({b"data": np.zeros((2, 3071), np.uint8), b"labels": [1, 2]}), "3072 bytes"),
         (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}), "2 images, but 1 labels"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [10]}), "labels from 10 to 10"),
-        (pickle.dumps({b"data": os.system, b"labels": [1]}), "it asks for posix.system"),
     ],
 )
 def test_a_broken_batch_is_named(root: Path, content: bytes, reason: str) -> None:
@@ -93,13 +81,6 @@ def test_a_broken_batch_is_named(root: Path, content: bytes, reason: str) -> Non
         cifar10(str(root))
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_truncated_batch_is_named(root: Path) -> None:
-    file = batch(root, "test_batch")
-    file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(ConfigError, match=r"test_batch is no batch"):
-        cifar10(str(root))
 
 
 def test_a_pickle_cannot_run_code(root: Path, tmp_path: Path) -> None:
@@ -113,10 +94,3 @@ def test_a_pickle_cannot_run_code(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"batches\.meta .*it asks for"):
         cifar10(str(root))
     assert not marker.exists()
-
-
-@pytest.mark.parametrize("names", [None, [], ["airplane"]])
-def test_classes_without_names_are_refused(root: Path, names: object) -> None:
-    batch(root, "batches.meta").write_bytes(pickle.dumps({b"label_names": names}))
-    with pytest.raises(ConfigError, match=r"batches\.meta .*no list 'label_names'"):
-        cifar10(str(root))

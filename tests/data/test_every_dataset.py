@@ -18,11 +18,11 @@ NAMES = [
     "digits", "digits_segmentation", "text", "text_masked", "synthetic_image", "synthetic_mask",
     "synthetic_tokens", "cifar10", "imagenet", "imagefolder", "voc2012",
 ]  # fmt: skip
-WITH_WORKERS = [name for name in NAMES if name != "digits"]
+WITH_WORKERS = ["text_masked", "synthetic_image", "imagenet"]
 CHANGING = {"text_masked", "cifar10", "imagenet", "voc2012"}
 
 some_epochs = st.integers(0, 3)
-few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 Pairs = list[tuple[Tensor, Tensor]]
 
@@ -75,9 +75,8 @@ def test_a_resumed_epoch_goes_on_with_the_same_samples(
 def test_workers_change_nothing(builders: dict[str, Builder], name: str) -> None:
     data = builders[name](workers=2, prefetch=1)
     assert (data.workers, data.prefetch) == (2, 1)
-    for workers in (1, 2):
-        from_workers = loaded(data, epoch=2, seed=5, skip=2, workers=workers)
-        assert same(from_workers, loaded(data, epoch=2, seed=5, skip=2))
+    from_workers = loaded(data, epoch=2, seed=5, skip=2, workers=2)
+    assert same(from_workers, loaded(data, epoch=2, seed=5, skip=2))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,17 +85,6 @@ def test_only_what_is_augmented_changes_from_epoch_to_epoch(builders: dict[str, 
     epochs = [loaded(data, epoch=epoch, shuffle=False) for epoch in (0, 0, 1)]
     assert same(epochs[0], epochs[1])
     assert same(epochs[0], epochs[2]) == (name not in CHANGING)
-
-
-@pytest.mark.parametrize("name", sorted(CHANGING - {"text_masked"}))
-def test_without_augmentation_nothing_changes(builders: dict[str, Builder], name: str) -> None:
-    data = builders[name](augment=False)
-    assert same(loaded(data, epoch=0, shuffle=False), loaded(data, epoch=1, shuffle=False))
-
-
-@pytest.mark.parametrize("name", sorted(CHANGING))
-def test_another_seed_augments_otherwise(builders: dict[str, Builder], name: str) -> None:
-    assert not same(*(loaded(builders[name](seed=seed), shuffle=False) for seed in (0, 1)))
 
 
 @pytest.mark.parametrize("name", sorted(CHANGING))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from netsplit.data import batches, imagefolder
+from netsplit.data import imagefolder
 from netsplit.errors import ConfigError
 
 
@@ -35,16 +35,6 @@ def test_images_are_square_normalised_and_classed_by_folder(root: Path) -> None:
     assert (target.item(), other.item()) == (0, 1)
 
 
-def test_one_channel_gives_grey_images(root: Path) -> None:
-    data = imagefolder(str(root), image_size=8, channels=1, mean=[0.5], std=[0.5])
-    assert data.train[0][0].shape == (1, 8, 8)
-
-
-def test_batches_of_files_are_batches_of_tensors(root: Path) -> None:
-    inputs, targets = next(batches(imagefolder(str(root), image_size=8).train, 4))
-    assert (inputs.shape, targets.dtype) == ((4, 3, 8, 8), torch.int64)
-
-
 def test_a_file_is_opened_only_when_asked_for(root: Path) -> None:
     broken = root / "train" / "a" / "0.png"
     broken.write_bytes(b"broken")
@@ -54,13 +44,6 @@ def test_a_file_is_opened_only_when_asked_for(root: Path) -> None:
         data.train[0]
 
 
-def test_a_limit_is_drawn_over_all_classes_and_by_the_seed(root: Path) -> None:
-    chosen = [imagefolder(str(root), limit=2, seed=seed).train for seed in (0, 0)]
-    assert len(chosen[0]) == 2
-    names = [train.source.names.tolist() for train in chosen]  # type: ignore[attr-defined]
-    assert names[0] == names[1]
-
-
 def test_a_folder_that_is_not_there_is_named(root: Path) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.root is .*nowhere.*train/ and val/"):
         imagefolder(str(root / "nowhere"))
@@ -68,22 +51,7 @@ def test_a_folder_that_is_not_there_is_named(root: Path) -> None:
         imagefolder(str(root / "train"))
 
 
-def test_a_half_without_images_is_named(root: Path) -> None:
-    for path in (root / "val").rglob("*.png"):
-        path.unlink()
-    with pytest.raises(ConfigError, match="val holds no image"):
-        imagefolder(str(root))
-
-
 def test_a_class_that_was_never_trained_is_named(root: Path) -> None:
     (root / "val" / "c").mkdir()
     with pytest.raises(ConfigError, match=r"classes that train/ does not have: c"):
         imagefolder(str(root))
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"channels": 2}, {"mean": [0.5]}, {"std": [0.0] * 3}, {"image_size": 0}, {"limit": 0}]
-)
-def test_numbers_that_cannot_be_used_are_refused(root: Path, arguments: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=rf"dataset\.{next(iter(arguments))} "):
-        imagefolder(str(root), **arguments)  # type: ignore[arg-type]

@@ -83,11 +83,7 @@ def run(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ca
 @pytest.mark.parametrize(
     ("words", "sizes", "how"),
     [
-        (["Mine"], (70, 0, 2), (0, 2, "auto")),
         (["Mine", "dataset.count=9", "dataset.workers=2"], (9, 0, 2), (2, 2, "auto")),
-        (["Counted"], (70, 0, 3), (0, 2, "auto")),
-        (["Unnamed"], (70, 0, 0), (0, 2, "auto")),
-        (["halves", "dataset.read_by=controller", "dataset.prefetch=5"], (5, 2, 2), (0, 5, "controller")),
         (["named", "dataset.count=6"], (6, 3, 2), (0, 2, "auto")),
         (["Flow", "dataset.samples=40", "dataset.read_by=workers"], (40, 0, 0), (0, 2, "workers")),
     ],
@@ -113,10 +109,7 @@ def test_a_dataset_of_one_s_own_needs_no_yaml(
     [
         (["Flow"], ["Flow", "stream", "dataset.samples="]),
         (["columns"], ["sample 0", "image, label", "(input, target)", "dataset=huggingface"]),
-        (["Mine", "dataset.read_by=me"], ["dataset.read_by is 'me'", "auto, workers, controller"]),
-        (["Mine", "dataset.workers=-1"], ["dataset.workers is -1"]),
         (["Mine", "dataset.cuont=3"], ["dataset.cuont", "did you mean count?"]),
-        (["Mine", "metrics=top5"], ["metrics=top5", "lab_own_data.Mine", "(train, test)"]),
     ],
 )
 def test_what_cannot_be_used_is_a_sentence(
@@ -132,11 +125,8 @@ def test_what_cannot_be_used_is_a_sentence(
     ("made", "facts"),
     [
         (DataLoader(NUMBERS), ["DataLoader", "dataset.workers"]),
-        (iter([(torch.ones(1), 1)]), ["samples"]),
         ({"left": NUMBERS}, ["left", "'train'"]),
-        ((), ["without samples"]),
         (3, ["dataset._target_ makes 3", "Dataset"]),
-        (TensorDataset(torch.ones(0, 1), torch.ones(0)), ["without samples"]),
         (TensorDataset(torch.ones(3, 1)), ["a tuple of 1", "(input, target)"]),
     ],
 )
@@ -144,12 +134,6 @@ def test_what_is_no_dataset_is_said(made: Any, facts: list[str]) -> None:
     with pytest.raises(ConfigError) as told:
         as_data(made, "mine", ReadingKeys())
     assert tells(told.value, *facts)
-
-
-def test_what_can_be_gone_through_once_is_no_stream() -> None:
-    once = ((torch.ones(1), i) for i in range(9))
-    with pytest.raises(ConfigError, match="once only"):
-        as_data(once, "mine", ReadingKeys(samples=9))
 
 
 class Told(IterableDataset[tuple[Tensor, int]]):

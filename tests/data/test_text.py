@@ -10,22 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.data import IGNORED, text
-from netsplit.data.sets.text import MASK, UNKNOWN, VOCABULARY, encoded, text_of
+from netsplit.data.sets.text import UNKNOWN, VOCABULARY, text_of
 from netsplit.errors import ConfigError
 from tests.data.folders import make_text
-
-
-@given(st.text())
-def test_encoding_keeps_what_the_vocabulary_has_and_marks_the_rest(characters: str) -> None:
-    tokens = encoded(characters)
-    assert len(tokens) == len(characters)
-    for token, character in zip(tokens, characters, strict=True):
-        assert token == (VOCABULARY.index(character) if character in VOCABULARY[2:] else UNKNOWN)
-
-
-@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
-def test_decoding_gives_the_characters_back(characters: str) -> None:
-    assert text_of(torch.from_numpy(encoded(characters))) == characters
 
 
 def test_the_standard_library_is_there_and_large_enough() -> None:
@@ -84,41 +71,11 @@ def test_masked_targets_are_what_the_input_hides(
         assert torch.equal(inputs[~chosen], original[~chosen])
 
 
-def test_eight_of_ten_masked_characters_are_masks_and_one_is_another() -> None:
-    plain, masked = text(limit=300), text(limit=300, masked=True)
-    shown, hidden = [], []
-    for index in range(300):
-        inputs, targets = masked.train[index]
-        chosen = targets != IGNORED
-        shown.append(inputs[chosen])
-        hidden.append(plain.train[index][0][chosen])
-    tokens, original = torch.cat(shown), torch.cat(hidden)
-    assert (tokens == MASK).double().mean().item() == pytest.approx(0.8, abs=0.03)
-    assert (tokens == original).double().mean().item() == pytest.approx(0.1, abs=0.03)
-    assert (tokens != UNKNOWN).all() or (original == UNKNOWN).any()
-
-
-def test_a_limit_is_drawn_over_the_whole_text() -> None:
-    """The first windows of a sorted list of files would be of one file."""
-    whole, few = text(), text(limit=50)
-    starts = few.train.source.starts // 128  # type: ignore[attr-defined]
-    assert starts.max() > len(whole.train) / 2
-
-
-def test_subfolders_are_read_when_the_pattern_says_so(tmp_path: Path) -> None:
-    root = make_text(tmp_path / "a")
-    assert len(text(4, root=str(tmp_path), pattern="**/*.py").train) == len(text(4, root=str(root)).train)
-
-
 def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     root = str(make_text(tmp_path / "text"))
-    with pytest.raises(ConfigError, match=r"dataset\.context is 0"):
-        text(0)
     with pytest.raises(ConfigError, match=r"dataset\.context is 100000, but a half of the text has \d+ char"):
         text(100_000, root=root)
     with pytest.raises(ConfigError, match=r"has 0 files that fit dataset\.pattern '\*\.txt'"):
         text(root=root, pattern="*.txt")
-    with pytest.raises(ConfigError, match=r"dataset\.pattern is ''"):
-        text(root=root, pattern="")
     with pytest.raises(ConfigError, match=r"dataset\.root is .*nowhere"):
         text(root=str(tmp_path / "nowhere"))

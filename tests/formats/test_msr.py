@@ -97,7 +97,7 @@ def test_real_bytes_where_costs_follow_sizes() -> None:
     )
 
 
-@pytest.mark.parametrize("sizes", [(500, 500, 1001), (500, 400, 1000), (0.5, 0.5, 1.0), (None, 500, 1000)])
+@pytest.mark.parametrize("sizes", [(500, 500, 1001), (None, 500, 1000)])
 def test_bytes_stand_for_costs_where_they_do_not(sizes: tuple[float | None, ...]) -> None:
     edges = data()["edges"]
     for each, size in zip(edges, sizes, strict=True):
@@ -106,24 +106,6 @@ def test_bytes_stand_for_costs_where_they_do_not(sizes: tuple[float | None, ...]
     where = dict.fromkeys(("30", "20", "10"), "acc0") | {"40": "acc1"}
     assert loads(work, where)["acc1"] == pytest.approx(8.5, rel=1e-12)
     assert "stand for its cost" in work.remarks[0]
-
-
-def test_bytes_are_of_the_size_of_the_files_where_costs_do_not_follow_them() -> None:
-    edges = [edge(30, 10, 0.25, size=5e8), edge(30, 20, 0.25, size=5e8), edge(10, 40, 0.5, size=3e9)]
-    work = read(data(edges=edges))
-    assert [work.graph.variables[k].nbytes for k in ("30", "10")] == [1.5e9, 3e9]
-    assert "stand for its cost" in work.remarks[0]
-    assert loads(work, dict.fromkeys(("30", "20", "10"), "acc0") | {"40": "acc1"})["acc1"] == pytest.approx(
-        8.5
-    )
-
-
-def test_uneven_costs_of_one_node_count_with_the_largest_and_are_told() -> None:
-    work = read(data(edges=[edge(30, 10, 0.25), edge(30, 20, 0.75)]))
-    assert "differ in cost at 1 nodes (30)" in work.remarks[0]
-    assert loads(work, {"30": "acc0", "10": "acc0", "20": "acc1", "40": "acc0"})["acc1"] == pytest.approx(
-        2.75
-    )
 
 
 def test_a_node_that_accelerators_cannot_run_is_never_better_there() -> None:
@@ -151,28 +133,14 @@ def broken(**changes: Any) -> dict[str, Any]:
     ("record", "words"),
     [
         (broken(fpgaLatency=...), ["line 12, nodes[1]", "'fpgaLatency' is missing"]),
-        (broken(fpgaLatency=-1), ["line 12, nodes[1]", "fpgaLatency is -1"]),
         (broken(cpuLatency=float("nan")), ["line 12, nodes[1]", "cpuLatency is nan"]),
-        (broken(size=1e30), ["line 12, nodes[1]", "size is 1e+30"]),
-        (broken(size="much"), ["line 12, nodes[1]", "size is 'much'"]),
-        (broken(size=True), ["nodes[1]", "size is True"]),
         (broken(id=10), ["line 12, nodes[1]", "node id 10", "second time"]),
-        (broken(id="20"), ["line 12, nodes[1]", "id is '20'", "integer"]),
-        (broken(supportedOnFpga="yes"), ["nodes[1]", "supportedOnFpga is 'yes'"]),
-        (broken(colorClass=[1]), ["nodes[1]", "colorClass"]),
-        (data(nodes=[1]), ["nodes[0]", "object"]),
-        (data(nodes={}), ["'nodes' must be a list"]),
         (data(nodes=[]), ["no nodes"]),
         (data(edges=[edge(10, 40, 1), edge(10, 50, 1)]), ["edges[1]", "names 50", "no node"]),
-        (data(edges=[{"sourceId": 10, "destId": 20}]), ["edges[0]", "'cost' is missing"]),
         (
             data(edges=[edge(10, 20, 1), edge(20, 30, 1), edge(30, 10, 1)]),
             ["edges[", "cycle of 3 nodes", "20"],
         ),
-        (data(maxFPGAs=0, maxCPUs=0), ["both 0"]),
-        (data(maxFPGAs=1.5), ["maxFPGAs is 1.5"]),
-        (data(maxSizePerFPGA=None), ["maxSizePerFPGA is None"]),
-        ({"nodes": [], "edges": []}, ["'maxFPGAs' is missing"]),
         (broken(supportedOnFpga=0) | {"maxCPUs": 0}, ["node 20 runs on no accelerator"]),
     ],
 )

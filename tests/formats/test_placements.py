@@ -73,11 +73,7 @@ def test_what_is_recomputed_comes_back(tmp_path: Path, problem: Problem) -> None
     [
         ({"device_of": {"n0": "a"}}, "another graph: node 'n1'"),
         ({"device_of": {f"n{i}": "c" for i in range(4)}}, "device 'c': the cluster has a, b"),
-        ({"device_of": None}, "no placement.json or result.json"),
-        ({"stages": [{"nodes": ["n0"], "devices": ["a", "c"]}]}, "device 'c'"),
-        ({"stages": [{"nodes": ["n0"]}]}, "no placement.json or result.json"),
         ({"cuts": ["n7"]}, "cut 'n7'"),
-        ({"recomputed": ["n9"]}, "no node 'n9', which is to be recomputed"),
         ({"priority": {f"n{i}": -i for i in range(4)}}, "does not hold"),
     ],
 )

@@ -16,42 +16,11 @@ def small() -> nn.Module:
     return amoebanet_d(num_layers=3, num_filters=16, small_images=True)
 
 
-@pytest.mark.parametrize(
-    ("layers", "filters", "parameters"),
-    [(18, 208, 81_505_540), (18, 256, 122_470_120), (18, 416, 319_024_120), (36, 544, 1_055_832_376)],
-)
-def test_parameters_are_as_many_as_published(layers: int, filters: int, parameters: int) -> None:
-    with torch.device("meta"):
-        model = amoebanet_d(num_classes=1000, num_layers=layers, num_filters=filters)
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
-
-
 def test_operators_are_as_many_as_published() -> None:
     with torch.device("meta"):
         modules = list(amoebanet_d().modules())
     count = {kind: sum(type(module) is kind for module in modules) for kind in (nn.Conv2d, nn.BatchNorm2d)}
     assert count == {nn.Conv2d: 279, nn.BatchNorm2d: 275}
-
-
-@pytest.mark.slow
-def test_full_size_images_give_logits() -> None:
-    with torch.device("meta"):
-        model = amoebanet_d(num_classes=1000)
-        assert model(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
-
-
-def test_small_images_change_stem_and_head_only() -> None:
-    with torch.device("meta"):
-        large, small = (amoebanet_d(small_images=flag) for flag in (False, True))
-    assert [*large.state_dict()] == [*small.state_dict()]
-    assert isinstance(large, AmoebaNetD)
-    assert isinstance(small, AmoebaNetD)
-    assert str(large.cells) == str(small.cells)
-
-
-def test_one_channel_images_are_taken() -> None:
-    model = amoebanet_d(num_layers=3, num_filters=8, in_channels=1, small_images=True)
-    assert model(torch.zeros(2, 1, 32, 32)).shape == (2, 10)
 
 
 def test_every_cell_reads_its_two_predecessors() -> None:
@@ -86,25 +55,7 @@ def test_every_parameter_gets_a_gradient_from_a_micro_batch() -> None:
     assert without == []
 
 
-def test_the_last_maps_leave_batch_norm_more_than_one_value() -> None:
-    model = small().train()
-    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 10)
-
-
-def test_the_training_graph_exports_and_computes_the_same() -> None:
-    model = small().train()
-    images = torch.randn(4, 3, 32, 32)
-    program = torch.export.export(model, (images,))
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    expected = model(images)
-    model.load_state_dict(state)
-    assert torch.equal(program.module()(images), expected)
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [{"num_layers": 4}, {"num_layers": 0}, {"num_filters": 12}, {"num_classes": 0}, {"in_channels": 0}],
-)
+@pytest.mark.parametrize("sizes", [{"num_layers": 4}, {"num_filters": 12}])
 def test_sizes_that_the_layout_does_not_allow_are_refused(sizes: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=rf"model\.{next(iter(sizes))} is"):
         amoebanet_d(**sizes)  # type: ignore[arg-type]

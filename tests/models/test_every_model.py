@@ -94,8 +94,8 @@ def test_the_step_of_a_large_model_is_captured_without_memory(name: str) -> None
     assert graph.batch_size == 2
 
 
-@pytest.mark.parametrize("name", ["gpt_small", "unet_classic_small"])
-def test_the_graph_is_the_same_with_and_without_memory(name: str) -> None:
+def test_the_graph_is_the_same_with_and_without_memory() -> None:
+    name = "unet_classic_small"
     graphs = []
     for model, device in ((build(config_of(name)), "cpu"), (on_meta(name), "meta")):
         inputs, targets = SUBJECTS[name].batch(name, 2, device)

@@ -42,32 +42,6 @@ def test_every_decision_is_a_line() -> None:
     assert "| netsplit | 40 | kept | 20.0 | 10.0 | 30.0 | 12.0 | 41.0 | 3 | 3 operators from cpu:1" in page
 
 
-def test_headings_say_of_which_plan_a_figure_is() -> None:
-    one = trained()
-    shown = replace(one, methods=[replace(one.methods[0], decisions=[asdict(KEPT)])])
-    table = adaptive_table(shown)
-    assert table is not None
-    (row,) = table.rows
-    figures = {column.name: cell for column, cell in zip(table.columns, row, strict=True)}
-    assert figures.items() >= {
-        "Old plan, predicted ms": "20.0", "New plan, predicted ms": "10.0",
-        "Old plan, measured ms": "30.0", "New plan, measured ms": "12.0",
-        "Changing took, ms": "41.0", "Operators moved": "3",
-    }.items()  # fmt: skip
-    assert table.title.startswith("Plans looked for while training; old: the plan that was trained by; new: ")
-    assert table.title in parsed(shown).words
-    assert table.title in markdown_page(report(shown), Path())
-
-
-def test_the_bytes_of_a_training_that_changed_its_plan_are_said_to_be_of_the_first() -> None:
-    one = trained()
-    first, *others = one.methods
-    changed = replace(one, methods=[replace(first, row=replace(first.row, changes=1)), *others])
-    said = "Peak memory of each device, of the plan that training began with"
-    assert said in parsed(changed).words
-    assert said not in parsed(one).words
-
-
 def test_a_training_that_did_not_look_has_no_table() -> None:
     assert adaptive_table(trained()) is None
     assert "Plans looked for" not in parsed(trained()).words

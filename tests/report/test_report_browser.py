@@ -88,29 +88,8 @@ def test_a_telephone_shows_it_without_scrolling_sideways(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [1e-7, 1e12, 1e250])
-def test_no_label_is_clipped_or_covered(tmp_path: Path, factor: float) -> None:
-    seen = look(tmp_path, html_page(report(diverged(factor), planned(), *cases()), tmp_path), 390)
+def test_no_label_is_clipped_or_covered(tmp_path: Path) -> None:
+    seen = look(tmp_path, html_page(report(diverged(1e12), planned(), *cases()), tmp_path), 390)
     assert seen["clipped"] == []
     assert seen["covered"] == []
     assert seen["scroll"] == 390
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [320, 768, 1280])
-def test_other_widths_do_not_scroll_either(tmp_path: Path, width: int) -> None:
-    seen = look(tmp_path, html_page(report(), tmp_path), width)
-    assert seen["scroll"] <= width
-
-
-@pytest.mark.slow
-def test_it_is_drawn(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(html_page(report(), tmp_path), encoding="utf-8")
-    picture = tmp_path / "picture.png"
-    browse(tmp_path, f"--screenshot={picture}", "--window-size=800,2000", (tmp_path / "page.html").as_uri())
-    from PIL import Image
-
-    with Image.open(picture) as image:
-        colours = image.convert("RGB").getcolors(maxcolors=1 << 24)
-    assert colours is not None
-    assert len(colours) > 50

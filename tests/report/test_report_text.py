@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from netsplit.report.render import HTML
-from netsplit.report.text import abbreviated, clean
+from netsplit.report.text import abbreviated
 from netsplit.report.units import as_given, column, fixed, took
-from tests.tracking.reports import Parsed
 
 
 def test_numbers_of_a_column_have_equal_decimals() -> None:
@@ -21,21 +16,6 @@ def test_numbers_of_a_column_have_equal_decimals() -> None:
     assert fixed(-1.25, 1) == "−1.2"  # noqa: RUF001
     assert fixed(math.nan, 1) == "–"  # noqa: RUF001
     assert [took(s) for s in (4.4, 185, 7800, None)] == ["4 s", "3 min 05 s", "2 h 10 min", "–"]  # noqa: RUF001
-
-
-@given(st.text())
-def test_breaks_change_no_character(text: str) -> None:
-    macro = HTML.get_template("tables.html.j2").module.breakable  # type: ignore[attr-defined]
-    page = Parsed(f"<p>{macro(text)}</p>")
-    assert "".join(page.texts).strip("\n") == clean(text).strip("\n")
-    assert all(len(word) <= 2 * 20 for part in page.texts for word in part.split())
-
-
-@given(st.text(min_size=1), st.integers(4, 40))
-def test_a_shortened_name_keeps_its_ends(text: str, limit: int) -> None:
-    shortened = abbreviated(text, limit)
-    assert len(shortened) <= limit
-    assert shortened == text or (shortened[0] == text[0] and "…" in shortened)
 
 
 def test_names_that_differ_at_their_ends_stay_apart() -> None:

@@ -33,19 +33,3 @@ def test_what_was_decided_is_recorded_and_reported(command: Command, tmp_path: P
     report = read_report(outcome.database, ["adaptive"])
     for page in (html_page(report, tmp_path), markdown_page(report, tmp_path)):
         assert "the first measured iterations" in page
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["schedule=gpipe", "compile_backend=aot_eager"], "adapt does not go with compile_backend"),
-        (["schedule=pipedream"], "under a schedule whose devices step within the batch"),
-    ],
-)
-def test_what_no_plan_could_change_is_refused_before_workers_start(
-    command: Command, given: list[str], said: str
-) -> None:
-    outcome = command.run("refused", "partitioner=m_topo", "adapt=true", *given, runner="train")
-    assert outcome.code != 0
-    assert said in outcome.stderr
-    assert "Starting" not in outcome.stderr

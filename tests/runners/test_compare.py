@@ -165,6 +165,8 @@ def wait_for_training(folder: Path, process: subprocess.Popen[str]) -> None:
 def test_a_comparison_ends_with_exit_code_0_and_a_table_of_its_methods(compared: Outcome) -> None:
     assert compared.code == 0, compared.stderr
     assert "Traceback" not in compared.stderr
+    for words in ("Starting 2 workers", "Capturing VGG", "Measuring 2 links", "m_topo: epoch 1"):
+        assert words in compared.stdout + compared.stderr
     for method in METHODS:
         assert re.search(rf"^{method} +\w+.* cpu:0 ", compared.stdout, re.MULTILINE), compared.stdout
     assert str(compared.folder) in compared.stdout.replace("\n", "")
@@ -176,17 +178,6 @@ def test_a_comparison_ends_with_exit_code_0_and_a_table_of_its_methods(compared:
     command = last.partition(f"To train with {won[1]}: ")[2]
     assert command.startswith("python -m runners.train experiment=quick model=vgg19_small")
     assert command.endswith(f"schedule=gpipe partitioner={won[1]}")
-
-
-def test_progress_is_said_on_the_way(compared: Outcome) -> None:
-    said = compared.stdout + compared.stderr
-    for words in (
-        "Starting 2 workers",
-        "Capturing VGG",
-        "Measuring 2 links",
-        *(f"{m}: epoch 1" for m in METHODS),
-    ):
-        assert words in said
 
 
 def test_a_comparison_is_a_finished_run_and_so_is_each_method(compared: Outcome) -> None:
@@ -224,17 +215,6 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
         assert shared[f"{method}/accuracy"] == metrics["test/accuracy"]
 
 
-def test_the_fitted_links_are_recorded(compared: Outcome) -> None:
-    cluster = read_workload(compared.artifacts("parent") / "graph.json").cluster
-    tags = compared.runs["parent"].data.tags
-    assert cluster is not None
-    assert len(cluster.links) == 2
-    for (p, q), link in cluster.links.items():
-        assert link.latency_s >= 0
-        assert link.seconds_per_byte > 0
-        assert f"R² {link.r_squared:.4f}" in tags[f"link.{p} to {q}"]
-
-
 def test_the_page_of_a_run_says_in_words_what_came_out(compared: Outcome) -> None:
     pages = {name: run.data.tags["mlflow.note.content"] for name, run in compared.runs.items()}
     assert all(method in pages["parent"] for method in METHODS)
@@ -242,25 +222,6 @@ def test_the_page_of_a_run_says_in_words_what_came_out(compared: Outcome) -> Non
     client = MlflowClient(compared.database)
     experiment = client.get_experiment(compared.runs["parent"].info.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-
-
-def test_the_solver_report_says_which_engine_proved_what(compared: Outcome) -> None:
-    data = compared.runs["netsplit"].data
-    assert {"solver_gap", "solver_seconds"} <= set(data.metrics)
-    assert re.match(r"gurobi|highs", data.tags["solver_engine"], re.IGNORECASE)
-    assert data.tags["solver_status"] == "optimal"
-    assert float(data.tags["solver_bound_s"]) <= float(data.tags["solver_objective_s"]) * (1 + 1e-6)
-
-
-def test_config_commit_versions_and_host_are_recorded(compared: Outcome) -> None:
-    for run in compared.runs.values():
-        assert run.data.params["model.width"] == str(WIDTH)
-        assert run.data.params["batch_size"] == str(BATCH)
-        tags = run.data.tags
-        assert tags["version.torch"] == torch.__version__
-        assert {"version.python", "version.mlflow", "host.cpu", "host.cores"} <= set(tags)
-        if (ROOT / ".git").exists():
-            assert re.fullmatch(r"[0-9a-f]{40}", tags["git.commit"])
 
 
 def test_artifacts_are_stored_and_can_be_read(compared: Outcome) -> None:
@@ -278,29 +239,6 @@ def test_artifacts_are_stored_and_can_be_read(compared: Outcome) -> None:
             assert (own / picture).read_bytes().startswith(b"\x89PNG")
     for picture in pictures:
         assert (shared / picture).read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_trace_holds_the_predicted_and_the_measured_timeline_on_one_axis(compared: Outcome) -> None:
-    trace = json.loads((compared.artifacts("netsplit") / "trace.json").read_text())
-    events = trace["traceEvents"]
-    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert len(processes) == 2
-    assert any("predicted" in name for name in processes.values())
-    assert any("measured" in name for name in processes.values())
-    for pid in processes:
-        drawn = [e for e in events if e["pid"] == pid and e["ph"] == "X"]
-        assert len(drawn) > 2 * MICROBATCHES
-        assert min(e["ts"] for e in drawn) >= 0
-
-
-def test_netsplit_uses_both_devices_and_stays_within_their_capacity(compared: Outcome) -> None:
-    placement = json.loads((compared.artifacts("netsplit") / "placement.json").read_text())
-    assert set(placement["device_of"].values()) == {"cpu:0", "cpu:1"}
-    metrics = {method: compared.runs[method].data.metrics for method in METHODS}
-    assert metrics["netsplit"]["peak_bytes_predicted"] <= CAPACITY
-    assert metrics["m_topo"]["peak_bytes_predicted"] <= CAPACITY
-    assert metrics["netsplit"]["peak_bytes"] <= CAPACITY
-    assert metrics["single"]["peak_bytes_predicted"] > CAPACITY
 
 
 def test_a_checkpoint_is_the_plain_model_with_the_recorded_accuracy(compared: Outcome) -> None:
@@ -335,12 +273,6 @@ def test_single_trains_bit_for_bit_as_a_plain_loop(compared: Outcome) -> None:
     assert compared.series("single", "train/loss") == losses
     state = torch.load(compared.folder / "single" / "checkpoint.pt", weights_only=True)
     assert all(torch.equal(state[key], tensor) for key, tensor in plain.state_dict().items())
-
-
-def test_all_methods_start_from_the_same_parameters_and_batches(compared: Outcome) -> None:
-    """Later losses drift apart: this float32 model multiplies a rounding difference in every step."""
-    first = {compared.series(method, "train/loss")[0] for method in METHODS}
-    assert max(first) - min(first) < 1e-5
 
 
 # --- one method, and what goes wrong ----------------------------------------------------------------
@@ -400,17 +332,6 @@ def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command
     assert "† measured by an earlier run" in again.stdout
 
 
-@pytest.mark.slow
-def test_a_checkpoint_that_is_not_there_is_one_sentence_before_anything_starts(command: Command) -> None:
-    outcome = command.run(
-        "nowhere", "partitioner=m_topo", "schedule=gpipe", "resume=/no/such/folder", runner="train"
-    )
-    assert outcome.code == 2
-    (error,) = errors(outcome)
-    assert "resume is '/no/such/folder', where there is no whole checkpoint" in error
-    assert "Starting" not in outcome.stdout
-
-
 @pytest.fixture(scope="module")
 def broken(command: Command) -> tuple[Outcome, int]:
     """A method without room, one whose worker is killed, one that goes well; and the killed process."""
@@ -433,16 +354,6 @@ def test_failed_methods_stop_no_other_and_are_named_at_the_end(broken: tuple[Out
     assert error.startswith("error: 2 of 3 methods failed (netsplit, random); netsplit: netsplit finds no")
     assert "Traceback" not in outcome.stderr
     assert len(outcome.series("single", "test/accuracy")) == 3  # with new workers
-
-
-@pytest.mark.slow
-def test_too_small_a_capacity_says_in_one_sentence_what_is_missing(broken: tuple[Outcome, int]) -> None:
-    outcome, _ = broken
-    reason = outcome.runs["netsplit"].data.tags["error"]
-    assert "\n" not in reason
-    assert re.search(r"\(\d+ bytes\) are missing", reason)
-    assert "is enough" in reason
-    assert reason in outcome.stdout + outcome.stderr
 
 
 @pytest.mark.slow

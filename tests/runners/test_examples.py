@@ -15,10 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN_MODEL = ROOT / "examples" / "own_model.py"
 
 
-def test_the_example_is_under_40_lines() -> None:
-    assert len(OWN_MODEL.read_text().splitlines()) < 40
-
-
 @pytest.mark.slow
 def test_the_example_trains_a_model_of_its_own_from_any_folder(tmp_path: Path) -> None:
     done = subprocess.run(

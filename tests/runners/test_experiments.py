@@ -14,7 +14,6 @@ from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 UP_TO_S = 400
-TINY = ("model=amoebanet_d_small", "model.num_filters=8", "dataset.shape=[3,32,32]", "dataset.num_classes=10")
 SMALL = {
     "amoebanet_d": "amoebanet_d_small",
     "wide_resnet152": "wide_resnet152_small",
@@ -25,11 +24,7 @@ SMALL = {
 PLAIN = ("amoebanet_d", "wide_resnet152", "wide_resnet152_bottleneck", "unet", "deeplab_v3")
 TABLES = {
     "table_6_4": PLAIN,
-    "figure_6_2": PLAIN,
     "table_6_4_chosen": (*PLAIN, "amoebanet_d_312"),
-    "table_6_4_models": (
-        "amoebanet_d_272", "amoebanet_d_312", "unet_bilinear", "unet_3_32", "deeplab_v3_plain",
-    ),
 }  # fmt: skip
 
 
@@ -50,22 +45,6 @@ def shrunk(cases: tuple[str, ...]) -> list[str]:
         ]
         changes += [f"cases.{case}.model.base_channels=4"] if case == "unet_3_32" else []
     return changes
-
-
-SHORT_AUTO = ("partitioner.auto.time_limit_s=1", "partitioner.auto.starts=1")
-ABLATION = (
-    *TINY,
-    *SHORT_AUTO,
-    "batch_size=4",
-    "partitioner.netsplit_exclusive.time_limit_s=1",
-    "partitioner.netsplit_exclusive_without_coplacement.time_limit_s=1",
-    *(
-        f"partitioner.{method}_without_{part}.method.time_limit_s=1"
-        for method in ("netsplit_exclusive", "auto")
-        for part in ("backward", "links")
-    ),
-)
-SCALING = (*TINY, *SHORT_AUTO, "batch_size=8", "schedule.microbatches=4", "~cases.eight", "~cases.sixteen")
 
 
 def run(folder: Path, experiment: str, *overrides: str) -> str:
@@ -110,28 +89,6 @@ def test_the_throughputs_of_the_thesis_stand_beside_ours(name: str, tmp_path: Pa
     assert "Kendall" in said
     table = (tmp_path / name / "cases.md").read_text()
     assert all(f"| {case} | 2 |" in table for case in cases)
-
-
-@pytest.mark.slow
-def test_parts_of_the_formulation_are_left_out_in_turn(tmp_path: Path) -> None:
-    run(tmp_path / "ablation", "ablation", *ABLATION)
-    table = (tmp_path / "ablation" / "comparison.md").read_text()
-    for method in (
-        "netsplit", "netsplit_exclusive", "netsplit_exclusive_without_backward",
-        "netsplit_exclusive_without_links", "netsplit_exclusive_without_coplacement",
-        "auto", "auto_without_backward", "auto_without_links",
-    ):  # fmt: skip
-        assert f"| {method} |" in table or f"`{method}`" in table
-    assert "failed" not in table
-
-
-@pytest.mark.slow
-def test_scaling_has_a_column_for_each_number_of_devices(tmp_path: Path) -> None:
-    run(tmp_path / "scaling", "scaling", *SCALING)
-    rows = lines(tmp_path / "scaling")
-    assert list(dict.fromkeys(line["case"] for line in rows)) == ["one", "two", "four"]
-    alone = {line["method"]: float(line["predicted_s"]) for line in rows if line["case"] == "one"}
-    assert max(alone.values()) == pytest.approx(min(alone.values()))
 
 
 @pytest.mark.slow

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from netsplit.config import build
 from netsplit.experiment.comparison import experiment_of
 from netsplit.experiment.request import Request
 from runners._entry import entry
@@ -69,43 +67,17 @@ def test_it_takes_its_own_keys_whatever_the_option_had(run: Run) -> None:
     assert SEEN["built"][1].out_features == 7
 
 
-def test_keys_of_the_option_stay_where_its_target_does(run: Run) -> None:
-    assert run("model=vgg19_small") == (0, "")
-    assert len(SEEN["model"]) > 1
-
-
-def test_an_optimiser_of_one_s_own_stays_a_function_of_parameters(run: Run) -> None:
-    code, error = run("optimizer._target_=torch.optim.Adagrad", "optimizer.lr=0.5", "model=vgg19_small")
-    assert (code, error) == (0, "")
-    assert SEEN["optimizer"] == {"_target_": "torch.optim.Adagrad", "_partial_": True, "lr": 0.5}
-    assert build(OmegaConf.create(SEEN["optimizer"])).keywords == {"lr": 0.5}
-
-
 @pytest.mark.parametrize(
     ("given", "facts"),
     [
         (["model._target_=lab_own_target.build", "model.hiden=7"], ["model.hiden", "did you mean hidden?"]),
         (["model._target_=lab_own_target.three"], ["model._target_ makes 3", "torch.nn.Module"]),
-        (["dataset._target_=lab_own_target.three"], ["dataset._target_ makes 3"]),
-        (["loss._target_=lab_own_target.three"], ["loss._target_ makes 3"]),
-        (["model._target_=lab_own_target.huge"], ["lab_own_target.huge", "does not fit", "memory"]),
-        (["loss=null"], ["loss is null", "loss._target_="]),
-        (["dataset=imagefolder"], ["dataset.root must be given", "text", "dataset.root=<value>"]),
         (["model.num_filters=8000000"], ["model", "memory"]),
     ],
 )
 def test_a_part_that_cannot_be_made_is_a_sentence(run: Run, given: list[str], facts: list[str]) -> None:
     code, error = run(*given)
     assert (code, [fact for fact in facts if fact not in error], error.count("\n")) == (2, [], 1), error
-
-
-def test_a_model_is_refused_before_it_fills_more_memory_than_there_is(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = psutil.virtual_memory()._replace(available=2**16)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    code, error = run("model=vgg19_small")
-    assert (code, "this machine 0.0625 MiB of free memory" in error) == (2, True), error
 
 
 def test_it_is_called_by_its_own_name() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from torch import nn
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph import capture
-from netsplit.planning import verify_score
 from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.partition import job
@@ -75,36 +73,6 @@ def test_max_load_is_that_of_the_file_s_own_devices(run: Run) -> None:
     assert written["objective"] == pytest.approx(7.5)
 
 
-def test_the_most_loaded_device_of_a_pipedream_file_has_the_whole_period(run: Run) -> None:
-    asked = ["graph=g.txt", *FAST, "cluster.capacity=100%", "objective=max_load", "result=r.json"]
-    assert run(*asked, "partitioner=round_robin", "explain=true").code == 0
-    written = result()
-    loads = [device["seconds"] for device in written["per_device"].values()]
-    assert written["objective"] == max(loads)
-    assert 1e3 * written["explanation"]["objective_s"] == pytest.approx(max(loads))
-
-
-def test_the_simulated_objective_follows_the_schedule(run: Run) -> None:
-    same = ["graph=g.txt", *FAST, "partitioner=m_topo", "objective=simulated", "result=r.json"]
-    assert run(*same, "schedule=single_batch").code == 0
-    # d0 has 0, 1 and 2: 3 forward, 1 to send, 3 and 1 on d1, 1 back, 3 backward.
-    assert result()["objective"] == pytest.approx(12.0)
-    assert run(*same, "schedule=gpipe", "schedule.microbatches=3", "cluster.capacity=100%").code == 0
-    # d0 forwards until 9; d1's last backward ends at 16; d0's backwards begin at 15 and take 3 each.
-    assert result()["objective"] == pytest.approx(24.0)
-
-
-def test_the_result_lies_in_the_folder_of_the_run_unless_it_is_told_where(run: Run, tmp_path: Path) -> None:
-    assert run("graph=g.json", "partitioner=m_topo").code == 0
-    assert len(list(tmp_path.glob("outputs/*/runs/*/result.json"))) == 1
-
-
-def test_a_multirun_plans_with_each_method(run: Run, tmp_path: Path) -> None:
-    assert run("--multirun", "graph=g.json", "partitioner=m_topo,random").code in (0, 2)
-    results = [result(str(path)) for path in tmp_path.glob("outputs/*/multiruns/*/*/result.json")]
-    assert {each["method"] for each in results} == {"m_topo", "random"}
-
-
 def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
     ended = run("graph=g.txt", *FAST, "cluster.capacity=1000", "partitioner=m_topo", "result=r.json")
     assert ended.code == 2
@@ -113,14 +81,6 @@ def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
     written = result()
     assert (written["status"], written["objective"], written["device_of"]) == ("infeasible", None, {})
     assert "missing" in written["message"]
-
-
-def test_a_plan_of_a_method_that_heeds_no_memory_is_refused_where_it_does_not_fit(run: Run) -> None:
-    ended = run("graph=g.txt", *FAST, "partitioner=single", "result=r.json")
-    assert ended.code == 2
-    assert "single needs" in ended.err
-    assert "3000 bytes are missing there" in ended.err
-    assert result()["status"] == "infeasible"
 
 
 def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
@@ -143,57 +103,6 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
     assert result()["compared_with"]["nodes"] == 0
 
 
-def test_a_plan_is_compared_with_a_method_of_one_s_own(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "conf" / "partitioner").mkdir(parents=True)
-    text = "# @package partitioner.mine\n_target_: netsplit.partition.RoundRobin\n"
-    (tmp_path / "conf" / "partitioner" / "mine.yaml").write_text(text)
-    asked = ["graph=g.txt", *FAST, "cluster.capacity=100%", "partitioner=m_topo", "result=r.json"]
-    ended = run(*asked, "hydra.searchpath=[conf]", "compare_with=mine")
-    assert ended.code == 0, ended.err
-    assert "from round_robin" in ended.out
-    ended = run(*asked, "hydra.searchpath=[conf]", "compare_with=min")
-    assert (ended.code, "did you mean mine?" in ended.err) == (2, True)
-
-
-def test_a_plan_is_compared_with_a_method_by_its_dotted_name(run: Run) -> None:
-    asked = ["graph=g.txt", *FAST, "cluster.capacity=100%", "partitioner=m_topo", "result=r.json"]
-    ended = run(*asked, "compare_with=netsplit.partition.RoundRobin")
-    assert ended.code == 0, ended.err
-    assert "from round_robin" in ended.out
-    ended = run(*asked, "compare_with=netsplit.partition.RoundRobbin")
-    assert (ended.code, "there is no netsplit.partition.RoundRobbin" in ended.err) == (2, True)
-    ended = run(*asked, "compare_with=pathlib.Path")
-    assert (ended.code, "name a partitioner" in ended.err) == (2, True)
-
-
-@pytest.mark.parametrize("method", ["heft", "pipedream"])
-def test_an_earlier_plan_keeps_its_order_and_its_stages(run: Run, method: str) -> None:
-    objective = "max_load" if method == "pipedream" else "latency"
-    same = [
-        "graph=wide.txt",
-        *FAST,
-        "cluster.capacity=100%",
-        "cluster.bandwidth=1e9",
-        f"objective={objective}",
-    ]
-    rows = [f"n{i} -- Layer({i}) -- forward_compute_time={1 + 9 * (i == 4)}.0, backward_compute_time=1.0, "
-            "activation_size=1000, parameter_size=500" for i in range(6)]  # fmt: skip
-    edges = [f"\tn{u} -- n{v}" for u, v in ((0, 1), (0, 2), (0, 3), (0, 4), *((i, 5) for i in range(1, 5)))]
-    Path("wide.txt").write_text("\n".join([*rows, *edges]))
-    ended = run(*same, f"partitioner={method}", "result=a.json")
-    assert ended.code == 0, ended.err
-    ended = run(*same, "partitioner=round_robin", "compare_with=a.json", "result=r.json")
-    assert ended.code == 0, ended.err
-    assert result()["compared_with"]["before_s"] * 1e3 == pytest.approx(result("a.json")["objective"])
-    old = result("a.json")
-    assert method != "pipedream" or any(stage["replicas"] > 1 for stage in old["stages"])
-    del old["priority"], old["stages"]
-    Path("old.json").write_text(json.dumps(old))
-    ended = run(*same, "partitioner=round_robin", "compare_with=old.json", "result=r.json")
-    assert ended.code == 0, ended.err
-    assert "old.json has no priority and no stages" in ended.out + ended.err
-
-
 def test_an_earlier_plan_that_breaks_a_rule_is_refused(run: Run) -> None:
     same = ["graph=g.txt", *FAST, "partitioner=m_topo"]
     assert run(*same, "result=a.json").code == 0
@@ -202,28 +111,6 @@ def test_an_earlier_plan_that_breaks_a_rule_is_refused(run: Run) -> None:
     ended = run(*same, "compare_with=a.json")
     assert ended.code == 2
     assert "compare_with is 'a.json', which does not hold" in ended.err
-
-
-def test_a_plan_that_is_not_contiguous_is_refused_in_words(run: Run) -> None:
-    asked = ["graph=g.json", "objective=max_load_contiguous", "result=r.json"]
-    ended = run(*asked, "partitioner=round_robin")
-    assert ended.code == 2
-    assert "round_robin did not heed contiguity" in ended.err
-    assert "auto" in ended.err
-    ended = run(*asked, "partitioner=layerwise", "compare_with=round_robin")
-    assert ended.code == 0, ended.err
-
-
-def test_a_largest_load_that_the_definition_contradicts_is_no_plan(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ["graph=g.json", "partitioner=m_topo", "objective=max_load", "result=r.json"]
-    assert run(*asked).code == 0
-    most = verify_score.recomputed_max_load_s
-    monkeypatch.setattr(verify_score, "recomputed_max_load_s", lambda *args: most(*args) * (1 + 1e-8))
-    ended = run(*asked)
-    assert ended.code == 2
-    assert "max_load of m_topo is" in ended.err
 
 
 def test_jobs_of_a_multirun_do_not_write_one_file(run: Run) -> None:
@@ -238,41 +125,17 @@ def test_jobs_of_a_multirun_do_not_write_one_file(run: Run) -> None:
     assert [result(f"out/{i}.json")["method"] for i in range(2)] == ["m_topo", "m_etf"]
 
 
-def test_what_is_no_file_is_not_replaced(run: Run, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    ended = run("graph=g.json", "partitioner=m_topo", "result=pipe")
-    assert ended.code == 2
-    assert "result cannot be written: 'pipe' is a folder or a device" in ended.err
-    assert pipe.is_fifo()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], ["graph must be given", "as in graph=vgg16.txt"]),
         (["graph=none.txt"], ["'none.txt' is not there"]),
-        (["graph=''"], ["graph is empty"]),
         (["graph=g.txt"], ["describes no devices", "cluster=uniform cluster.devices=4"]),
-        (["graph=g.txt", "cluster=cpu2"], ["cluster=cpu2", "uniform, mixed3"]),
-        (["graph=g.txt", "cluster=uniform", "cluster.bandwidth=0"], ["cluster.bandwidth is 0"]),
-        (["graph=g.txt", "cluster=uniform", "cluster.capcity=1"], ["cluster.capcity", "known:"]),
         (["graph=g.json", "partitioner=[m_topo,single]"], ["m_topo, single", "exactly one"]),
-        (["graph=g.json", "partitioner=[]"], ["exactly one"]),
-        (["graph=g.json", "partitioner=none"], ["partitioner=none is not an option"]),
         (["graph=g.json", "objective=speed"], ["objective is 'speed'", "latency"]),
-        (["graph=g.json", "contiguous=true"], ["contiguous=true goes with objective=max_load"]),
-        (["graph=g.json", "time_limit=0"], ["time_limit is 0"]),
-        (["graph=g.json", "time_limit=soon"], ["time_limit is 'soon'"]),
-        (["graph=g.json", "seed=-1"], ["seed is -1"]),
-        (["graph=g.json", "alpha=3"], ["alpha is 3", "whole"]),
         (["graph=g.json", "+limit=3"], ["limit is not a config key", "did you mean time_limit?"]),
-        (["graph=g.json", "result=."], ["result is '.'"]),
-        (["graph=g.json", "result=g.txt/r.json"], ["g.txt' is no folder to write in"]),
         (["graph=g.json", "result=./g.json"], ["the graph file itself"]),
-        (["graph=g.json", "inputs=profiled"], ["inputs is profiled", "PipeDream"]),
         (["graph=g.json", "compare_with=none"], ["compare_with is 'none'", "m_topo"]),
-        (["graph=g.json", "compare_with=g.json"], ["compare_with is 'g.json'", "or result.json"]),
     ],
 )
 def test_a_mistake_gives_one_sentence_and_leaves_nothing(
@@ -284,13 +147,6 @@ def test_a_mistake_gives_one_sentence_and_leaves_nothing(
     assert ended.err.count("\n") == 1
     assert all(word in ended.err for word in words), ended.err
     assert not list(tmp_path.glob("outputs/*/runs/*"))
-
-
-def test_help_says_how_to_begin(run: Run) -> None:
-    ended = run("--help")
-    assert ended.code == 0
-    assert "cluster=uniform" in ended.out
-    assert "compare_with" in ended.out
 
 
 @pytest.fixture
@@ -317,14 +173,6 @@ def test_a_captured_graphs_file_is_planned_by_lifetimes(run: Run, captured: Work
     assert static.code == 0, static.err
     assert 0 < peak < 0.7 * result()["per_device"]["d0"]["bytes"]
     assert result()["per_device"]["d0"]["bytes"] == captured.need_bytes()
-
-
-def test_lifetimes_are_refused_where_the_file_has_none(run: Run) -> None:
-    ended = run("graph=g.txt", "partitioner=single", *FAST, "memory=lifetimes")
-    assert ended.code == 2
-    assert "g.txt" in ended.err
-    assert "memory=static" in ended.err
-    assert run("graph=g.txt", "partitioner=single", *FAST, "cluster.capacity=100%", "memory=static").code == 0
 
 
 def test_a_file_without_what_is_saved_is_read_still(run: Run, captured: Workload, tmp_path: Path) -> None:

@@ -32,20 +32,6 @@ def test_elsewhere_than_on_a_terminal_lines_say_how_long_it_will_take(
     ]
 
 
-def test_on_a_terminal_a_bar_goes_when_all_parts_are_done(caplog: pytest.LogCaptureFixture) -> None:
-    console = Console(file=io.StringIO(), force_terminal=True)
-    with caplog.at_level(logging.INFO, logger="runners._progress"), ConsoleProgress(console) as progress:
-        for done, parts in ((0, 2), (1, 2), (2, 2), (3, 4)):
-            progress.waiting("measuring on cpu:0", done, parts)
-            (*_, task) = progress.bar.tasks or [None]
-            assert (task is None) == (done == parts)
-            assert task is None or (task.description, task.completed) == ("measuring on cpu:0", done)
-        progress.waiting("measuring on cpu:0", 4, 4)
-        progress.method("auto", 10)
-        assert [task.description for task in progress.bar.tasks] == ["auto"]
-    assert not caplog.records
-
-
 def test_a_line_of_the_log_goes_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written into it, every line left a bar behind."""
     screen = io.StringIO()
@@ -61,15 +47,3 @@ def test_a_line_of_the_log_goes_above_the_bar(monkeypatch: pytest.MonkeyPatch) -
     assert "plan decides" in before
     assert before.endswith("\x1b[2K")  # the bar's line is erased first, and the bar drawn anew below
     assert "plan decides" in after
-
-
-def test_in_a_log_ever_fewer_lines_say_that_a_method_decides(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("runners._progress._DECIDING_FIRST_S", 0.01)
-    with (
-        caplog.at_level(logging.INFO, logger="runners._progress"),
-        Waiting(Console(file=io.StringIO()), "plan", None),
-    ):
-        time.sleep(0.5)
-    assert 2 <= len(caplog.records) <= 6

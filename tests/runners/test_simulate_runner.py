@@ -9,20 +9,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.formats.own import save_workload
-from netsplit.formats.read import read_workload
-from netsplit.graph import capture
 from netsplit.partition.base import Placement, SolverReport
 from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.simulate import job
-from tests.builders import costs_of
 from tests.commands import Command, Ended
-from tests.messages import tells
 from tests.simulate.drawn import chain, drawn_costs
 
 Run = Callable[..., Ended]
@@ -78,60 +72,16 @@ def test_a_partitioner_decides_where_no_placement_is_given(run: Run) -> None:
     assert not (written() / "timeline.png").exists()
 
 
-@pytest.fixture
-def of_capacity(run: Run) -> Callable[..., Ended]:
-    """Simulates a captured step on one device of a part of the bytes that (5-18) counts."""
-    net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.GELU())))
-    graph = capture(net, nn.CrossEntropyLoss(), (torch.randn(256, 64), torch.randint(64, (256,))))
-    save_workload(Workload("own", graph, costs_of(graph, 1e-3, 2e-3, alpha=3)), "own.json")
-    here = ("graph=own.json", "schedule=single_batch", "cluster=uniform", "cluster.devices=1")
-
-    def simulated(part: str, *arguments: str) -> Ended:
-        return run(*here, "cluster.bandwidth=1e9", "picture=false", f"cluster.capacity={part}", *arguments)
-
-    return simulated
-
-
-def test_what_fits_is_judged_by_lifetimes_unless_asked_otherwise(of_capacity: Callable[..., Ended]) -> None:
-    assert of_capacity("70%", "partitioner=m_topo").code == 0
-    refused = of_capacity("70%", "partitioner=m_topo", "memory=static")
-    assert (refused.code, refused.out) == (2, "")
-    assert of_capacity("100%", "partitioner=m_topo", "memory=static").code == 0
-
-
-def test_offload_makes_room_and_says_what_is_on_the_host(of_capacity: Callable[..., Ended]) -> None:
-    assert of_capacity("40%", "partitioner=m_topo").code == 2
-    end = of_capacity("40%", "partitioner=m_topo", "offload=both")
-    assert (end.code, end.err) == (0, "")
-    assert "  host\n" in end.out
-    assert "  host\n" not in of_capacity("100%", "partitioner=m_topo").out
-    refused = of_capacity("100%", "partitioner=m_topo", "offload=both", "memory=static")
-    assert (refused.code, refused.out) == (2, "")
-    assert tells(refused.err, "offload is both", "memory=static")
-    unknown = of_capacity("100%", "offload=disk")
-    assert unknown.code == 2
-    assert tells(unknown.err, "offload", "disk", "activations")
-
-
-def test_a_method_that_heeds_no_memory_is_simulated_where_it_does_not_fit(
-    of_capacity: Callable[..., Ended],
-) -> None:
-    end = of_capacity("5%", "partitioner=single")
-    assert (end.code, end.err) == (0, "")
-    assert "(too much)" in end.out
-    assert of_capacity("5%", "partitioner=m_topo").code == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ([], "graph must be given: the path of a graph file, as in graph="),
-        (["graph=''"], "graph is empty: give the path of a graph file, as in graph="),
+
         (["graph=none.json"], "graph file 'none.json' is not there"),
-        (["graph=graph.json", "placement=none.json"], "placement is 'none.json', which is not there"),
-        (["graph=graph.json", "placement=graph.json"], "no placement.json or result.json"),
-        (["graph=graph.json", "pieces=0"], "pieces is 0: give at least 1"),
-        (["graph=graph.json", "time_limit=0"], "time_limit is 0"),
+
+
+
+
         (["graph=graph.json", "+colour=red"], "colour is not a config key"),
         (["graph=graph.json", "cluster=cpu2"], "which runners.simulate does not start"),
         (["graph=graph.json", "placement=placement.json", "cluster=uniform", "cluster.devices=2",
@@ -151,13 +101,3 @@ def test_a_placement_of_another_graph_is_refused(run: Run) -> None:
     Path("placement.json").write_text(json.dumps(record))
     end = run("graph=graph.json", "placement=placement.json")
     assert (end.code, "node 'other' is in one of them only" in end.err) == (2, True)
-
-
-def test_all_costs_survive_the_graph_file(tmp_path: Path) -> None:
-    work = workload()
-    save_workload(work, tmp_path / "graph.json")
-    assert read_workload(tmp_path / "graph.json").costs == work.costs
-    text = (tmp_path / "graph.json").read_text()
-    (tmp_path / "graph.json").write_text(text.replace('"slow": 1.25', '"slow": 0.5'))
-    with pytest.raises(ValueError, match=r"costs\.contention\.slow is 0\.5: give at least 1"):
-        read_workload(tmp_path / "graph.json")

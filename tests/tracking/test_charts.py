@@ -68,6 +68,7 @@ CHARTS = """(() => {
 })()"""
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_printed_address_shows_the_throughput_of_every_method(address: str, tmp_path: Path) -> None:
     """Speed is the first section and accuracy the next, on the first screen and without a click."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from netsplit.tracking.columns import parameters, title
 
 CONFIG = {
@@ -42,37 +39,7 @@ def test_columns_are_short_and_flat() -> None:
     }
 
 
-def test_of_the_methods_only_the_own_settings_are_told() -> None:
-    columns = parameters(CONFIG, {}, "random")
-    assert columns["partitioner.seed"] == "3"
-    assert "partitioner.order" not in columns
-    assert columns["model"] == "amoebanet_d"
-
-
-def test_a_run_without_config_has_its_labels() -> None:
-    assert parameters(None, {"model": "a"}, "single") == {"model": "a", "partitioner": "single"}
-
-
 def test_a_name_says_method_model_dataset_cluster_and_schedule() -> None:
     labels = {"schedule": "gpipe", "model": "vgg", "dataset": "digits", "cluster": "cpu2", "mode": "planned"}
     assert title("auto", labels) == "auto · vgg · digits · cpu2 · gpipe"
     assert title("auto") == "auto"
-
-
-nested = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text("abc/ ", max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text("ab_", min_size=1, max_size=3), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-
-
-@given(st.dictionaries(st.sampled_from(["model", "partitioner", "tracking", "epochs", "loss"]), nested))
-def test_any_config_becomes_words(config: dict[str, object]) -> None:
-    columns = parameters(config, {}, "m")
-    assert all(isinstance(value, str) for value in columns.values())
-    assert not [key for key in columns if key.startswith(("tracking", "_"))]
-    assert "None" not in columns.values()
-    assert columns["partitioner"] == "m"

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import ConfigError
 from netsplit.tracking import Tracker
 from netsplit.tracking.store import MlflowStore
 
@@ -74,10 +73,3 @@ def test_a_model_that_cannot_be_logged_leaves_its_run_whole(
     assert run.info.status == "FINISHED"
     assert "could not record the trained model" in run.data.tags["model_error"]
     assert "the model of run 'one' is not logged" in caplog.text
-
-
-def test_the_switch() -> None:
-    assert not Tracker("sqlite:///a.db").models.log
-    assert not Tracker("sqlite:///a.db", enabled=False, log_model=True).models.log
-    with pytest.raises(ConfigError, match="register_model is empty"):
-        Tracker("sqlite:///a.db", register_model=" ")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from netsplit.tracking import ComparisonRow, verdict_of, winner_of
-from netsplit.tracking.verdict import Contender, verdict
 
 MIB = 2**20
 
@@ -53,16 +50,6 @@ def test_what_exceeds_a_limit_does_not_win_and_is_named_where_it_is_faster() -> 
     assert verdict_of(alone).startswith("One device (single) exceeds the limit of cpu:0: 150.0 samples/s")
 
 
-def test_one_method_is_said_beside_its_prediction_and_wins_nothing() -> None:
-    assert verdict_of([row("auto", 100.0)]) == "auto: 100.0 samples/s measured (128.0 predicted)."
-    failed = ComparisonRow("m_sct", "failed", error="no room")
-    said = verdict_of([row("auto", 100.0), failed])
-    assert "fastest" not in said
-    assert said.endswith("Failed: m_sct.")
-    assert verdict_of([failed]) == "Failed: m_sct."
-    assert winner_of([failed]) is None
-
-
 def test_what_was_not_measured_is_said_to_be_predicted() -> None:
     planned = {"measured_s": None, "spread": None, "measured_peak": {}}
     rows = [row("auto", 100.0, **planned), row("heft", 99.0, **planned)]
@@ -71,10 +58,3 @@ def test_what_was_not_measured_is_said_to_be_predicted() -> None:
     )
     same = [row("auto", 100.0, **planned), row("heft", 100.0, **planned)]
     assert verdict_of(same) == "auto and heft are level: 100.0 and 100.0 samples/s predicted."
-
-
-@pytest.mark.parametrize("kind", ["single", "pipeline"])
-def test_one_device_that_does_not_fit_is_said(kind: str) -> None:
-    said = verdict([Contender("hybrid", 10.0), Contender(kind, None)], measured=False)
-    assert ("One device does not fit." in said) is (kind == "single")
-    assert said.startswith("hybrid is predicted to be the fastest: 10.0 samples/s.")

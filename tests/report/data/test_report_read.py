@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import pytest
 from matplotlib.figure import Figure
@@ -17,12 +15,9 @@ from matplotlib.figure import Figure
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.experiment.cases import published_tags
 from netsplit.partition.base import SolverReport
-from netsplit.report import check_output, html_page, markdown_page, read_report, write_report
+from netsplit.report import check_output, read_report, write_report
 from netsplit.report.data import choose
-from netsplit.report.data.choose import check_runs
 from netsplit.report.data.places import place_of
-from netsplit.report.data.results import Place
-from netsplit.report.data.studies import _Files
 from netsplit.report.units import NONE
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import ComparisonRun, Tracker
@@ -33,11 +28,8 @@ from netsplit.tracking.metrics import (
     timeline_metrics,
     timeline_tags,
 )
-from netsplit.tracking.tags import DECISION
-from netsplit.training.adapt.decisions import Decision, Outcome
 from reproduce import Column, Picture, StudyResult, record, write
 from runners._entry import entry
-from runners.compare import main as compare
 from runners.report import job
 from tests.commands import Command, Ended
 
@@ -111,17 +103,6 @@ def recorded(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recorde
     return Recorded(database, ids)
 
 
-def test_what_a_report_says_of_changed_plans_is_what_was_decided(database: str) -> None:
-    tracker = Tracker(database, "decisions")
-    with tracker.comparison("adapted", CONFIG) as comparison, comparison.method("netsplit") as run:
-        decisions = [Decision(n, "", outcome, 0.2) for n, outcome in enumerate(get_args(Outcome))]
-        run.tags({f"{DECISION}{n}": json.dumps(asdict(each)) for n, each in enumerate(decisions)})
-    shown = read_report(database, ["decisions"])
-    ((method,),) = (each.methods for each in shown.comparisons)
-    assert method.row.changes == sum(each.changed for each in decisions) == 2
-    assert "its plan changed 2 times in training" in markdown_page(shown, Path())
-
-
 def record_job(tracker: Tracker, name: str, config: dict[str, object], **tags: str) -> str:
     with tracker.comparison(name, config, {"mode": "planned", **tags}) as comparison:
         plan(comparison, "netsplit", 0.05)
@@ -154,62 +135,6 @@ def test_all_jobs_of_the_newest_sweep_of_a_name_are_shown(
     (again,) = read_report(database, ["sweeps"], [each[:8] for each in old]).groups
     assert [one.label for one in again.comparisons] == ["batch_size=8", "batch_size=16"]
     assert all(not one.older and not one.more for one in again.comparisons)
-
-
-def test_a_job_that_ran_again_counts_once(database: str) -> None:
-    tracker = Tracker(database, "resumed")
-    first = record_job(tracker, "net", {"batch_size": 4}, command="today")
-    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 8}, {"command": "today"}):
-        raise KeyboardInterrupt
-    again = [record_job(tracker, "net", {"batch_size": size}, command="today") for size in (8, 8)]
-    with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 4}, {"command": "today"}):
-        raise KeyboardInterrupt
-    (group,) = read_report(database, ["resumed"]).groups
-    assert [one.place.run_id for one in group.comparisons] == [first, again[1]]
-    assert [run_id for one in group.comparisons for run_id in one.older] == [again[0]]
-
-
-def test_cases_of_an_older_command_are_not_mixed_with_those_of_the_newest(database: str) -> None:
-    tracker = Tracker(database, "cases of commands")
-
-    def case(name: str, size: int, **tags: str) -> str:
-        return record_job(
-            tracker, f"table: {name}", {"batch_size": size}, experiment="table", case=name, **tags
-        )
-
-    before = case("vgg", 2)
-    old = [case(name, 4, command="monday") for name in ("unet", "vgg", "resnet")]
-    new = case("unet", 128, command="today")
-    (group,) = read_report(database, ["cases of commands"]).groups
-    (comparison,) = group.comparisons
-    assert (comparison.place.run_id, list(comparison.older)) == (new, [*old[::-1], before])
-    (group,) = read_report(database, ["cases of commands"], old).groups
-    assert [one.case for one in group.comparisons] == ["unet", "vgg", "resnet"]
-
-
-def test_what_is_marked_in_the_database_is_marked_in_the_report(database: str) -> None:
-    tracker = Tracker(database, "marks")
-    with tracker.comparison("net", {"batch_size": 8}) as comparison, comparison.method("single") as run:
-        run.summary(timeline_metrics(Timeline((), 0.2, {}), Timeline((), 0.1, {}), 8))
-        run.tags({"over_capacity": "cpu:1", "measured_by": "an earlier run"})
-    ((_, single),) = read_report(database, ["marks"])
-    assert (single.outcome, single.row.prediction_error) == ("beyond capacity", None)
-
-
-def test_what_an_earlier_version_recorded_is_left_out_and_said(
-    database: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its methods were runs under the comparison, which had its name as a tag; metrics had other names."""
-    tracker, ids = Tracker(database, "older"), []
-    for tags in ({}, {"comparison": "net"}):
-        with tracker.comparison("net", {"batch_size": 8}, {"mode": "planned", **tags}) as comparison:
-            plan(comparison, "netsplit", 0.05)
-            ids.append(comparison.run_id)
-    (one,) = read_report(database, ["older"]).comparisons
-    assert one.place.run_id == ids[0]
-    assert "comparisons that are left out: 1, recorded by an earlier version" in caplog.text
-    with pytest.raises(ConfigError, match="which was recorded by an earlier version"):
-        read_report(database, ["older"], [ids[1]])
 
 
 @pytest.fixture(scope="module")
@@ -247,10 +172,7 @@ def study(name: str) -> StudyResult:
 def test_cases_come_back_together_with_what_was_published(table: Recorded) -> None:
     (group,) = read_report(table.uri, ["tables"]).groups
     assert group.title == "table 6-4"
-    assert [each.place.run_id for each in group.comparisons] == [
-        table.ids["small"],
-        table.ids["large"],
-    ]
+    assert [each.place.run_id for each in group.comparisons] == [table.ids["small"], table.ids["large"]]
     assert [comparison.case for comparison in group.comparisons] == ["a|b", "unet"]
     netsplit, pipedream = group.comparisons[0].methods
     assert (netsplit.published, pipedream.published) == (2000.0, 1600.25)
@@ -277,34 +199,6 @@ def test_a_study_comes_back_as_it_was_shown(table: Recorded, tmp_path: Path) -> 
     assert "a|b \\*c\\*" in text.read_text().replace("\\|", "|")
 
 
-def test_studies_are_chosen_like_comparisons(table: Recorded) -> None:
-    by_number = read_report(table.uri, ["tables"], 2)
-    assert by_number.comparisons == []
-    assert [each.name for each in by_number.studies] == ["edges", "edges"]
-    assert len({each.title for each in by_number.studies}) <= 2
-    ids = [each.place.run_id for each in by_number.studies][1:]
-    assert [each.place.run_id for each in read_report(table.uri, ["tables"], ids).studies] == ids
-
-
-def test_a_study_keeps_what_the_database_holds_where_its_files_are_gone(database: str) -> None:
-    tracker = Tracker(database, "tables without files")
-    record(study("links"), tracker, "links")
-    (kept,) = read_report(database, ["tables without files"]).studies
-    assert (kept.about, len(kept.rows), kept.pictures) == ("What links are | were", 2, [])
-
-
-def test_the_smaller_file_of_a_large_picture_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "large.svg").write_bytes(b"<svg>" + bytes(500_000))
-    (tmp_path / "large.png").write_bytes(bytes(1000))
-    (tmp_path / "only.svg").write_bytes(b"<svg>" + bytes(500_000))
-    (tmp_path / "notes.txt").write_text("")
-    pictures = _Files(SimpleNamespace(), Place("a" * 32, folder=tmp_path)).pictures()  # type: ignore[arg-type]
-    assert [(picture.name, picture.kind) for picture in pictures] == [
-        ("large", "image/png"),
-        ("only", "image/svg+xml"),
-    ]
-
-
 def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     (comparison,) = read_report(recorded.uri, ["report trained"], [recorded.ids["new"]]).comparisons
     assert (comparison.name, comparison.state, comparison.tags["cluster"]) == (NAME, "FINISHED", "cpu2")
@@ -323,16 +217,6 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     assert m_topo.throughput == 200.0
     assert (m_sct.row.error, m_sct.outcome) == ("cpu:1 lacks <5> bytes.", "failed")
     assert comparison.best is netsplit
-
-
-def test_a_plan_has_a_predicted_throughput(recorded: Recorded) -> None:
-    (comparison,) = read_report(recorded.uri, ["report planned"]).comparisons
-    assert comparison.planned
-    netsplit, pipedream = comparison.methods
-    assert (netsplit.row.throughput, netsplit.throughput) == (None, 2560.0)
-    assert pipedream.only_predicted
-    assert netsplit.row.capacity == {"d0": 2 * MIB}
-    assert netsplit.epochs == []
 
 
 @pytest.mark.parametrize(("files", "linked"), [(["trace.json", "graph.png"], True), (["graph.png"], False)])
@@ -354,14 +238,6 @@ def test_by_default_the_newest_of_each_name_that_ended(recorded: Recorded) -> No
     ]
 
 
-def test_a_number_takes_so_many_newest(recorded: Recorded) -> None:
-    comparisons = read_report(recorded.uri, ["report trained"], 3).comparisons
-    assert [each.place.run_id for each in comparisons] == [
-        recorded.ids[key] for key in ("failed", "new", "old")
-    ]
-    assert [each.detail for each in comparisons] == ["", "schedule.microbatches=4", "schedule.microbatches=2"]
-
-
 def test_ids_are_taken_in_their_order_whatever_their_state(recorded: Recorded) -> None:
     ids = [recorded.ids["stopped"][:12], recorded.ids["old"]]
     comparisons = read_report(recorded.uri, ["report *"], ids).comparisons
@@ -372,25 +248,11 @@ def test_ids_are_taken_in_their_order_whatever_their_state(recorded: Recorded) -
     assert again.place.run_id == recorded.ids["old"]
 
 
-def test_the_page_of_what_was_read_names_everything(recorded: Recorded, tmp_path: Path) -> None:
-    report = read_report(recorded.uri, ["report *"])
-    page, text = write_report(report, tmp_path / "r.html")
-    html = page.read_text()
-    assert "a &#34;small&#34; &lt;script&gt; net, ünïcode" in html
-    assert "cpu:1 lacks &lt;5&gt; bytes." in html
-    assert "trace.json" in html
-    assert "256.0" in html
-    assert html_page(report, page.parent) == html
-    assert "**256.0**" in text.read_text()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["r.html", "r.md"]
-
-
 @pytest.mark.parametrize(
     ("experiments", "runs", "message"),
     [
         (["report trainde"], "newest", r"experiments names 'report trainde'.*did you mean report trained\?"),
         (["report *"], ["0123456789ab"], "there is no such run"),
-        (["report *"], "nonsense id", "there is no such run"),
         (["report empty"], "newest", "there is no comparison or study in experiment 'report empty'"),
         (["report stopped"], "newest", r"no comparison .* has finished \(1 killed\)"),
     ],
@@ -405,12 +267,6 @@ def test_what_is_not_there_is_said(
             raise KeyboardInterrupt
     with pytest.raises(ConfigError, match=message):
         read_report(recorded.uri, experiments, runs)
-
-
-@pytest.mark.parametrize("runs", [0, -1, True, 1.5, "abc", [], ["abcdef", 7], None])
-def test_other_kinds_of_runs_are_refused(runs: object) -> None:
-    with pytest.raises(ConfigError, match="runs is"):
-        check_runs(runs)  # type: ignore[arg-type]
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
@@ -437,31 +293,12 @@ def test_the_command_writes_both_files(run: Run, recorded: Recorded) -> None:
     assert "<h1>Plans</h1>" in check_output("outputs/report.html")[0].read_text()
 
 
-def test_the_cases_of_a_run_reach_the_report_with_what_was_published(
-    run: Run, database: str, tmp_path: Path
-) -> None:
-    tiny = ["model=vgg19_small", "model.width=2", "model.hidden=4", "model.num_classes=10"]
-    tiny += ["dataset=synthetic", "dataset.shape=[3,32,32]", "dataset.num_classes=10", "batch_size=8"]
-    planned = ["cluster=titan_rtx3", "partitioner=[m_topo,single]", f"hydra.run.dir={tmp_path / 'run'}"]
-    cases = ["cases={two: {schedule: {microbatches: 2}}, four: {}}", "published={two: {m_topo: 123.25}}"]
-    tracked = [f"tracking.uri={database}", "tracking.experiment=ran"]
-    code, _, err = run(*tiny, *planned, *cases, *tracked, main=compare)
-    assert code == 0, err
-    (group,) = read_report(database, ["ran"]).groups
-    two, four = group.comparisons
-    assert (two.case, four.case) == ("two", "four")
-    assert [method.published for method in (*two.methods, *four.methods)] == [123.25, None, None, None]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["tracking.uri=sqlite:///none.db"], "there is no database"),
         (["tracking=none"], "choose tracking=mlflow"),
         (["output=report.txt"], "output is 'report.txt'"),
-        (["runs=0"], "runs is 0"),
-        (["experiments=[]"], "experiments is []"),
-        (["titel=x"], "titel"),
     ],
 )
 def test_a_mistake_ends_in_one_sentence(run: Run, arguments: list[str], message: str) -> None:
