@@ -86,9 +86,7 @@ class _MessagePickler(cloudpickle.Pickler):
             return NotImplemented  # by its name
         if type(value) is torch.Tensor and goes_as_bytes(value):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            data = PickleBuffer(
-                flat.view(torch.uint8).numpy()
-            )  # comes as a bytearray, without copies between
+            data = PickleBuffer(flat.view(torch.uint8).numpy().data)  # comes as a bytearray, not copied
             return _unpacked, (data, value.dtype, tuple(value.shape))
         if isinstance(value, torch.Tensor) and value.is_cuda:  # else every worker opens a context on that GPU
             return _on_host, (
