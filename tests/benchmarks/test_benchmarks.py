@@ -29,6 +29,7 @@ def lent(pools: Pools) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured", "lent")
 def test_runtime_measures_us_and_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

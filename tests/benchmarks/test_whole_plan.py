@@ -9,6 +9,8 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 import netsplit
 from benchmarks.whole_plan.__main__ import SLOW, _grid
 from benchmarks.whole_plan.clocks import limits_by
@@ -46,6 +48,7 @@ def _of_time(module: ast.Module) -> Iterator[str]:
             yield node.attr
 
 
+@pytest.mark.slow
 def test_methods_that_search_are_asked_under_every_schedule() -> None:
     options = SimpleNamespace(methods=["single", "balanced"], slow=True, method_limit=0.1)
     options.schedules = ["gpipe", "1f1b"]
