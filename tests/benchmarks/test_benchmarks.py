@@ -16,7 +16,6 @@ from benchmarks._rounds import Contender, Rounds, quartiles
 from benchmarks._subjects import Subject, UNet, resnet
 from netsplit.graph import capture
 from netsplit.partition.base import Problem
-from netsplit.profile.costs import Costs
 from tests.builders import costs_of, cpus
 from tests.workers import Pools, lent_to_sessions
 
@@ -30,6 +29,7 @@ def lent(pools: Pools) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured", "lent")
 def test_runtime_measures_us_and_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -61,49 +61,6 @@ def test_fidelity_keeps_the_other_cases_of_one_that_fails(
     assert len(kept["measured_s"]) == len(kept["again_s"]) == 2
     assert all(metered > 0 for _, metered in kept["bytes_of"].values())
     assert "1 of 2 cases" in capsys.readouterr().out
-
-
-class Done:
-    """Stands for workers: says what was asked of them, in order."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def costs(self) -> Costs:
-        self.calls.append("profile")
-        return Costs({}, alpha=len(self.calls))
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "calls"),
-    [
-        ("--quick", "profile round1 profile round3 close"),
-        ("--rounds 4", "profile round1 round1 round1 profile round5 close"),
-        ("--quick --rounds 3 --profile-every 2", "profile round1 round1 profile round4 close"),
-    ],
-)
-def test_fidelity_alternates_profiles_and_runs(
-    monkeypatch: pytest.MonkeyPatch, arguments: str, calls: str
-) -> None:
-    """Each round is told with the number of the call that its costs come from."""
-    done = Done()
-    monkeypatch.setattr(fidelity, "subjects", lambda quick, names: [SKIPS])
-    monkeypatch.setattr(fidelity, "Ours", lambda *_: done)
-    monkeypatch.setattr(fidelity, "_deployed", lambda ours, case: None)
-    monkeypatch.setattr(
-        fidelity, "_round", lambda ours, ready, costs, n: done.calls.append(f"round{costs.alpha}")
-    )
-    fidelity.main(arguments.split())
-    assert done.calls == calls.split()
-
-
-def test_fidelity_refuses_no_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        fidelity.main(["--profile-every", "0"])
-    assert "--profile-every is 0: give at least 1" in capsys.readouterr().err
 
 
 def test_a_cut_gives_the_pieces_to_the_devices_in_turn() -> None:

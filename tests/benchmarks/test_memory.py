@@ -10,6 +10,7 @@ import pytest
 from benchmarks.memory.__main__ import main
 
 
+@pytest.mark.slow
 def test_a_small_model_is_planned_run_and_metered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "memory.json"
     asked = ["--models", "vgg19_small", "--schedules", "1f1b", "--devices", "2"]

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import product
 
-import pytest
-
 from benchmarks.memory.bounds import bound_of_any, bound_of_pipelines
-from netsplit.errors import InfeasibleError
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.partition import Auto
-from netsplit.planning.decide import decide
-from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, compile_program
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
+from tests.cover import covering
 
 ALPHA = 3
 SCHEDULES: dict[str, Schedule] = {"gpipe": GPipe(4), "1f1b": OneFOneB(4), "zb_h1": ZBH1(4)}
@@ -77,11 +70,7 @@ def needs(graph: Graph, schedule: Schedule, devices: int) -> list[tuple[int, boo
     return each
 
 
-TRIED = [(name, schedule, 2) for name in GRAPHS for schedule in SCHEDULES]
-TRIED += [(name, "1f1b", 3) for name in ("heavy weights", "spokes")] + [("spokes", "zb_h1", 3)]
-
-
-@pytest.mark.parametrize(("name", "schedule", "devices"), TRIED)
+@covering(name=GRAPHS, schedule=SCHEDULES, devices=[2])
 def test_no_placement_needs_less(name: str, schedule: str, devices: int) -> None:
     graph, asked = GRAPHS[name], SCHEDULES[schedule]
     every = needs(graph, asked, devices)
@@ -91,28 +80,3 @@ def test_no_placement_needs_less(name: str, schedule: str, devices: int) -> None
         pipelines = bound_of_pipelines(graph, asked, ALPHA, devices)
         least = min(most for most, once in every if once)
         assert least >= pipelines >= any_plan
-
-
-def accepted(graph: Graph, schedule: Schedule, low: int, high: int) -> int:
-    """The least capacity of two devices, to one byte in a hundred, at which `auto` has a plan."""
-    devices = cpus(2).devices
-    kinds = {each.kind: DeviceCosts({k: NodeSeconds(1e-3, 2e-3) for k in graph.nodes}) for each in devices}
-    while high - low > 0.01 * high:
-        middle = (low + high) // 2
-        cluster = replace(cpus(2), devices=tuple(replace(each, capacity_bytes=middle) for each in devices))
-        work = Workload("small", graph, Costs(kinds, ALPHA), cluster)
-        try:
-            problem = work.problem(objective="simulated", schedule=schedule, memory="lifetimes")
-            decide(problem, Auto(time_limit_s=0.3, starts=4))
-            high = middle
-        except InfeasibleError:
-            low = middle
-    return high
-
-
-@pytest.mark.parametrize("name", ["chain", "residual", "spokes"])
-def test_auto_accepts_about_the_least_there_is(name: str) -> None:
-    graph, schedule = GRAPHS[name], SCHEDULES["1f1b"]
-    least = min(most for most, _ in needs(graph, schedule, 2))
-    low = bound_of_any(graph, schedule, ALPHA, 2) - 1
-    assert least <= accepted(graph, schedule, low, 2 * least) <= 1.05 * least

@@ -53,15 +53,6 @@ def test_each_model_is_predicted_from_the_others_and_profiles_are_kept(
     assert json.loads(file.read_text()) == errors
 
 
-@pytest.mark.parametrize("arguments", [["--models", "vgg"], ["--draws", "-1"], ["--models", "none"]])
-def test_arguments_that_make_no_sense_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        predictor.main(arguments)
-    assert "--" in capsys.readouterr().err
-
-
 def test_drawn_chains_are_the_same_every_time_and_cover_the_classes() -> None:
     """Of the first and of a later kind; every operator that takes time is counted."""
     kinds = set()

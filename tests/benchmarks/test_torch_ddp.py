@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from torch import nn
 
-from benchmarks.torch_ddp import CONF, main, train
+from benchmarks.torch_ddp import CONF, train
 from netsplit.config import build
 from netsplit.data.reading.loader import Loader
 
@@ -40,15 +37,3 @@ def test_two_replicas_take_the_steps_of_one_process() -> None:
     assert [each.loss for each in trained.iterations] == pytest.approx(expected, rel=1e-3)
     assert [each.samples for each in trained.iterations] == [7, 7, 6] * 2
     assert [each.index for each in trained.epochs] == [0, 1]
-
-
-@pytest.mark.slow
-def test_the_command_prints_every_epoch_and_writes_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "ddp.json"
-    assert main(["epochs=1", "dataset.limit=128", "--json", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "| 1 |" in said
-    assert "least / mean / greatest" in said
-    assert len(json.loads(file.read_text())["iterations"]) == 2

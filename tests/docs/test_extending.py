@@ -64,6 +64,7 @@ def test_options_may_lie_in_a_package(
     assert (ended.code, ended.err, seen) == (0, "", [3])
 
 
+@pytest.mark.slow
 def test_a_partitioner_of_one_s_own_is_compared_with_others(folder: Path) -> None:
     printed = follow(PAGE["A partitioner"], folder)
     assert "least_busy" in printed
@@ -81,6 +82,7 @@ def test_a_partitioner_of_one_s_own_is_compared_with_others(folder: Path) -> Non
     assert "handicap: 1.5" in (run / ".hydra" / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_schedule_of_one_s_own_trains_what_plain_pytorch_trains(folder: Path) -> None:
     printed = follow(PAGE["A schedule"], folder)
     losses = re.findall(r"loss ([\d.]+) split, ([\d.]+) plain", printed)
@@ -96,6 +98,7 @@ def test_a_schedule_of_one_s_own_trains_what_plain_pytorch_trains(folder: Path) 
     assert done == [(phase, str(i)) for i in range(8) for phase in ("forward", "backward")]
 
 
+@pytest.mark.slow
 def test_clusters_of_one_s_own_are_planned_for(folder: Path) -> None:
     follow(PAGE["A cluster"], folder)
     lab = (folder / "clusters" / "0" / "comparison.md").read_text()
@@ -108,6 +111,7 @@ def test_clusters_of_one_s_own_are_planned_for(folder: Path) -> None:
     assert links.links["ring0", "ring2"].bandwidth == pytest.approx(10e9)
 
 
+@pytest.mark.slow
 def test_a_model_of_one_s_own_trains(folder: Path) -> None:
     follow(PAGE["A model"], folder)
     log = only(folder, "trained/*.log").read_text()
@@ -119,6 +123,7 @@ def test_a_model_of_one_s_own_trains(folder: Path) -> None:
     assert devices_in((folder / "trained" / "comparison.md").read_text()) == {"cpu:0", "cpu:1"}
 
 
+@pytest.mark.slow
 def test_batches_of_a_data_set_of_one_s_own_arrive(folder: Path) -> None:
     printed = follow(PAGE["A data set"], folder)
     batches = re.findall(r"\(64, 3, 32, 32\) torch.float32, (\d+) of 64 are columns", printed)

@@ -53,10 +53,6 @@ def cases(tmp_path: Path) -> Cases:
     return composed
 
 
-def test_without_overrides_cases_have_their_own(cases: Cases) -> None:
-    assert [each.batch_size for each in cases("models").values()] == [32, 32, 16]
-
-
 def test_a_value_for_all_is_for_all_and_one_for_a_case_for_that(cases: Cases) -> None:
     configs = cases("models", "cases.unet.batch_size=4", "batch_size=8")
     assert {name: each.batch_size for name, each in configs.items()} == dict.fromkeys(NAMES, 8) | {"unet": 4}
@@ -70,38 +66,16 @@ def test_an_option_for_all_takes_the_place_of_each_case_s_own(cases: Cases) -> N
     assert configs["unet"].batch_size == 4
 
 
-def test_an_option_for_one_case_stays_beside_one_for_all(cases: Cases) -> None:
-    configs = cases("models", "dataset=digits", "dataset@cases.unet.dataset=text")
-    targets = {name: each.dataset._target_.rpartition(".")[2] for name, each in configs.items()}
-    assert targets == dict.fromkeys(NAMES, "digits") | {"unet": "text"}
-
-
 def test_what_cases_change_within_an_option_is_kept_with_another_one(cases: Cases) -> None:
     configs = cases("devices", "schedule=gpipe", "cluster.bandwidth=5GB")
     assert [each.cluster.devices for each in configs.values()] == [1, 2]
     assert {each.cluster.bandwidth for each in configs.values()} == {"5GB"}
 
 
-def test_a_key_that_only_the_cases_options_have_is_added_for_all(cases: Cases) -> None:
-    configs = cases("models", "+dataset.shape=[3,64,64]")
-    assert {tuple(each.dataset.shape) for each in configs.values()} == {(3, 64, 64)}
-    assert [each.dataset.num_classes for each in configs.values()] == [1000, 1000, 21]
-
-
-def test_a_mapping_is_each_of_its_keys(cases: Cases) -> None:
-    configs = cases("devices", "++cases.one.checkpoint={keep: 5}", "checkpoint={keep: 3}")
-    assert {each.checkpoint.keep for each in list(configs.values())[1:]} == {3}
-    assert configs["one"].checkpoint.keep == 5
-
-
 @pytest.mark.parametrize(
     ("experiment", "override", "words"),
     [
-        (
-            "models",
-            "model=vgg19",
-            ["no difference between amoeba and wide", "model@cases.<name>.model="],
-        ),
+        ("models", "model=vgg19", ["no difference between amoeba and wide", "model@cases.<name>.model="]),
         ("devices", "cluster.devices=3", ["no difference", "cases.<name>.cluster.devices=<value>"]),
         ("models", "model.num_layers=4", ["case 'wide' has no model.num_layers"]),
     ],
@@ -115,30 +89,6 @@ def test_what_does_not_fit_the_cases_is_refused_with_what_does(
     assert all(word in str(refused.value) for word in words), str(refused.value)
 
 
-@pytest.mark.parametrize("override", ["cases=3", "cases={a: 3}", "cases=[a]"])
-def test_cases_that_are_none_are_refused_by_name(cases: Cases, override: str) -> None:
-    with pytest.raises(ConfigError, match=r"^cases(\.a)? is .*: give a mapping of "):
-        cases("quick", override)
-
-
-@pytest.mark.parametrize("override", ["+published.a=3", "published=3", "published={a: {auto: x}}"])
-def test_published_figures_that_are_none_are_refused_by_name(override: str) -> None:
-    with (
-        initialize_config_dir(str(CONF), version_base="1.3"),
-        pytest.raises(ConfigError, match=r"^published"),
-    ):
-        published_of(compose("config", [override]))
-
-
-def test_methods_of_a_case_are_replaced_by_those_for_all(cases: Cases) -> None:
-    own = "+cases.two.partitioner={m_topo: {_target_: netsplit.partition.MTopo}}"
-    assert list(cases("devices", own)["two"].partitioner) == ["m_topo"]
-    configs = cases("devices", "partitioner=[single]")
-    assert {tuple(each.partitioner) for each in configs.values()} == {("single",)}
-    both = cases("devices", own, "partitioner=[single]")
-    assert [tuple(both[name].partitioner) for name in ("one", "two")] == [("single",), ("m_topo",)]
-
-
 PUBLISHED = {"amoeba": {"auto": 1.0, "m_topo": 2.0}, "wide": {"auto": 3.0}, "unet": {"auto": 4.0}}
 
 
@@ -147,18 +97,9 @@ PUBLISHED = {"amoeba": {"auto": 1.0, "m_topo": 2.0}, "wide": {"auto": 3.0}, "une
     [
         ([], ""),
         (["batch_size=32"], "amoeba (batch_size=32), wide (batch_size=32), unet (batch_size=32)"),
-        (["dataset=digits", "+dataset.limit=9"], "amoeba (dataset=digits +dataset.limit=9), wide "),
         (["dataset@cases.unet.dataset=text"], "unet (dataset@cases.unet.dataset=text)"),
-        (["+cases.wide.loss._target_=torch.nn.MSELoss"], "wide (+cases.wide.loss._target_=torch.nn.MSELoss)"),
-        (["optimizer=sgd"], "amoeba (optimizer=sgd), "),
-        (["optimizer.lr=1"], "amoeba (optimizer.lr=1), "),
         (["accumulate=2"], "amoeba (accumulate=2), "),
-        (["autocast=bfloat16"], "amoeba (autocast=bfloat16), "),
-        (["cases.unet=null"], "unet (cases.unet=null)"),
-        (["cases={unet: {batch_size: 2}}"], "unet (cases={unet: {batch_size: 2}})"),
         (["partitioner=[single]", "schedule.microbatches=2", "cluster=titan_rtx5", "seed=1"], ""),
-        (["variable_copies=1", "tracking=none", "tracking.experiment=mine", "epochs=1"], ""),
-        (["+cases.unet.schedule.microbatches=2", "+cases.unet.partitioner.single={}"], ""),
     ],
 )
 def test_published_figures_are_of_the_settings_that_the_command_line_leaves(
@@ -170,13 +111,6 @@ def test_published_figures_are_of_the_settings_that_the_command_line_leaves(
     ]
     assert left_out in said
     assert bool(said) == bool(left_out)
-
-
-def test_figures_given_with_the_settings_stay(caplog: pytest.LogCaptureFixture) -> None:
-    given = ["batch_size=4", "published.amoeba.auto=9", "published.wide={auto: 3}"]
-    figures, said = published(PUBLISHED, caplog, given)
-    assert figures == {"amoeba": {"auto": 9.0}, "wide": {"auto": 3.0}}
-    assert said.endswith("as the settings differ: amoeba (batch_size=4), unet (batch_size=4).")
 
 
 def published(

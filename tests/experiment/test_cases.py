@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,7 +15,6 @@ from netsplit.experiment.case_overrides import cases_of
 from netsplit.experiment.cases import Cases, cases_figure
 from netsplit.experiment.records import Comparison
 from netsplit.tracking.table import ComparisonRow
-from netsplit.training.history import Throughputs
 
 CONFIG = OmegaConf.create(
     {
@@ -60,47 +56,11 @@ def test_without_cases_there_are_none_and_an_unknown_key_is_named() -> None:
 
 def row(method: str, throughput: float | None) -> ComparisonRow:
     error = None if throughput is not None else "no room"
-    made = ComparisonRow(method, "heuristic", predicted_s=1.0, throughput=throughput, error=error)
-    return too_large(made) if throughput is not None and throughput > 5e3 else made
+    return ComparisonRow(method, "heuristic", predicted_s=1.0, throughput=throughput, error=error)
 
 
-def too_large(given: ComparisonRow, measured: bool = False) -> ComparisonRow:
-    peaks = {"measured_peak" if measured else "predicted_peak": {"a": 2, "b": 1}}
-    return replace(given, capacity={"a": 1, "b": 1}, **peaks)
-
-
-throughputs = st.dictionaries(
-    st.sampled_from(["auto", "m_topo", "single"]), st.none() | st.floats(0.01, 1e4), min_size=1
-)
-
-
-@given(drawn=st.dictionaries(st.sampled_from(["a", "b", "c"]), throughputs, min_size=1))
-def test_every_figure_is_in_the_csv_and_the_most_of_each_case_is_marked(
-    drawn: dict[str, dict[str, float | None]],
-) -> None:
-    comparisons = {
-        case: Comparison(Path(), [row(method, value) for method, value in each.items()])
-        for case, each in drawn.items()
-    }
-    cases = Cases(comparisons, {"a": {"auto": 2.0}})
-    lines = list(csv.DictReader(io.StringIO(cases.csv())))
-    assert [(line["case"], line["method"]) for line in lines] == [
-        (case, method) for case, each in drawn.items() for method in each
-    ]
-    for line in lines:
-        value = drawn[line["case"]][line["method"]]
-        assert line["samples_per_s"] == ("" if value is None else str(value))
-        known = line["case"] == "a" and line["method"] == "auto"
-        assert line["published"] == ("2.0" if known else "")
-        if known and value is not None:
-            assert float(line["difference"]) == pytest.approx(value / 2 - 1)
-        assert line["over_capacity"] == ("a" if value is not None and value > 5e3 else "")
-    for case, each in drawn.items():
-        reached = [value for value in each.values() if value is not None]
-        best = {cell.row.method for cell in cases if cell.case == case and cell.best}
-        fitting = [value for value in reached if value <= 5e3]
-        most = max(fitting, default=None) if len(reached) > 1 else None  # one alone is the most of nothing
-        assert best == {method for method, value in each.items() if value is not None and value == most}
+def too_large(given: ComparisonRow) -> ComparisonRow:
+    return replace(given, capacity={"a": 1, "b": 1}, predicted_peak={"a": 2, "b": 1})
 
 
 def test_the_table_shows_what_was_published_and_a_failure(tmp_path: Path) -> None:
@@ -119,9 +79,8 @@ def test_the_table_shows_what_was_published_and_a_failure(tmp_path: Path) -> Non
     assert (tmp_path / "cases.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_what_does_not_fit_its_devices_is_marked_and_is_not_the_most(measured: bool, tmp_path: Path) -> None:
-    rows = [row("auto", 12.0), too_large(row("m_topo", 40.0), measured)]
+def test_what_does_not_fit_its_devices_is_marked_and_is_not_the_most(tmp_path: Path) -> None:
+    rows = [row("auto", 12.0), too_large(row("m_topo", 40.0))]
     cases = Cases({"small": Comparison(Path(), rows)}, {"small": {"m_topo": 20.0}})
     table = cases.markdown()
     assert "| `auto` | 12.00* |" in table
@@ -154,53 +113,13 @@ def test_a_method_without_an_answer_in_time_is_said_to_have_none(tmp_path: Path)
     assert [text.get_text() for text in axes.texts] == ["no answer in time", "12", "11"]
 
 
-def test_least_mean_and_greatest_of_measured_iterations_are_told(tmp_path: Path) -> None:
-    measured = replace(row("auto", 12.0), throughputs=Throughputs(10.5, 12.25, 13.0))
-    cases = Cases({"small": Comparison(Path(), [measured, row("m_topo", 4.0)])})
-    assert "| `auto` | 10.50 / 12.25 / 13.00 |" in cases.markdown()
-    assert "| `m_topo` | - |" in cases.markdown()
-    line, other = csv.DictReader(cases.csv().splitlines())
-    names = [f"{which}_samples_per_s" for which in ("least", "mean", "greatest")]
-    assert [line[name] for name in names] == ["10.5", "12.25", "13.0"]
-    assert [other[name] for name in names] == ["", "", ""]
-    assert "least" not in Cases({"small": Comparison(Path(), [row("auto", 12.0)])}).markdown()
-
-
-def test_how_far_a_case_agrees_with_what_was_published_is_told(tmp_path: Path) -> None:
-    ours = [row("auto", 20.0), row("m_topo", 10.0), row("single", 5.0)]
-    cases = Cases({"small": Comparison(tmp_path, ours)}, {"small": {"auto": 21.0, "m_topo": 9.0}})
-    assert "| small | 2 | 2 | +1.00 | 100.0 | 133.3 |" in cases.markdown()
-    assert "Kendall" not in Cases(cases.comparisons).markdown()
-
-
-def test_a_case_of_which_nothing_fits_has_no_most() -> None:
-    rows = [too_large(row("auto", 12.0)), too_large(row("m_topo", 4.0))]
-    assert "*" not in Cases({"small": Comparison(Path(), rows)}).markdown()
-
-
-def test_the_picture_s_legend_has_methods_that_the_first_case_has_not(tmp_path: Path) -> None:
-    comparisons = {name: Comparison(Path(), [row(name, 3.0)]) for name in ("auto", "m_topo")}
-    assert legend(cases_figure(Cases(comparisons), tmp_path / "cases.png").axes[0]) == ["auto", "m_topo"]
-
-
 def legend(axes: Axes) -> list[str]:
     box = axes.get_legend()
     assert box is not None
     return [text.get_text() for text in box.get_texts()]
 
 
-@pytest.mark.parametrize("name", ["b|c", "d/../../..", "..", ".hidden", "two words", "", "a\\b", "a\nb"])
+@pytest.mark.parametrize("name", ["b|c", "d/../../.."])
 def test_a_case_s_name_can_be_a_folder_s(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^a case is called .*: give it letters, digits, _, - and \."):
         cases_of(with_cases(**{"fine": {}, name: {"batch_size": 3}}))
-
-
-def test_names_of_letters_digits_and_a_few_signs_are_cases() -> None:
-    names = ["a-b_c.d", "1f1b", "_", "größer"]
-    assert list(cases_of(with_cases(**{name: {"batch_size": 3} for name in names}))) == names
-
-
-def test_one_method_is_the_most_of_nothing() -> None:
-    cases = Cases({"small": Comparison(Path(), [row("auto", 12.0)])})
-    assert "*" not in cases.markdown()
-    assert cases.table().caption is None

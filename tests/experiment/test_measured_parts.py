@@ -11,20 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.partition import Auto, Choice, Partitioner, Problem
-from netsplit.partition.engines import exploring
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.measure.parts import graph_of_nodes, profile_parts
-from netsplit.profile.measured import ProfileCache
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied, rewritten_costs
-from netsplit.rewrite import seconds as estimates
 from netsplit.rewrite.moving.moves import MOVES
 from tests.builders import costs_of
 from tests.nets import SGD
@@ -67,15 +63,6 @@ def test_equal_parts_of_any_layer_do_the_same_work() -> None:
     assert uneven["gelu:0"] not in keys.values()
 
 
-def test_dtypes_arguments_and_gradients_make_another_key() -> None:
-    graph = capture(net().double(), LOSS, (batch()[0].double(), batch()[1]))
-    after = applied(graph, ONE)
-    assert operator_key(after, after.nodes["gelu:0"]) != keys_of(*ONE)["gelu:0"]
-    _, after = graph_and_parts(*ONE)
-    node = after.nodes["gelu:0"]
-    assert operator_key(after, node) != operator_key(after, replace(node, kwargs={"approximate": "tanh"}))
-
-
 def test_chosen_nodes_are_measured_among_themselves() -> None:
     """Seconds and bytes of each, with what hands on pieces for them, on values of the step."""
     before, after = graph_and_parts(
@@ -113,19 +100,6 @@ def test_what_was_measured_takes_the_estimate_s_place() -> None:
             assert own.nodes[name] == estimated.nodes[name]
     faster = known.devices[kind].scaled(2.0)
     assert faster.parts[key].seconds == NodeSeconds(3.5e-3, 4e-3, 0.5e-3)
-
-
-def test_parts_are_kept_for_all_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = ProfileCache(tmp_path)
-    first = {"a": PartCosts(NodeSeconds(1.0, 2.0, 0.5), NodeBytes(3, 4))}
-    cache.add_parts("parts-x", first)
-    cache.add_parts("parts-x", {"b": PartCosts(NodeSeconds(1.0, 2.0))})
-    assert cache.parts("parts-x") == {**first, "b": PartCosts(NodeSeconds(1.0, 2.0))}
-    assert cache.parts("parts-y") == {}
-    assert ProfileCache(tmp_path, refresh=True).parts("parts-x") == {}
-    (tmp_path / "parts-x.json").write_text((tmp_path / "parts-x.json").read_text().replace("2.0", "-2.0"))
-    assert cache.parts("parts-x") == {}
-    assert "measuring again" in caplog.text
 
 
 @dataclass
@@ -203,6 +177,7 @@ def known_of(planner: Planner) -> set[str]:
     return set(known)
 
 
+@pytest.mark.slow
 def test_a_whole_plan_in_parts_is_of_what_was_measured(
     pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,71 +201,3 @@ def test_a_whole_plan_in_parts_is_of_what_was_measured(
         for name in new:
             key = operator_key(plan.problem.graph, plan.problem.graph.nodes[name])
             assert own.nodes[name].forward_s == own.parts[key].seconds.forward_s < 0.1
-
-
-def test_parts_that_take_longer_than_estimated_do_not_win(
-    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An operator is said to take a nanosecond, and half of it half: on workers it takes longer."""
-    caplog.set_level(logging.INFO)
-
-    def session() -> Session:
-        kept = {"profile": "reuse", "profile_cache": tmp_path / "kept"}
-        return replace(lent_session(pools, tmp_path / "run"), **kept)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as unmeasured, session() as first:
-        unmeasured.setattr(CostsHere, "parts", lambda *_: None)
-        whole = whole_planner(first, monkeypatch, 1e-9).decided
-        assert whole is not None
-        assert whole.frontier[0].kind == "parts", "by the estimate"
-    assert not counted(caplog)
-    with session() as second:
-        planner = whole_planner(second, monkeypatch, 1e-9)
-        assert planner.decided is not None
-        assert not planner.decided.placement.rewrites
-        told = [row for row in planner.decided.frontier if row.kind == "parts"]
-        assert told
-        assert all("% longer" in row.why_not or "times as long" in row.why_not for row in told)
-        assert sum(counted(caplog)) == len(known_of(planner)) > 0
-    with session() as third:
-        again = whole_planner(third, monkeypatch, 1e-9)
-        assert again.decided is not None
-        assert not again.decided.placement.rewrites
-        assert sum(counted(caplog)) == len(known_of(planner) | known_of(again)), "later sessions have them"
-
-
-def test_a_method_that_is_named_is_judged_by_what_was_measured_too(
-    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO)
-    with lent_session(pools, tmp_path / "run") as session:
-        planner = whole_planner(session, monkeypatch, 1.0, Parts(BOTH))
-        assert planner.decided is not None
-        assert planner.decided.placement.rewrites == BOTH
-        assert counted(caplog) == [len(known_of(planner))]
-        assert planner.decided.iteration_s == pytest.approx(4.0, rel=0.1), "two operators are whole"
-
-
-def test_an_estimate_that_is_too_high_is_found_out(
-    pools: Pools, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An operator is said to take 0.2 ms, and half of it five times that: on workers it takes less."""
-    caplog.set_level(logging.INFO)
-    right = estimates._estimated
-    monkeypatch.setattr(
-        estimates, "_estimated", lambda *given: {v: own.scaled(0.1) for v, own in right(*given).items()}
-    )
-    monkeypatch.setattr(exploring, "CALL_S", 0.01)  # of the few seconds that the search has
-    with lent_session(pools, tmp_path / "run") as session:
-        with monkeypatch.context() as unmeasured:
-            unmeasured.setattr(CostsHere, "parts", lambda *_: None)
-            hidden = whole_planner(session, monkeypatch, 2e-4).decided
-        assert hidden is not None
-        assert not hidden.placement.rewrites
-        whole = whole_planner(session, monkeypatch, 2e-4, limit_s=4.0).decided
-    assert whole is not None
-    assert whole.frontier[0].kind == "parts"
-    assert whole.iteration_s < hidden.iteration_s
-    assert 0 < len(whole.explored.origins) <= exploring.MOST
-    assert 0 < whole.explored.seconds <= whole.measuring_s
-    assert "estimated not to gain" in str(whole)

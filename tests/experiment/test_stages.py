@@ -27,10 +27,6 @@ def work(wanted: bool = True) -> Stages:
     return stages
 
 
-def test_the_stage_before_is_over_when_the_next_begins() -> None:
-    assert [row[0] for row in work().rows()] == ["✓", "…"]
-
-
 def test_a_terminal_has_them_at_stderr_and_stdout_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.errors import MissingConfigException
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment import sweep
 from netsplit.experiment.sweep import Mark, marks_in
 from runners import _entry
 from runners._entry import CONF, entry, sentence
@@ -98,22 +94,6 @@ def test_every_job_says_in_its_folder_how_it_ended(run: Run) -> None:
     assert Path("sweep/1/job.json").is_file()
 
 
-def test_the_table_has_every_job_its_own_overrides_and_why_it_failed(run: Run) -> None:
-    Path("broken").touch()
-    _, out, _ = run("seed=0,1", "epochs=5")
-    lines = out.splitlines()
-    head = next(number for number, line in enumerate(lines) if line.startswith("job "))
-    rows = [line.split() for line in lines[head + 1 : head + 3]]
-    assert [(row[0], row[1], row[2], row[-1]) for row in rows] == [
-        ("0", "seed=0", "done", "sweep/0"),
-        ("1", "seed=1", "failed", "sweep/1"),
-    ]
-    assert lines[head - 1] == "in all: epochs=5"
-    assert "job 1: seed 1 is odd." in lines
-    assert "hydra.sweep.dir=sweep" in lines[-1]
-    assert Path("sweep/jobs.txt").read_text().splitlines() == lines[head - 1 : head + 4]
-
-
 def test_the_same_command_runs_only_what_is_not_done(run: Run) -> None:
     Path("broken").touch()
     run("seed=0,1,2")
@@ -129,20 +109,6 @@ def test_the_same_command_runs_only_what_is_not_done(run: Run) -> None:
     assert ran() == []
 
 
-def test_more_values_are_added_to_a_sweep(run: Run) -> None:
-    run("seed=2")
-    ran()
-    run("seed=2,4,6", "hydra.sweeper.max_batch_size=1")
-    assert ran() == ["4 3", "6 3"]
-    assert [mark.overrides for mark in marks().values()] == [("seed=2",), ("seed=4",), ("seed=6",)]
-
-
-def test_the_table_keeps_the_jobs_of_earlier_commands(run: Run) -> None:
-    run("seed=2,4")
-    run("seed=4,6")
-    assert rows() == [("seed=2", "done (earlier)"), ("seed=4", "done"), ("seed=6", "done")]
-
-
 def test_a_job_that_was_killed_is_run_again(run: Run) -> None:
     run("seed=0,2")
     path = Path("sweep/1/job.json")
@@ -150,37 +116,6 @@ def test_a_job_that_was_killed_is_run_again(run: Run) -> None:
     ran()
     run("seed=0,2")
     assert ran() == ["2 3"]
-
-
-def test_groups_of_the_whole_config_can_be_swept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_entry, "CONF", CONF)
-    code, out, _ = run("schedule=gpipe,1f1b", "model=amoebanet_d_small,amoebanet_d")
-    assert code == 0
-    assert len(ran()) == 4
-    assert "model=amoebanet_d schedule=1f1b" in out
-
-
-def test_nothing_runs_when_one_job_cannot_be_composed(run: Run) -> None:
-    code, _, err = run("schedule=gpipe,1f2b")
-    assert (code, ran()) == (2, [])
-    assert "schedule=1f2b is not an option" in err
-
-
-class Stubborn(NetSplitError):
-    """Pickles into what cannot be read back."""
-
-    def __init__(self, first: str, second: str) -> None:
-        super().__init__(f"{first} {second}.")
-
-
-def stubborn(cfg: DictConfig) -> None:
-    raise Stubborn("it", "failed")
-
-
-def test_an_error_that_cannot_be_sent_is_told_in_words(run: Run) -> None:
-    with pytest.raises(RuntimeError, match=r"Stubborn: it failed\."):
-        run("seed=0", of=stubborn)
-    assert marks()[0].error == "it failed."
 
 
 def test_interrupted_sweeps_say_how_to_go_on(run: Run) -> None:
@@ -194,23 +129,7 @@ def test_interrupted_sweeps_say_how_to_go_on(run: Run) -> None:
     assert [mark.outcome for mark in marks().values()] == ["done", "running"]
 
 
-def test_what_is_no_mark_is_passed_over(tmp_path: Path) -> None:
-    for number, text in enumerate(["", "[]", '{"number": 1}', "no json"]):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "job.json").write_text(text)
-    assert marks_in(tmp_path) == []
-
-
-def test_one_config_key_more_is_another_job() -> None:
-    config = OmegaConf.create({"a": 1, "b": "${a}", "hydra": {"job": {"num": 3}}})
-    same = OmegaConf.create({"b": "${a}", "a": 1})
-    assert sweep._key(["y=2", "x=1"], config) == sweep._key(["x=1", "y=2"], same)
-    assert sweep._key(["x=1"], config) != sweep._key(["x=1"], OmegaConf.create({"a": 2, "b": "${a}"}))
-
-
-@pytest.mark.parametrize(
-    ("option", "extra"), [("joblib", "sweep"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")]
-)
+@pytest.mark.parametrize(("option", "extra"), [("joblib", "sweep"), ("submitit_slurm", "slurm")])
 def test_a_launcher_that_is_not_installed_names_its_extra(option: str, extra: str) -> None:
     error = MissingConfigException("absent", f"hydra/launcher/{option}", ["basic"])
     assert f"pip install 'netsplit[{extra}]'" in sentence(error)
@@ -263,15 +182,6 @@ def test_a_search_ends_with_the_least_and_goes_on(run: Run) -> None:
     assert Path("sweep/study.db").is_file()
 
 
-def test_a_search_goes_on_after_failed_jobs(run: Run) -> None:
-    pytest.importorskip("optuna")
-    Path("broken").touch()
-    code, out, _ = run(*OPTUNA, "seed=range(2,6)", "hydra.sweeper.at_once=3")
-    assert code == 2
-    assert sorted(ran()) == ["2 3", "3 3", "4 3", "5 3"]
-    assert "Best of 4 trials: 3 with seed=4" in out
-
-
 def test_a_search_runs_again_what_failed_and_its_table_has_all_jobs(run: Run) -> None:
     pytest.importorskip("optuna")
     search = (*OPTUNA, "seed=range(2,6)")
@@ -290,83 +200,6 @@ def test_a_search_runs_again_what_failed_and_its_table_has_all_jobs(run: Run) ->
     assert sorted(rows()) == [(f"seed={seed}", "done") for seed in range(2, 6)]
 
 
-def test_a_search_of_another_config_does_not_count_what_was_found(run: Run) -> None:
-    pytest.importorskip("optuna")
-    run(*OPTUNA, "seed=2,4", "epochs=1")
-    assert len(ran()) == 2
-    code, out, err = run(*OPTUNA, "seed=2,4", "epochs=7")
-    assert (code, sorted(ran())) == (0, ["2 7", "4 7"])
-    assert "another config" in out + err
-    assert "Best of 2 trials: 7 with seed=4" in out
-    assert OmegaConf.load("sweep/best.yaml").value == 7.0
-    assert sorted(rows()) == [
-        ("epochs=1 seed=2", "done (earlier)"),
-        ("epochs=1 seed=4", "done (earlier)"),
-        ("epochs=7 seed=2", "done"),
-        ("epochs=7 seed=4", "done"),
-    ]
-    code, out, _ = run(*OPTUNA, "seed=2,4", "epochs=1")
-    assert (code, ran()) == (0, [])
-    assert "Best of 2 trials: 1 with seed=4" in out
-
-
-def test_an_edited_option_is_another_config_of_the_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna")
-    run(*OPTUNA, "schedule=gpipe,1f1b")
-    assert len(ran()) == 2
-    whole = sweep._key
-
-    def edited(overrides: Sequence[str], cfg: DictConfig) -> sweep.Key:
-        key = whole(overrides, cfg)
-        return (key[0], "edited") if "schedule=1f1b" in key[0] else key
-
-    monkeypatch.setattr(sweep, "_key", edited)
-    run(*OPTUNA, "schedule=gpipe,1f1b")
-    assert len(ran()) == 1
-    assert marks()[2].overrides == ("schedule=1f1b",)
-
-
-def test_a_search_that_was_interrupted_goes_on_with_what_was_running(run: Run) -> None:
-    pytest.importorskip("optuna")
-
-    def interrupted(cfg: DictConfig) -> float:
-        if len(marks()) == 2:
-            raise KeyboardInterrupt
-        return job(cfg)
-
-    search = (*OPTUNA, "hydra.sweeper.trials=2", "epochs=1", "+x=interval(0.5,1.5)")
-    assert run(*search, of=interrupted)[0] == 130
-    (killed,) = (mark for mark in marks().values() if mark.outcome == "running")
-    assert run(*search)[0] == 0
-    assert marks()[2].overrides == killed.overrides
-    assert len(rows()) == 2
-
-
-def test_numbers_between_two_bounds_can_be_drawn() -> None:
-    optuna = pytest.importorskip("optuna")
-    from hydra_plugins.netsplit_sweeps.optuna_sweeper import OptunaSweeper
-
-    sweeper = OptunaSweeper(2, 1, "minimize", "random", 0, "", "law")
-    drawn = sweeper._untried({"x": optuna.distributions.FloatDistribution(2.0, 3.0)}, {})
-    assert 2.0 <= drawn["x"] <= 3.0
-
-
-def test_values_can_be_added_to_a_search(run: Run) -> None:
-    pytest.importorskip("optuna")
-    run(*OPTUNA, "seed=2,6")
-    ran()
-    code, out, _ = run(*OPTUNA, "seed=2,4,6")
-    assert (code, ran()) == (0, ["4 3"])
-    assert "Best of 3 trials: 3 with seed=4" in out
-
-
-def test_a_search_composes_every_value_before_its_first_job(run: Run) -> None:
-    pytest.importorskip("optuna")
-    code, _, err = run(*OPTUNA, "schedule=gpipe,1f1b,nope", "schedule.microbatches=2,4")
-    assert (code, ran()) == (2, [])
-    assert "schedule=nope is not an option" in err
-
-
 def test_a_search_over_cases_is_refused_before_its_first_job(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,8 +215,6 @@ def test_a_search_over_cases_is_refused_before_its_first_job(
     [
         (["seed=2"], "nothing to search"),
         (["seed=2,4", "hydra.sweeper.trials=0"], "hydra.sweeper.trials is 0"),
-        (["seed=2,4", "hydra.sweeper.direction=down"], "give minimize, maximize"),
-        (["seed=2,4", "hydra.sweeper.storage=nowhere"], "hydra.sweeper.storage 'nowhere' cannot be opened"),
     ],
 )
 def test_a_search_that_cannot_begin_says_why(run: Run, arguments: list[str], words: str) -> None:
@@ -391,62 +222,3 @@ def test_a_search_that_cannot_begin_says_why(run: Run, arguments: list[str], wor
     code, _, err = run(*OPTUNA, *arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert words in err
-
-
-def silent(cfg: DictConfig) -> None:
-    job(cfg)
-
-
-def test_a_command_without_a_number_cannot_be_searched(run: Run) -> None:
-    pytest.importorskip("optuna")
-    code, _, err = run(*OPTUNA, "seed=2,4", of=silent)
-    assert (code, ran()) == (2, [])
-    assert "answers with a number" in err
-
-
-def unfit(cfg: DictConfig) -> float | None:
-    return None if cfg.seed == 4 else job(cfg)
-
-
-def test_a_job_in_which_nothing_fits_has_failed_and_the_search_goes_on(run: Run) -> None:
-    pytest.importorskip("optuna")
-    code, out, err = run(*OPTUNA, "seed=2,4,6", of=unfit)
-    assert code == 2
-    assert "no method fits" in err
-    assert sorted(mark.outcome for mark in marks().values()) == ["done", "done", "failed"]
-    assert ("seed=4", "failed") in rows()
-    assert "Best of 3 trials: 7 with seed=" in out
-    assert run(*OPTUNA, "seed=2,4,6")[0] == 0
-    assert "Best of 3 trials: 3 with seed=4" in Path("sweep/jobs.txt").read_text()
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    trials=st.integers(1, 30),
-    at_once=st.integers(1, 4),
-    seed=st.integers(0, 9),
-)
-def test_a_search_tries_as_many_different_points_as_it_may(
-    sizes: Sequence[int], trials: int, at_once: int, seed: int
-) -> None:
-    optuna = pytest.importorskip("optuna")
-    from hydra_plugins.netsplit_sweeps.optuna_sweeper import OptunaSweeper, _tell
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sweeper = OptunaSweeper(trials, at_once, "minimize", "random", seed, "", "law")
-    study = optuna.create_study(sampler=sweeper._sampler())
-    space = {
-        f"k{axis}": optuna.distributions.CategoricalDistribution(list(map(str, range(size))))
-        for axis, size in enumerate(sizes)
-    }
-    asked = []
-    while batch := sweeper._next(study, space):
-        assert len(batch) <= at_once
-        for point, same in batch.items():
-            asked.append(point)
-            value = None if len(asked) % 3 == 0 else float(len(asked))
-            sweeper._tried[point] = value
-            for trial in same:
-                _tell(study, trial, value)
-    assert len(asked) == len(set(asked)) == min(trials, math.prod(sizes))

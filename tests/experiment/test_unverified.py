@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +14,13 @@ import netsplit
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.data import synthetic
 from netsplit.errors import NetSplitError
-from netsplit.experiment.comparison import Experiment, compare
+from netsplit.experiment.comparison import compare
 from netsplit.experiment.forecast import forecast
-from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
-from netsplit.program import GPipe
-from netsplit.program.inference import inference_placement
-from netsplit.settings import Settings
 from netsplit.tracking import Tracker
 from tests.builders import costs_of
-from tests.experiment.test_forecast import two
+from tests.experiment.subjects import experiment_of, two
 from tests.workers import set_costs
 
 
@@ -92,24 +84,6 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> ClusterSpec:
     return both
 
 
-@pytest.fixture
-def experiment() -> Callable[[Partitioner], Experiment]:
-    def made(partitioner: Partitioner) -> Experiment:
-        torch.manual_seed(0)
-        return Experiment(
-            name="broken",
-            model=Tied(),
-            loss=nn.CrossEntropyLoss(),
-            data=synthetic(shape=[3, 2, 2], num_classes=4),
-            partitioners={"broken": partitioner},
-            schedule=GPipe(2),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            settings=Settings(epochs=1, batch_size=8, seed=0),
-        )
-
-    return made
-
-
 @pytest.mark.parametrize(("method", "rule"), RULES)
 def test_parallelize_deploys_no_placement_that_breaks_a_rule(
     method: Partitioner, rule: str, spec: ClusterSpec, tmp_path: Path
@@ -129,82 +103,15 @@ def test_parallelize_deploys_no_placement_that_breaks_a_rule(
 
 @pytest.mark.parametrize(("method", "rule"), RULES)
 def test_a_comparison_and_a_forecast_keep_a_row_with_the_broken_rule(
-    method: Partitioner,
-    rule: str,
-    spec: ClusterSpec,
-    experiment: Callable[[Partitioner], Experiment],
-    tmp_path: Path,
+    method: Partitioner, rule: str, spec: ClusterSpec, tmp_path: Path
 ) -> None:
+    data = synthetic(shape=[3, 2, 2], num_classes=4)
     unrecorded = Tracker("sqlite:///nowhere.db", "none", enabled=False)
-    compared = compare(experiment(method), Session(spec, tmp_path), unrecorded, tmp_path, None)  # type: ignore[arg-type]
-    planned = forecast(experiment(method), two(), unrecorded, tmp_path)
+    compared = compare(
+        experiment_of(method, model=Tied(), data=data), Session(spec, tmp_path), unrecorded, tmp_path, None
+    )  # type: ignore[arg-type]
+    planned = forecast(experiment_of(method, model=Tied(), data=data), two(), unrecorded, tmp_path)
     for comparison in (compared, planned):
         (row,) = comparison.rows
         assert row.failed
         assert rule in str(row.error)
-
-
-@pytest.fixture
-def planner(spec: ClusterSpec, tmp_path: Path) -> Planner:
-    """Of `Tied`, on batches of eight samples in two micro-batches."""
-    torch.manual_seed(0)
-
-    def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.1)
-
-    return Session(spec, tmp_path).planner(Tied(), nn.CrossEntropyLoss(), samples(8), GPipe(2), optimizer)
-
-
-def samples(n: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(n, *(shape or (12,))), torch.randint(4, (n,))
-
-
-@pytest.mark.parametrize(("method", "rule"), RULES)
-def test_no_program_is_made_for_a_ragged_batch_by_a_placement_that_breaks_a_rule(
-    method: Partitioner, rule: str, planner: Planner
-) -> None:
-    right = planner.plan(MTopo())
-    programs = planner.programs(right.placement, right.simulated[0])
-    assert programs.training(programs.batch(*samples(7))).tail is not None
-    broken = planner.programs(method.partition(planner.problem()), right.simulated[0])
-    with pytest.raises(NetSplitError, match=rule):
-        broken.training(broken.batch(*samples(7)))
-
-
-def test_no_program_is_made_for_other_shapes_by_a_placement_that_breaks_a_rule(
-    planner: Planner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def apart(training: Graph, other: Graph, device_of: dict[str, str]) -> dict[str, str]:
-        right = inference_placement(training, other, device_of)
-        node = next(name for name in other.colocated[0] if not other.nodes[name].initializers)
-        return right | {node: next(name for name in ("a", "b") if name != right[node])}
-
-    plan = planner.plan(MTopo())
-    programs = planner.programs(plan.placement, plan.simulated[0])
-    batch = programs.batch(*samples(7, 3, 2, 2))
-    assert programs.training(batch).tail is not None
-    assert len(list(programs.parts(programs.batch(samples(3, 3, 2, 2)[0])))) == 1
-    monkeypatch.setattr("netsplit.training.programs.inference_placement", apart)
-    again = planner.programs(plan.placement, plan.simulated[0])
-    with pytest.raises(NetSplitError, match="of one colocated set"):
-        again.training(batch)
-    with pytest.raises(NetSplitError, match="of one colocated set"):
-        list(again.parts(again.batch(samples(3, 3, 2, 2)[0])))
-
-
-def test_bytes_over_a_capacity_are_said_for_batches_that_need_more_than_a_whole_one(
-    planner: Planner, caplog: pytest.LogCaptureFixture
-) -> None:
-    plan = planner.plan(MTopo())
-    program, predicted = plan.simulated
-    devices = tuple(
-        replace(each, capacity_bytes=predicted.peak_bytes[each.name]) for each in planner.cluster.devices
-    )
-    full = replace(planner, cluster=replace(planner.cluster, devices=devices))
-    programs = full.programs(plan.placement, program)
-    with caplog.at_level(logging.WARNING, logger="netsplit"):
-        caplog.clear()
-        programs.training(programs.batch(*samples(7)))
-        assert not caplog.messages
-        programs.training(programs.batch(*samples(32)))
-    assert any(re.match("m_topo: [ab] .* need", line) for line in caplog.messages)

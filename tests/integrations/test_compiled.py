@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import time
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import netsplit
-from netsplit.errors import ConfigError, WorkerError
+from netsplit.errors import ConfigError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.program import SingleBatch, compile_program
 from netsplit.runtime.compiled import check_backend
-from netsplit.runtime.executor import Executor
 from netsplit.runtime.pieces import Piece
-from netsplit.runtime.workers.worker import Worker
 from tests.builders import cpus
 from tests.integrations.conftest import Split
 
@@ -71,9 +65,8 @@ def assert_same(split: Split, backend: str, schedule: str) -> None:
     assert not torch.equal(made[1]["norm.running_mean"], torch.zeros(16))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zb_h1"])
-def test_they_train_the_same(split: Split, schedule: str) -> None:
-    assert_same(split, "aot_eager", schedule)
+def test_they_train_the_same(split: Split) -> None:
+    assert_same(split, "aot_eager", "zb_h1")
 
 
 @pytest.mark.slow
@@ -96,7 +89,7 @@ def test_a_compiled_segment_draws_what_it_draws_as_it_is() -> None:
     outputs = []
     for backend in (None, "aot_eager"):
         piece = Piece(graph, segment, values, torch.device("cpu"), backend=backend)
-        assert (piece.usual is piece.module) == (backend is None)
+        assert (piece.usual == piece.module.forward) == (backend is None)
         for iteration in range(2):
             with drawing(DrawKey(1, iteration)):
                 (loss,) = piece.compute({k: (X, Y)[i] for i, k in enumerate(segment.inputs)}).values()
@@ -119,34 +112,3 @@ def test_a_backend_that_is_not_there_is_refused_before_any_worker(monkeypatch: p
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
         netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="inductor")
-
-
-def test_a_first_iteration_may_outlast_the_timeout_as_it_compiles() -> None:
-    cluster = replace(netsplit.cpu_cluster(2), timeout_s=1.0, latency_s=1e-5, bandwidth=1e9)
-    with netsplit.parallelize(
-        fresh(), nn.CrossEntropyLoss(), (X, Y), cluster=cluster, partitioner="balanced", profile="predicted",
-        schedule="gpipe", compile_backend="aot_eager", progress=False,
-    ) as parallel:  # fmt: skip
-        pool = parallel.runtime.pool
-        for inputs, targets in ((X, Y), (X[:6], Y[:6])):
-            parallel.programs.training(parallel.programs.batch(inputs, targets))
-            parallel.runtime.loaded.number(
-                parallel.runtime._program_for(parallel.programs.batch(inputs, targets))
-            )
-            pool.call(_sleep_at_the_next)
-            assert math.isfinite(parallel.train_batch(inputs, targets))
-        pool.call(_sleep_at_the_next)
-        with pytest.raises(WorkerError, match=r"waited 1 s|hangs|stands still"):
-            parallel.train_batch(X, Y)
-
-
-def _sleep_at_the_next(worker: Worker) -> None:
-    """As a compiler would, on one device."""
-    for executor in worker.memory["programs"].values() if worker.rank == 0 else ():
-        executor.begin = partial(_slow_begin, executor)
-
-
-def _slow_begin(executor: Executor, *given: Any) -> None:
-    del executor.begin  # the method is there again
-    time.sleep(3)
-    executor.begin(*given)

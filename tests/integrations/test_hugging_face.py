@@ -86,12 +86,7 @@ def losses(trained: Any) -> list[float]:
 
 @pytest.mark.parametrize(
     "args",
-    [
-        {},
-        {"gradient_accumulation_steps": 2},
-        {"gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1, "max_grad_norm": 0.5},
-        {"max_grad_norm": 0.0, "weight_decay": 0.1, "warmup_steps": 2, "lr_scheduler_type": "cosine"},
-    ],
+    [{}, {"gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1, "max_grad_norm": 0.5}],
     ids=str,
 )
 def test_it_trains_what_the_plain_trainer_trains(
@@ -167,47 +162,11 @@ def test_training_is_resumed_where_a_checkpoint_stands(
         trainer(**args).train(resume_from_checkpoint=saved)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", pickle.dumps(print)])
+@pytest.mark.parametrize("content", [b"", pickle.dumps(print)])
 def test_a_file_that_is_cut_or_would_run_code_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "optimizer.pt").write_bytes(content)
     with pytest.raises(NetSplitError, match=r"optimizer.pt' cannot be read: [^\n]*$"):
         _loaded(tmp_path / "optimizer.pt")
-
-
-def test_a_plain_trainers_checkpoint_is_not_resumed_from(
-    trainer: Train, options: dict[str, Any], tmp_path: Path
-) -> None:
-    args: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
-    trainer(**args).train()
-    with pytest.raises(NetSplitError, match="checkpoint-4' has no optimiser's state of a split model"):
-        trainer(options, **args).train(resume_from_checkpoint=str(tmp_path / "run0" / "checkpoint-4"))
-
-
-def test_training_goes_on_in_a_second_call(trainer: Train, options: dict[str, Any]) -> None:
-    plain, split = trainer(max_steps=3), trainer(options, max_steps=3)
-    for each in (plain, split, plain, split):
-        each.train()
-    assert_alike(split.model, plain.model)
-
-
-class Watching(transformers.TrainerCallback):  # type: ignore[misc]
-    """Somebody's own, who looks at the weights after every step."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        self.seen.append(model.transformer.wte.weight.detach().double().norm().item())
-
-
-def test_a_callback_of_ones_own_sees_the_weights_of_its_step(trainer: Train, options: dict[str, Any]) -> None:
-    seen = []
-    for how in (None, options):
-        callback = Watching()
-        trainer(how, {"callbacks": [callback]}).train()
-        seen.append(callback.seen)
-    assert len(set(seen[0])) == len(seen[0]) > 2
-    assert seen[1] == pytest.approx(seen[0], abs=1e-5)
 
 
 def mean_of_squares(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
@@ -237,9 +196,6 @@ class Gradients(transformers.TrainerCallback):  # type: ignore[misc]
     ("parts", "args", "said"),
     [
         ({}, {"bf16": True}, "fp16 or bf16"),
-        ({}, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
-        ({}, {"auto_find_batch_size": True}, "auto_find_batch_size"),
-        ({"model": None, "model_init": gpt2}, {}, "model_init"),
         ({"kind": OwnLoss}, {}, "OwnLoss.compute_loss"),
         ({"callbacks": [Gradients()]}, {}, "Gradients.on_pre_optimizer_step"),
     ],
@@ -257,12 +213,3 @@ def test_options_that_are_the_trainers_are_refused(trainer: Train) -> None:
         trainer({"clip_norm": 1.0})
     with pytest.raises(NetSplitError, match=r"give a transformers\.Trainer"):
         split_trainer(gpt2())
-
-
-def test_momentum_that_a_schedule_changes_is_refused(trainer: Train, options: dict[str, Any]) -> None:
-    model = gpt2()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
-    split = trainer(options, {"model": model, "optimizers": (optimizer, cycle)})
-    with pytest.raises(NetSplitError, match="'momentum' of the optimiser has been changed"):
-        split.train()

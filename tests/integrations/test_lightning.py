@@ -102,40 +102,6 @@ def test_it_trains_what_lightning_trains(fit: Fit, options: dict[str, Any], args
         assert float(split.callback_metrics[name]) == pytest.approx(float(value), abs=1e-8), name
 
 
-class ByNumber(Net):
-    """Uses the batch's number in what it computes, gives a dict, and one learning rate for each part."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        x, y = batch
-        loss = nn.functional.cross_entropy(self.net(x), y) * (1 + batch_idx)
-        return {"loss": loss, "twice": loss.detach() * 2}
-
-    def configure_optimizers(self) -> Any:
-        groups = [{"params": self.net[0].parameters(), "lr": 0.5}, {"params": self.net[2:].parameters()}]
-        return torch.optim.SGD(groups, lr=0.01, momentum=0.5)
-
-
-class Seeing(lightning.Callback):  # type: ignore[misc]
-    """What a callback of one's own sees after every batch."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self.seen += [float(outputs["twice"]), float(pl_module.net[0].weight.detach().norm())]
-
-
-def test_batches_numbers_outputs_and_groups_are_lightnings(fit: Fit, options: dict[str, Any]) -> None:
-    both = Seeing(), Seeing()
-    _, whole = fit(None, ByNumber, callbacks=[both[0]])
-    _, parts = fit(options, ByNumber, callbacks=[both[1]])
-    assert_alike(parts, whole)
-    assert len(both[0].seen) == 2 * 3 * 4
-    assert both[1].seen == pytest.approx(both[0].seen, abs=1e-9)
-
-
 def test_a_checkpoint_has_the_weights_and_another_strategy_does_not_go_on_from_it(
     fit: Fit, options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -168,38 +134,16 @@ class ByEpoch(Net):
         return nn.functional.cross_entropy(self.net(x), y) * (1 + self.current_epoch)
 
 
-class Manual(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-
 class Looking(Net):
     def on_after_backward(self) -> None: ...
-
-
-class Drifting(Net):
-    """An attribute that the loop changes, and the step reads."""
-
-    factor = 1.0
-
-    def on_train_batch_end(self, *args: Any) -> None:
-        self.factor = 2.0
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return nn.functional.cross_entropy(self.net(x), y) * self.factor
 
 
 @pytest.mark.parametrize(
     ("kind", "args", "said"),
     [
         (ByEpoch, {}, "uses self.current_epoch"),
-        (Manual, {}, "manual optimisation, which Manual"),
         (Looking, {}, "Looking.on_after_backward"),
-        (Drifting, {}, "'factor' .*has been changed"),
         (Net, {"precision": "bf16-mixed"}, "precision bf16-mixed"),
-        (Net, {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "gradient_clip_algorithm"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit import SafetensorsWeights
 from netsplit.errors import NetSplitError
-from netsplit.graph.ir import Initializer
 from netsplit.integrations import load_safetensors, save_safetensors
 from tests.integrations.conftest import Split
 
@@ -81,15 +79,6 @@ def test_a_state_comes_back_with_the_names_of_tied_weights(tmp_path: Path) -> No
     assert back["head.weight"] is back["inward.weight"]
 
 
-def test_views_that_only_overlap_are_written_each(tmp_path: Path) -> None:
-    whole = torch.arange(6.0)
-    save_safetensors({"a": whole[:4], "b": whole[:2], "none": torch.empty(0)}, tmp_path / "a.safetensors")
-    back = load_safetensors(tmp_path / "a.safetensors")
-    assert back["a"].tolist() == [0, 1, 2, 3]
-    assert back["b"].tolist() == [0, 1]
-    assert back["none"].numel() == 0
-
-
 def test_a_folder_with_an_index_is_read_whole(tmp_path: Path) -> None:
     state = fresh().state_dict()
     state.pop("head.weight")
@@ -118,25 +107,3 @@ def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:
     save_safetensors({"a": torch.ones(1)}, tmp_path / "a.safetensors")
     with pytest.raises(NetSplitError, match="Tied does not take the state"):
         load_safetensors(tmp_path / "a.safetensors", into=fresh())
-
-
-def test_files_of_a_folder_without_an_index_are_one_state_unless_a_name_is_in_two(tmp_path: Path) -> None:
-    """As workers take them too: `load_safetensors` and `SafetensorsWeights` read by one rule."""
-    save_safetensors({"a": torch.ones(1)}, tmp_path / "1.safetensors")
-    save_safetensors({"b": torch.ones(2)}, tmp_path / "2.safetensors")
-    assert set(load_safetensors(tmp_path)) == {"a", "b"}
-    save_safetensors({"b": torch.zeros(2)}, tmp_path / "3.safetensors")
-    wanted = {"b": Initializer("b", "float32", (2,), is_parameter=True, requires_grad=True)}
-    for read in (
-        lambda: load_safetensors(tmp_path),
-        lambda: SafetensorsWeights(tmp_path).check(wanted, nn.Identity()),
-        lambda: SafetensorsWeights(tmp_path).read(wanted),
-    ):
-        with pytest.raises(NetSplitError, match=r"2.safetensors' and .*3.safetensors' both have 'b'"):
-            read()
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.safetensors.index.json").write_text('{"weight_map": {"b": "3.safetensors"}}')
-    with pytest.raises(NetSplitError, match="2 indices"):
-        load_safetensors(tmp_path)
-    index = SafetensorsWeights(tmp_path / "one.safetensors.index.json")
-    assert torch.equal(index.read(wanted)["b"], torch.zeros(2))

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 
 import netsplit
 from netsplit.errors import NetSplitError
+from netsplit.partition import Dpos
 from netsplit.profile.costs import NodeSeconds
 from netsplit.program import GPipe
 from netsplit.program.newly_held import newly_held_bytes
@@ -27,7 +28,7 @@ from tests.nets import SGD, TOLERANCE
 from tests.runtime.references import Batch, plain_loop
 from tests.workers import Pools, lent_to_sessions
 
-WIDTH, SAMPLES, MICROBATCHES = 192, 512, 4
+WIDTH, SAMPLES, MICROBATCHES = 192, 256, 4
 OFTEN = Adapt(every=6, window=3, search_s=1.0, horizon=100_000)
 LONG = 120  # iterations, within which it is to have decided
 pytestmark = pytest.mark.usefixtures("unmeasured")
@@ -95,17 +96,15 @@ def operators_on(placed: ParallelModel, device: str) -> int:
     return sum(each == device for each in placed.plan.placement.device_of.values())
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_a_worker_that_becomes_slow_in_training_loses_work_and_nothing_else_changes(
-    pools: Pools, workers: int
-) -> None:
-    with parallel(pools, workers, adapt=OFTEN) as placed:
+def test_a_worker_that_becomes_slow_in_training_loses_work_and_nothing_else_changes(pools: Pools) -> None:
+    with parallel(pools, 2, adapt=OFTEN) as placed:
         adaptation = placed.adaptation
         assert adaptation is not None
+        adaptation.methods = (Dpos(),)  # which takes no time that others could take from it
         losses = [placed.train_batch(*batch(n)) for n in range(20)]
         busiest = max(placed.plan.loads, key=lambda name: operators_on(placed, name))
         had, looks, plans = operators_on(placed, busiest), len(adaptation.decisions), [placed.plan]
-        with slowed(pools(workers), int(busiest[-1]), 25.0):
+        with slowed(pools(2), int(busiest[-1]), 25.0):
             while len(losses) < LONG and not any(
                 each.outcome == "kept" for each in adaptation.decisions[looks:]
             ):
@@ -122,13 +121,13 @@ def test_a_worker_that_becomes_slow_in_training_loses_work_and_nothing_else_chan
         assert_as_plain(placed, losses)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_a_falsified_cost_is_switched_for_and_rolled_back(pools: Pools, workers: int) -> None:
-    with parallel(pools, workers, adapt=OFTEN) as placed:
+@pytest.mark.slow
+def test_a_falsified_cost_is_switched_for_and_rolled_back(pools: Pools) -> None:
+    with parallel(pools, 2, adapt=OFTEN) as placed:
         adaptation = placed.adaptation
         assert adaptation is not None
-        last = f"cpu:{workers - 1}"
-        with slowed(pools(workers), workers - 1, 25.0):
+        last = "cpu:1"
+        with slowed(pools(2), 1, 25.0):
             losses = [placed.train_batch(*batch(n)) for n in range(40)]
             while adaptation._trial is not None:  # whose way back would be taken for the one to come
                 losses.append(placed.train_batch(*batch(len(losses))))
@@ -153,10 +152,7 @@ def test_a_falsified_cost_is_switched_for_and_rolled_back(pools: Pools, workers:
 
 
 def test_what_cannot_be_switched_is_refused_before_training(pools: Pools) -> None:
-    with (
-        pytest.raises(NetSplitError, match="step within the batch"),
-        lent_to_sessions(pools),
-    ):
+    with pytest.raises(NetSplitError, match="step within the batch"), lent_to_sessions(pools):
         netsplit.parallelize(
             model(), nn.CrossEntropyLoss(), batch(0), schedule="pipedream", partitioner="m_topo",
             progress=False, adapt=True,

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,39 +16,31 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Link, nics_of
-from netsplit.errors import WorkerError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.formats.placements import read_placement
 from netsplit.graph import initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Problem
 from netsplit.partition.exchange import ExchangeName
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB
 from netsplit.rewrite import ReadWeights, Rewrite, applied
 from netsplit.runtime.share import UpdateRule
-from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus
 from tests.examples import tried
 from tests.nets import CASES, SGD, Case
-from tests.runtime.equivalence import test_precision as precision
 from tests.runtime.equivalence.running import PATIENT, assert_same, captured
-from tests.runtime.equivalence.test_precision import captured_as
 from tests.runtime.references import Batch as Samples
 from tests.runtime.references import Trained, plain_loop
-from tests.runtime.workers.test_faults import _stall
 from tests.workers import LentPool, Pools, cpu_workers
 
 SCHEDULES: tuple[Schedule, ...] = (GPipe(4), OneFOneB(4), EagerOneFOneB(4), ZBH1(4))
 SIZE = 2  # of a micro-batch
 WEIGHED = ("linear", "conv2d", "layer_norm")
-OFTEN = Adapt(every=3, window=2, search_s=0.2, gain=0.0, horizon=100_000)
 
 
 def two_hosts(devices: int) -> Cluster:
@@ -116,11 +103,6 @@ class Subject:
     def plan(self, planner: Planner, exchange: ExchangeName, seed: int) -> Plan:
         asked = replace(planner, schedule=replace(self.schedule, exchange=exchange))  # type: ignore[type-var]
         return asked.plan(Scattered(self.rewrites), seed)
-
-    def handed_on(self, planner: Planner) -> Plan:
-        """The first plan in which something is handed on."""
-        plans = (self.plan(planner, "broadcast", seed) for seed in range(100))
-        return next(plan for plan in plans if plan.placement.exchanges)
 
     def plain(self, batches: list[Samples], group: int = 1) -> Trained:
         case = self.case
@@ -222,76 +204,3 @@ def test_any_plans_one_after_another_are_one_training(session: Session, data: st
             predicts_as_plain(model, case, batch_of(case, len(batches), 5)[0])
         assert model is not None
         assert_same(Trained(losses, model.state_dict()), subject.plain(batches, group))
-
-
-FAN = Subject(CASES["fan"], OneFOneB(4))
-
-
-@pytest.mark.parametrize("autocast", ["bfloat16", "float16"])
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_autocast_with_its_loss_scale(session: Session, autocast: str, clip_norm: float | None) -> None:
-    """Gradients are added up in another order, in 16 bits: as near as on any placement."""
-    case, graph = FAN.case, captured_as("fan", "1f1b", autocast)
-    model = precision.fresh(case)
-    rule = UpdateRule(clip_norm, loss_scaling=autocast == "float16")
-    planner = replace(
-        FAN.planner(), model=model, graph=graph, values=initial_values(model, graph, case.loss),
-        costs=costs_of(graph, 1e-4, 2e-4, alpha=3), rule=rule,
-        optimizer=for_model(precision.SLOW_SGD, model, case.loss),
-    )  # fmt: skip
-    plan = FAN.handed_on(planner)
-    placed = session.deploy(planner, plan)
-    losses = [placed.train_batch(x, y) for (x,), y in precision.batches_of(case)]
-    wanted = precision.plain("fan", "1f1b", autocast, clip_norm)
-    precision.assert_near(Trained(losses, placed.state_dict()), wanted, precision.fresh(case).state_dict())
-
-
-def test_a_plan_that_was_written_trains_on_as_it_was(session: Session, tmp_path: Path) -> None:
-    """Its exchanges with it, whatever the schedule asks for."""
-    planner = FAN.planner()
-    plan = FAN.handed_on(planner)
-    (tmp_path / "placement.json").write_text(json.dumps(plan.placement.to_dict()))
-    again = verified(planner.problem(), read_placement(tmp_path / "placement.json", planner.problem()))
-    assert again.placement.exchanges == plan.placement.exchanges
-    model = session.deploy(planner, again)
-    batches = [batch_of(FAN.case, n, 8) for n in range(3)]
-    losses = [model.train_batch(x, y) for (x,), y in batches]
-    assert_same(Trained(losses, model.state_dict()), FAN.plain(batches))
-
-
-def test_a_training_that_adapts_goes_from_exchanges_to_exchanges(session: Session) -> None:
-    subject = Subject(CASES["attention"], EagerOneFOneB(4), 0.05)
-    planner = subject.planner()
-    plan = subject.handed_on(planner)
-    model = session.deploy(planner, plan, adapt=OFTEN)
-    batches = [batch_of(subject.case, n, 8) for n in range(16)]
-    losses = [model.train_batch(x, y) for (x,), y in batches]
-    assert model.adaptation is not None
-    assert {each.outcome for each in model.adaptation.decisions} - {"stayed"}
-    assert_same(Trained(losses, model.state_dict()), subject.plain(batches))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exchange", ["broadcast", "send_receive"])
-def test_a_worker_that_is_killed_within_a_batch(
-    session: Session, tmp_path: Path, exchange: ExchangeName
-) -> None:
-    """It is named; the training goes on from its checkpoint, on more workers and by another plan."""
-    planner, batches = FAN.planner(3), [batch_of(FAN.case, n, 8) for n in range(5)]
-    losses = list[float]()
-    with Session(cpu_workers(3), tmp_path / "workers") as first:
-        plan = FAN.handed_on(planner)
-        model = first.deploy(planner, plan)
-        for n in range(2):
-            losses.append(model.train_batch(batches[n][0][0], batches[n][1]))
-        model.save_checkpoint(tmp_path / "two")
-        victim = int(plan.placement.exchanges[0].hops[0][1][-1])  # who hands on
-        first.pool.call_one(victim, _stall, 60.0)
-        threading.Timer(0.5, os.kill, (first.pool.hellos[victim].pid, signal.SIGKILL)).start()
-        with pytest.raises(WorkerError, match=rf"worker cpu:{victim} .* died of SIGKILL"):
-            model.train_batch(batches[2][0][0], batches[2][1])
-    planner = FAN.planner()
-    model = session.deploy(planner, FAN.plan(planner, exchange, 7))
-    model.load_checkpoint(tmp_path / "two")
-    losses += [model.train_batch(x, y) for (x,), y in batches[2:]]
-    assert_same(Trained(losses, model.state_dict()), FAN.plain(batches))

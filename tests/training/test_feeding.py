@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import random
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,14 +16,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset
 
 import netsplit
-from netsplit.data import Data, Loader, batches
+from netsplit.data import Data, batches
 from netsplit.data.keys import ReadingKeys
 from netsplit.data.reading.own import as_data
-from netsplit.data.reading.stream import Stream
-from netsplit.errors import ConfigError, NetSplitError, NonFiniteError, ReadError
+from netsplit.errors import ConfigError, ReadError
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading.told import UnreadBatch
 from netsplit.training.checkpoints import Checkpoints
@@ -138,9 +136,7 @@ def assert_equal(
     [
         {},
         {"accumulate": 2, "drop_last": True},
-        {"schedule": "single_batch"},
         {"partitioner": "ddp"},  # each device reads its own micro-batches alone
-        {"schedule": "pipedream"},  # steps within the batch: what it reads is there before
         {"keys": {"workers": 2, "prefetch": 1}},
     ],
     ids=str,
@@ -179,29 +175,6 @@ def test_plain_pytorch_trains_on_the_same_batches(pools: Pools) -> None:
     assert losses[:3] == pytest.approx(plain, abs=1e-14)
 
 
-def test_a_sample_is_the_same_however_and_wherever_it_is_read() -> None:
-    whole = [x for x, _ in Loader(Scenes(), SIZE, seed=3, drop_last=False).epoch(1)]
-    again = [x for x, _ in Loader(Scenes(), SIZE, seed=3, drop_last=False, workers=2).epoch(1)]
-    assert all(map(torch.equal, whole, again))
-    for rows in ([0], [5, 2], [1, 3, 7]):
-        parts = Loader(Scenes(), SIZE, seed=3, drop_last=False).epoch(1, SIZE, rows)
-        for batch, (part, _) in zip(whole[1:], parts, strict=True):
-            assert torch.equal(part, batch[[row for row in rows if row < len(batch)]])
-    other = next(Loader(Scenes(), SIZE, seed=3).epoch(2))[0]
-    assert not torch.equal(other, whole[0])
-
-
-def test_reading_leaves_the_global_generators_alone() -> None:
-    def draws() -> tuple[float, ...]:
-        return random.random(), float(np.random.random()), float(torch.rand(()))
-
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    wanted = draws()
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    next(batches(Scenes(), SIZE))
-    assert draws() == wanted
-
-
 def test_a_training_resumed_within_an_epoch_goes_on_with_what_would_have_come(
     pools: Pools, tmp_path: Path, spy: Spy
 ) -> None:
@@ -232,14 +205,13 @@ class _Indices:
         return index, index
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
-def test_a_sample_that_a_worker_cannot_read_is_named_and_costs_nothing(schedule: str, pools: Pools) -> None:
+def test_a_sample_that_a_worker_cannot_read_is_named_and_costs_nothing(pools: Pools) -> None:
     """What is trained then is as if the batch had never been asked for."""
     index = int(torch.cat([y for _, y in batches(_Indices(), SIZE, seed=3)])[SIZE + 2])
     pool, states = pools(2), []
     first, second = itertools.islice(batches(Scenes(), SIZE, seed=3), 2)
     for fails in (True, False):
-        with parallel(pools, schedule=schedule) as model:
+        with parallel(pools) as model:
             if fails:
                 broken = data(_Later(SAMPLES, bad=index), read_by="workers")
                 with pytest.raises(ReadError) as told:
@@ -272,21 +244,6 @@ class _Later(Scenes):
         return super().__getitem__(index)
 
 
-def test_a_loss_that_is_not_finite_is_said_as_where_the_controller_feeds(pools: Pools) -> None:
-    said = []
-    for reader in ("workers", "controller"):
-        with parallel(pools) as model, pytest.raises(NonFiniteError) as told:
-            fit(model, data(Scenes(wrong=float("inf")), read_by=reader), epochs=2, seed=3, metric=None)
-        said.append(str(told.value))
-    assert said[0] == said[1]
-
-
-class _Lock(Scenes):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()
-
-
 class _Counting(Scenes):
     """Another sample each time: what it draws, it draws from a generator of its own."""
 
@@ -311,20 +268,11 @@ class _Elsewhere(Scenes):
         return super().__getitem__(index)
 
 
-@dataclass
-class _Other(_Elsewhere):
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        picture, target = replace(Scenes(self.count), bad=-1)[index]
-        return picture + (os.getpid() != self.home), target
-
-
 @pytest.mark.parametrize(
     ("made", "facts"),
     [
-        (_Lock, ["cannot be sent", "lock"]),
         (_Counting, ["not the same", "again"]),
         (_Elsewhere, ["worker cpu:0", "rank 0", "FileNotFoundError", ".png"]),
-        (_Other, ["worker cpu:0", "other samples"]),
     ],
 )
 def test_what_workers_cannot_read_the_controller_reads_and_says_so_once(
@@ -343,71 +291,6 @@ def test_what_workers_cannot_read_the_controller_reads_and_says_so_once(
     assert tells(told.value, *facts)
 
 
-def test_batches_of_several_shapes_are_left_to_the_controller(
-    pools: Pools, caplog: pytest.LogCaptureFixture, spy: Spy
-) -> None:
-    class Growing(Scenes):
-        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-            picture, target = super().__getitem__(index)
-            return (picture if index < 2 * SIZE else picture.reshape(4, 9)), target
-
-    read = data(Growing(4 * SIZE))
-    scenes = read.train
-    order = replace(read, train=Stream([scenes[place] for place in range(len(scenes))], len(scenes)))
-    losses, _ = trained(pools, order, epochs=1)
-    assert len(losses) == 4
-    assert spy.unread == 0 or "one kind" in caplog.text
-
-
-class _OwnChance(Scenes):
-    """Draws from a generator of its own in other processes, and not at once: the first samples look right."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.home = os.getpid()
-        self.reads = 0
-        self.generator: np.random.Generator | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"reads": 0}
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        x, y = super().__getitem__(index)
-        self.reads += 1
-        if os.getpid() == self.home or self.reads <= 4:
-            return x, y
-        self.generator = self.generator or np.random.default_rng(os.getpid())
-        sign = int(self.generator.integers(2)) * 2 - 1
-        return sign * x, sign * y
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
-def test_no_input_is_trained_with_the_target_of_another_draw(
-    schedule: str, pools: Pools, spy: Spy, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = trained(pools, data(_OwnChance(), read_by="controller"), schedule=schedule)
-    with caplog.at_level(logging.WARNING, FEEDING):
-        assert_equal(trained(pools, data(_OwnChance()), schedule=schedule), expected)
-    assert [each for each in caplog.messages if "read different samples of micro-batch" in each]
-
-
-class _Augmented(TensorDataset):
-    """Derived from what draws nothing."""
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        x, y = super().__getitem__(index)
-        return x + torch.rand(()), y
-
-
-def test_what_is_derived_from_a_tensor_dataset_draws_by_the_seed_too() -> None:
-    augmented = _Augmented(torch.zeros(6, 2), torch.zeros(6))
-    state = torch.get_rng_state()
-    first, second = (next(batches(augmented, 6, seed=3)) for _ in range(2))
-    assert torch.equal(first[0], second[0])
-    assert len(first[0].unique()) == 6
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, spy: Spy) -> None:
     keys: dict[str, Any] = {"samples": SAMPLES}
     here = trained(pools, data(Numbers(), **keys))
@@ -415,29 +298,6 @@ def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, s
     assert_equal(trained(pools, data(Numbers(), read_by="workers", **keys)), here)
     assert spy.unread == 6
     assert_equal(trained(pools, data(Numbers(), read_by="workers", workers=2, **keys)), here)
-
-
-def test_a_restarted_training_gives_its_new_workers_the_dataset(pools: Pools, spy: Spy) -> None:
-    wanted = trained(pools, data(Scenes(), read_by="controller"))
-    with parallel(pools) as model:
-        iterate, runtime = model.runtime._iterate, model.runtime
-        calls = itertools.count()
-
-        def failing(*args: Any) -> Any:
-            if next(calls) == 3:
-                raise netsplit.errors.WorkerError("a worker died.")
-            return iterate(*args)
-
-        def again() -> DistributedRuntime:
-            return DistributedRuntime(
-                runtime.program, runtime.pool, runtime.loaded.values, runtime.optimizer, runtime.rule,
-                runtime.resized, runtime.draws.seed,
-            )  # fmt: skip
-
-        model.runtime._iterate = failing  # type: ignore[method-assign]
-        history = fit(model, data(Scenes(), read_by="workers"), epochs=2, seed=3, metric=None, restart=again)
-        assert_equal(([it.loss for it in history.iterations], model.state_dict()), wanted)
-    assert spy.unread >= 6
 
 
 def test_no_process_that_loads_is_left_behind(pools: Pools) -> None:
@@ -449,12 +309,3 @@ def test_no_process_that_loads_is_left_behind(pools: Pools) -> None:
         fit(model, data(Scenes(), read_by="workers", workers=2), epochs=1, seed=3, metric=None)
         after = {child.pid for hello in pool.hellos for child in psutil.Process(hello.pid).children()}
     assert after == before
-
-
-def test_tensors_at_hand_go_on_as_they_did(pools: Pools) -> None:
-    with parallel(pools) as model:
-        fit(model, data(Scenes(), read_by="workers"), epochs=1, seed=3, metric=None)
-        inputs, targets = next(batches(Scenes(), SIZE, seed=9))
-        assert model.train_batch(inputs, targets) > 0
-        with pytest.raises(NetSplitError):
-            model.train_batch(inputs, targets[:3])

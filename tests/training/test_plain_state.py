@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.runtime.checkpoint.shares import load_plain
-from netsplit.training.parallel import save_state
 from netsplit.training.plain_state import loaded, plain_state
 from tests.workers import Pools, lent_to_sessions
 
@@ -111,15 +110,6 @@ def test_a_state_is_taken_as_the_model_itself_takes_it(kind: type[nn.Module]) ->
     assert_equal(values_of(model), before)
 
 
-def test_extra_state_is_loaded_and_tensors_stay() -> None:
-    model, other = seeded(Halved, 1), seeded(Halved, 2)
-    other.extra = {"unit": 5, "norm": torch.zeros(())}  # type: ignore[assignment]
-    before = values_of(model)
-    taken, _, _ = loaded(model, before, other.state_dict(), True)
-    assert plain_state(model, taken)["_extra_state"]["unit"] == 5
-    assert_equal(values_of(model), before)
-
-
 def test_what_the_model_does_not_take_changes_nothing() -> None:
     model = seeded(Halved, 1)
     before = values_of(model)
@@ -166,15 +156,3 @@ def test_a_trained_model_is_saved_and_goes_on_under_its_own_keys(pools: Pools, t
         assert torch.equal(again[key], trained[key])
     load_plain(tmp_path / "two", model)
     assert_equal(model.state_dict() | {"_extra_state": {}}, trained | {"_extra_state": {}})
-
-
-def test_a_state_for_which_there_is_no_room_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(state: object, file: Path) -> None:
-        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0\nmore")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(NetSplitError, match=r"most likely as no room is left .*: make room[^\n]*$"):
-        save_state({}, tmp_path / "model.pt")
-    assert not list(tmp_path.iterdir())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,9 +23,7 @@ from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
 from netsplit.runtime.share import UpdateRule
 from netsplit.training.adapt.adaptation import Adapt
-from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import fit
-from netsplit.training.history import Epoch, Iteration
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
 from tests.nets import CASES, SGD, TOLERANCE, Case
@@ -95,11 +92,10 @@ def test_copies_of_weights_come_and_go(session: Session) -> None:
     close(state, unmoved.state_dict())
 
 
-@pytest.mark.parametrize("first", [False, True])
-def test_adapt_follows_a_plan_that_was_switched_to(session: Session, first: bool) -> None:
+def test_adapt_follows_a_plan_that_was_switched_to(session: Session) -> None:
     """With other operators than its own, so that nothing is known of them: it looks at these."""
     planner = planner_of()[0]
-    plans = [planner.plan(Halves(copies), 0) for copies in (first, not first)]
+    plans = [planner.plan(Halves(copies), 0) for copies in (False, True)]
     adapt = Adapt(every=4, window=3, search_s=0.1, horizon=10**6)
     model, losses = session.deploy(planner, plans[0], adapt=adapt), []
     for n in range(12):
@@ -133,83 +129,6 @@ def test_adapt_is_refused_before_training_where_statistics_are_of_one_replica(se
     planner = planner_of()[0]
     with pytest.raises(NetSplitError, match=r"adapt finds no other plan .* of a stage's first replica alone"):
         session.deploy(planner, planner.plan(Ddp()), adapt=Adapt())
-
-
-LOOKING = Adapt(every=4, window=3, search_s=0.1)  # first after the fifth whole batch
-
-
-@pytest.mark.parametrize(("sizes", "iteration"), [((8,) * 5, 5), ((8, 5, 8, 5, 8, 8, 8), 7)])
-def test_decisions_after_a_checkpoint_count_all_batches_of_the_whole_training(
-    session: Session, tmp_path: Path, sizes: tuple[int, ...], iteration: int
-) -> None:
-    """Smaller ones too, which adaptation does not look at."""
-    planner, plan = planner_of()
-    first = session.deploy(planner, plan)
-    for n in range(7):
-        first.train_batch(*CHAIN.another(n, 8))
-    first.save_checkpoint(tmp_path / "seventh")
-    model = session.deploy(planner, plan, adapt=LOOKING)
-    model.load_checkpoint(tmp_path / "seventh")
-    assert model.adaptation is not None
-    for n, size in enumerate(sizes):
-        model.train_batch(*CHAIN.another(n, size))
-    assert [each.iteration for each in model.adaptation.decisions] == [7 + iteration]
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_decisions_of_resumed_epochs_have_the_iterations_of_their_history(
-    session: Session, tmp_path: Path, accumulate: int
-) -> None:
-    """Where a step sees several batches too; batches of one's own after them are counted as such."""
-    planner, plan = planner_of()
-    data, seen = samples_of(CHAIN), list[tuple[int, int, int | None]]()
-
-    def run(epochs: int, adapt: Adapt | None) -> tuple[ParallelModel, int]:
-        with Checkpoints(tmp_path / "checkpoints", resume=True) as checkpoints:
-            model = session.deploy(planner, plan, adapt=adapt)
-
-            class Seeing:
-                def iteration(self, done: Iteration) -> None:
-                    if model.adaptation is not None and done.samples == accumulate * model.batch_size:
-                        seen.append((done.step, model.adaptation.trained, model.adaptation.left))
-
-                def epoch(self, done: object) -> None:
-                    pass
-
-            history = fit(
-                model, data, epochs=epochs, checkpoints=checkpoints, accumulate=accumulate, observer=Seeing()
-            )
-        return model, len(history.iterations)
-
-    done = run(1, None)[1]
-    model, steps = run(8, LOOKING)
-    assert model.adaptation is not None
-    assert model.adaptation.decisions
-    assert seen == [(step, step + 1, steps - step - 1) for step, *_ in seen]
-    assert done <= seen[0][0]
-    assert all(done < each.iteration <= steps for each in model.adaptation.decisions)
-    model.train_batch(*CHAIN.another(0, 8))
-    assert model.adaptation.trained == model.trained_batches
-    assert model.adaptation.left is None
-
-
-def test_iterations_are_recorded_of_the_plan_that_training_began_with(session: Session) -> None:
-    """So that a trace's names are those of its plan, whatever it was changed to."""
-    planner, plan = planner_of()
-    other, data = planner.plan(Random(), 1), samples_of(CHAIN)
-    model = session.deploy(planner, plan)
-
-    class Switching:
-        def iteration(self, done: Iteration) -> None:
-            if done.step == 4:
-                model.switch(other)
-
-        def epoch(self, done: Epoch) -> None: ...
-
-    history = fit(model, data, epochs=4, observer=Switching())
-    assert model.plan is other
-    assert len(history.iterations) > 8
-    assert len(history.recorded) == 2  # after the warm-up and the metered one
 
 
 def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:
