@@ -16,7 +16,7 @@ import pytest
 
 from tests.examples import all_asked_for
 
-__all__ = ["SEED", "cover", "covering", "pairs", "seed_of_run"]
+__all__ = ["SEED", "cover", "covering", "few", "pairs", "seed_of_run"]
 
 SEED = "NETSPLIT_TEST_SEED"
 
@@ -34,6 +34,11 @@ def covering(**axes: Iterable[object]) -> pytest.MarkDecorator:
 def pairs(**axes: Iterable[object]) -> pytest.MarkDecorator:
     """Parametrises with all combinations, or with so few that every pair of values is taken once."""
     return _parametrised(2, axes)
+
+
+def few(values: Sequence[str], count: int) -> list[str]:
+    """So many of them, drawn; or all."""
+    return list(values) if all_asked_for() else random.Random(seed_of_run()).sample(list(values), count)
 
 
 def _parametrised(strength: int, axes: dict[str, Iterable[object]]) -> pytest.MarkDecorator:

@@ -204,6 +204,7 @@ def test_a_portfolio_that_does_not_fit_either_is_refused() -> None:
         decide(problem, Leads())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.3, 0.95])
 def test_what_is_recomputed_by_choice_needs_no_more_than_where_everything_is(part: float) -> None:
     """Of a schedule whose peaks the linear count says little of."""

@@ -11,6 +11,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 from netsplit.errors import RewriteError
 from netsplit.graph import Graph, Node
 from netsplit.rewrite import split_axes, split_operator
+from tests.cover import few
 from tests.rewrite.operator_samples import SampledStep, called_here, kind_of, sampled_steps, sizes_to_try
 
 OPERATORS: dict[str, list[OpInfo]] = {}
@@ -78,7 +79,7 @@ def wrong_cuts(name: str, most: int) -> tuple[int, list[str]]:
     return tried, wrong
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", few(QUICK, 10))
 def test_every_axis_of_a_sampled_operator(name: str) -> None:
     tried, wrong = wrong_cuts(name, 3)
     assert not wrong

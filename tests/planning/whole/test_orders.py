@@ -119,6 +119,7 @@ def test_each_placement_is_first_tried_in_an_order_of_its_own() -> None:
     assert all(key in whole or judge.met[key].least_s >= judge.best_s * (1 - CLOSE) for key in near)
 
 
+@pytest.mark.slow
 def test_the_time_that_is_left_is_for_all_that_may_be_better_and_no_longer() -> None:
     search = search_of_chain()
     search._go_on()
