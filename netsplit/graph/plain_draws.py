@@ -9,7 +9,7 @@ though: the k-th of them gets the key of the graph's k-th drawing node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Self
 from unittest import mock
@@ -255,7 +255,7 @@ class _Repeated:
 
 
 def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
-    def within(original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+    def within(original: Callable[..., Generator[None, None, None]]) -> Callable[..., Iterator[None]]:
         def told(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
             repeated = _Repeated(plain, function)
             before = len(plain.taken)

@@ -70,7 +70,7 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
     n, sizes = whole.samples, [1, 2] if size > 1 and whole.samples > 3 else [1]
     ends = [(_rows(whole, [*range(m), *range(n - m, n)]), m) for m in sizes]  # data may be sorted
     others = [(_rows(whole, [(2 * i + 1) * n // (4 * m) for i in range(2 * m)]), m) for m in sizes]
-    redrawn = [(replace(few, tensors=other_values(few.tensors)), m) for few, m in others]
+    redrawn = [(replace(few, tensors=other_values(few.tensors)[0]), m) for few, m in others]
     with kept(model, loss), threads_for(_activations(graph, 2 * sizes[-1])):
         for double in (True, False):
             try:
