@@ -157,18 +157,12 @@ def test_plans_are_of_measured_parts(
     assert len(counts()) == 2
 
 
-def whole_planner(
-    session: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    seconds: float,
-    method: Partitioner | None = None,
-    limit_s: float = 2.0,
-) -> Planner:
-    """Decided where every operator is said to take so long, and links cost nothing."""
-    set_costs(monkeypatch, lambda graph: costs_of(graph, seconds, seconds))
+def whole_planner(session: Session, monkeypatch: pytest.MonkeyPatch) -> Planner:
+    """Decided where every operator is said to take a second, and links cost nothing."""
+    set_costs(monkeypatch, lambda graph: costs_of(graph, 1.0, 1.0))
     free = replace(session.spec, latency_s=1e-12, bandwidth=1e15)
-    order = AutoSchedule(time_limit_s=limit_s, microbatches=1, splits=True)
-    return replace(session, spec=free).decided(net(), LOSS, batch(16), order, method or Auto(), SGD)
+    order = AutoSchedule(time_limit_s=8.0, microbatches=1, splits=True)
+    return replace(session, spec=free).decided(net(), LOSS, batch(16), order, Auto(), SGD)
 
 
 def known_of(planner: Planner) -> set[str]:
@@ -184,7 +178,7 @@ def test_a_whole_plan_in_parts_is_of_what_was_measured(
     """Operators that are said to take long are in parts, whose seconds are the workers', measured once."""
     caplog.set_level(logging.INFO)
     with lent_session(pools, tmp_path / "run") as session:
-        planner = whole_planner(session, monkeypatch, 1.0)
+        planner = whole_planner(session, monkeypatch)
         whole = planner.decided
         assert whole is not None
         assert whole.frontier[0].kind == "parts"
