@@ -35,12 +35,6 @@ def test_bytes_are_those_that_a_meter_sees(name: str) -> None:
     assert predicted_transients(graph) == expected
 
 
-def _torch_knows_attention_in_float64() -> bool:
-    heads = torch.empty(1, 1, 1, 1, dtype=torch.float64, device="meta")
-    kept = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(heads, heads, heads)[1]
-    return kept.dtype == torch.float64  # torch 2.11: float32
-
-
 @pytest.mark.parametrize("name", ["cells", "attention"])
 def test_bytes_at_a_size_on_the_line_of_three_others_are_those_of_a_walk(
     name: str, monkeypatch: pytest.MonkeyPatch
