@@ -30,8 +30,6 @@ def test_bytes_are_those_that_a_meter_sees(name: str) -> None:
     case = CASES[name]
     graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
     assert expected
-    if name == "attention" and not _torch_knows_attention_in_float64():
-        pytest.skip("this torch says without values that attention keeps float32 where it keeps float64")
     assert predicted_transients(graph) == expected
 
 
