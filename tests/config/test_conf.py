@@ -19,6 +19,7 @@ from netsplit.data import Data
 from netsplit.errors import ConfigError
 from netsplit.experiment.case_overrides import cases_of
 from netsplit.optim.optimizers import for_model
+from tests.cover import few
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler", "metrics", "tracking")
@@ -61,7 +62,7 @@ def chosen(group: str, name: str) -> DictConfig:
     return config
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", few(OPTIONS, 40))
 def test_every_option_fits_its_target(option: str) -> None:
     group, name = option.split("=")
     config = chosen(group, name)

@@ -12,7 +12,7 @@ REASONS = {
     "trains otherwise": r"would not train as in plain PyTorch",
     "loss is no mean": r"^the (loss|gradient) of",
     "keeps state": r"keeps state in|and keeps it for all others|computes otherwise by it|have one of its own",
-    "seeds torch": r"sets (the state of )?torch's generator|draws otherwise than",
+    "seeds torch": r"draws by a seed of its own|draws otherwise than",
     "draws elsewhere": r"draws from|torch\.Generator|hash\(\)",
     "shares storage": r"share storage",
     "exchanges modules": r"the forward gives .* another",

@@ -220,6 +220,7 @@ class TimelineCheck:
                 over_s = e.seconds - expected
                 if over_s < -self.slack_s or (over_s > self.slack_s and not disturbed):
                     yield f"{e} lasts {e.seconds} s instead of {expected} s."
+        yield from (f"{e} ends before it begins." for e in self.timeline.events if e.end_s < e.start_s)
         for e in (e for e in self.timeline.events if e.kind == "send"):
             link = cluster.links[e.device, e.peer]
             if e.seconds < link.latency_s + e.nbytes * link.seconds_per_byte - self.slack_s:

@@ -25,13 +25,19 @@ _GENERATOR = next(
 
 @contextmanager
 def function_calls_told(tell: Callable[..., Any]) -> Iterator[None]:
-    """Calls of custom autograd functions are `tell(apply, function, *args, **kwargs)`; `apply` is torch's."""
+    """Calls of custom autograd functions are `tell(apply, function, *args, **kwargs)`; `apply` is torch's.
+
+    Up to torch 2.13 `Function.apply` asks its base, so that one bound at import is told of, too.
+    """
     original = Function.__dict__["apply"]
+    asks_its_base = isinstance(original, classmethod)
+    base = torch.autograd.function._SingleLevelFunction if asks_its_base else Function
 
     def apply(function: type[Function], *args: Any, **kwargs: Any) -> Any:
-        return tell(original.__get__(None, function), function, *args, **kwargs)
+        plain = super(base, function).apply if asks_its_base else original.__get__(None, function)
+        return tell(plain, function, *args, **kwargs)
 
-    with mock.patch.object(Function, "apply", classmethod(apply)):
+    with mock.patch.object(base, "apply", classmethod(apply), create=True):
         yield
 
 

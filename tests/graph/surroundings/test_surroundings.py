@@ -90,7 +90,6 @@ print({name: (value, here.get(name)) for name, value in given.items() if here.ge
     ("set_here", "name", "value"),
     [
         ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "cuda.matmul.fp32_precision", "tf32"),
-        ("torch.backends.cudnn.conv.fp32_precision = 'ieee'", "cudnn.conv.fp32_precision", "ieee"),
         ("torch.set_float32_matmul_precision('high')", "precision", "high"),
     ],
 )

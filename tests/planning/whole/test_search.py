@@ -19,12 +19,13 @@ from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.planning.decide import verified
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.whole import whole_plan
+from netsplit.planning.whole import kinds, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.gains import changed_clusters, gains_of
 from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
+from netsplit.planning.whole.search import answers, whole_search
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
@@ -108,6 +109,14 @@ def always_refused(*args: Any, **keys: Any) -> Any:
 def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **options: Any) -> WholePlan:
     open_ = AutoSchedule(**({"time_limit_s": 1.5} | options))
     return decide_whole(problems, counts, 8, open_, gains=False)
+
+
+@pytest.fixture
+def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a line nor a method that takes no long has anything."""
+    monkeypatch.setattr(answers, "METHODS_TRIED", ())
+    for room in (whole_search, kinds):
+        monkeypatch.setattr(room, "stages_of_line", lambda costs, groups: None)
 
 
 @pytest.mark.usefixtures("only_heeding")

@@ -74,9 +74,8 @@ def test_buffers_are_updated_once(name: str) -> None:
             assert int(state[key]) == 12 * (3 if name == "shared_norm" else 1)
 
 
-@pytest.mark.parametrize("case", [DROPPED, DRAWING], ids=lambda case: case.name)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(PATIENT, max_examples=4)
+@covering(case=[DROPPED, DRAWING], schedule=SCHEDULES)
+@settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_random_operators_draw_the_same_numbers_again(schedule: str, case: Case, data: st.DataObject) -> None:
     order = SCHEDULES[schedule]

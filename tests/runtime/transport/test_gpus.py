@@ -136,7 +136,7 @@ def executor_of_a_gpu(timeout_s: float) -> Executor:
     share = Share.of({k: values[k] for k in program.held["cpu:1"]}, torch.device("cpu"), SGD)
     transport = LocalTransport(dict.fromkeys(("cpu:0", "cpu:1"), torch.device("cpu")))
     executor = Executor(program, "cpu:1", share, transport, torch.device("cpu"), timeout_s)
-    executor.torch_device = torch.device("cuda:0")
+    executor.torch_device, executor.on_cuda = torch.device("cuda:0"), True
     return executor
 
 

@@ -21,6 +21,7 @@ from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.operator_keys import unmeasured
 from netsplit.program import GPipe, Schedule
 from netsplit.rewrite import Rewrite, Split, seconds
+from tests.cover import covering
 from tests.examples import tried
 from tests.partition.meters import SlowParts
 from tests.partition.methods.auto.test_in_parts import problem_of
@@ -51,8 +52,7 @@ def right_by(problem: Problem) -> tuple[SlowParts, Problem]:
     return SlowParts.on(problem, lambda rewrites: 1 / WRONG)
 
 
-@pytest.mark.parametrize("method", [IN_PARTS, OsDpos(time_limit_s=20.0)], ids=["auto", "os_dpos"])
-@pytest.mark.parametrize("schedule", [None, GPipe(1)])
+@covering(method=[IN_PARTS, OsDpos(time_limit_s=20.0)], schedule=[None, GPipe(1)])
 def test_an_estimate_that_is_too_high_hides_nothing(
     too_high: None, method: Partitioner, schedule: Schedule | None
 ) -> None:
