@@ -192,6 +192,11 @@ class DistributedRuntime:
         elif begun is not None:
             self._commit()
 
+    def finish(self) -> None:
+        """Wait for the last batch's step, which `train_batch` need not do, and raise what it raised."""
+        if self._pool.connections and self._pool.deployed is self:
+            self._pool.call(worker_calls.rates)
+
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every parameter and buffer by the model's own name, on the CPU; if asked for, their averages."""
         return self._held.tensors(averaged)
@@ -300,7 +305,9 @@ class DistributedRuntime:
         number = self.loaded.number(program)
         if self.scale is not None and self.pool.programs[TRAINING] is not program:
             self.pool.call(worker_calls.set_scale, self.scale)  # other devices may step than did
-        self.pool.programs[TRAINING] = program
+        if self.pool.programs[TRAINING] is not program:
+            self.finish()  # where it went wrong is told by the program that it was of
+            self.pool.programs[TRAINING] = program
         if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
             read = self.pool.call(read_ahead, number, feeds)
             require_read(self.pool, read)

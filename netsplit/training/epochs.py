@@ -180,6 +180,7 @@ class _Training:
                 if self.position.samples < self._samples and self._due_after_step():
                     self._save()
             self._end_epoch()
+        self.model.runtime.finish()  # here, where it can be recovered from
 
     def end(self) -> None:
         self._tell_adaptation(None, None)  # batches after these epochs are nobody's steps

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,6 +39,7 @@ _CARRIED = frozenset(
     )
 )  # fmt: skip
 
+_LOOK_S = 50e-6  # between looks at what a GPU waits for
 _FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
 GROUP_MARGIN_S = 60.0
 """Groups give up this much later than the longest wait that a device ends itself, with a sentence."""
@@ -204,12 +206,21 @@ class _PendingWork:
         try:
             if self.tensor.is_cuda:
                 self.work.wait()  # by the stream: the host goes on, and later asks `done`
+                if self.device.type == "cpu":
+                    self._look(timeout_s)  # to copy it below would wait without a limit
             else:
                 self.work.wait(timedelta(seconds=timeout_s))
         except RuntimeError as error:
             timed_out = "timed out" in str(error).lower() or "timeout" in str(error).lower()
             raise (TransportTimeout if timed_out else TransportLost)(str(error)) from error
         return moved(self.tensor, self.device)
+
+    def _look(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self.done():
+            if time.monotonic() > deadline:
+                raise TransportTimeout(f"not over within {timeout_s:g} s")
+            time.sleep(_LOOK_S)
 
     def done(self) -> bool:
         if not self.work.is_completed():

@@ -25,7 +25,7 @@ from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import is_fatal, is_of_connection
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.chunks import Chunks
-from netsplit.runtime.transport.handle import moved
+from netsplit.runtime.transport.handle import TransportTimeout, moved
 from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.transport.process import ProcessTransport, _PendingWork, group_timeout
 from netsplit.runtime.worker_process import check_gpus_differ
@@ -185,3 +185,18 @@ def test_it_is_said_once_that_a_model_on_a_gpu_goes_by_way_of_the_host(
     ) as parallel:  # fmt: skip
         parallel.train_batch(torch.rand(4, 4), torch.rand(4, 2))
     assert caplog.text.count("The model or its batch lies on cuda:1: workers get it by way of the host") == 1
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_sum_that_the_host_reads_is_over_before_it_is_copied_or_late(over: bool) -> None:
+    copied: list[Any] = []
+    work: Any = SimpleNamespace(wait=lambda: None, is_completed=lambda: over, exception=lambda: None)
+    tensor: Any = SimpleNamespace(is_cuda=True, to=lambda device, non_blocking: copied.append(device))
+    pending = _PendingWork(work, tensor, torch.device("cpu"))
+    if over:
+        pending.wait(0.05)
+        assert copied == [torch.device("cpu")]
+        return
+    with pytest.raises(TransportTimeout):
+        pending.wait(0.05)
+    assert not copied
