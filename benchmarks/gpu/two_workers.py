@@ -65,7 +65,8 @@ def gpu_and_cpu(device: str) -> dict[str, Any]:
 
 
 def nccl(device: str) -> dict[str, Any]:
-    """Clipping, replicas and 1f1b on two workers, deployed one after the other; bytes after each."""
+    """Clipping and 1f1b on two workers, then programs of other sizes on these; replicas on two others; bytes
+    after each."""
     strict()
     batches = batches_of(4, 64)
     clipped = plain(net(), LOSS, batches, 4, device, clip_norm=0.1)
@@ -77,6 +78,9 @@ def nccl(device: str) -> dict[str, Any]:
         with session(net(), schedule=OneFOneB(4), clip_norm=0.1, **SPLIT) as parallel:
             apart["1f1b, clipped"] = difference(*run(parallel, batches), clipped)
             held.append(_used(device))
+            for samples in (48, 32):  # other programs on the same workers
+                parallel.train_batch(*batches_of(1, samples)[0])
+                held.append(_used(device))
     with _two_hosts(device) as spec:
         options = SPLIT | {"partitioner": "ddp"}
         with netsplit.parallelize(

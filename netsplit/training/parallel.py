@@ -109,8 +109,8 @@ class ParallelModel:
             NonFiniteError: the loss is no finite number, and `on_nonfinite` is "stop".
             BatchError: a device could not compute it, as for a label out of range: all is as it was before
                 it, and training may go on. Not so under schedules that step within the batch.
-            WorkerError: a worker died or hung; or the optimiser raised in an earlier batch's step, which is not
-                waited for: whatever is next asked of the workers tells it, the end of a ``with`` too.
+            WorkerError: a worker died or hung; or the optimiser raised in an earlier batch's step, which is
+                not waited for: whatever is next asked of the workers tells it, the end of a ``with`` too.
         """
         timeline = None
         with self._watch.training(self.programs, inputs, targets) as batch:
