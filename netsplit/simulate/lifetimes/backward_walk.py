@@ -11,6 +11,7 @@ from netsplit.simulate.lifetimes.gradient_strides import (
     Strides,
     lies_in,
     packed_strides,
+    strides_of_new,
     strides_through,
 )
 from netsplit.simulate.lifetimes.handing_on import (
@@ -83,7 +84,7 @@ class BackwardWalk:
     read_written: set[str] = field(
         default_factory=set
     )  # views that are read after a write into a part of them
-    strides: dict[str, Strides] = field(default_factory=dict)  # of gradients that do not lie in plain order
+    strides: dict[str, Strides] = field(default_factory=dict)  # of gradients
 
     def run(self) -> Walk:
         shape = self.shape
@@ -251,16 +252,15 @@ class BackwardWalk:
         variables = self.shape.graph.variables
         read, made = variables[k], variables[node.outputs[0]]
         gradient, whole = arrived[0]
-        part = node.kind in PART_OF_GRADIENT
+        part, come = node.kind in PART_OF_GRADIENT, self._strides(node.outputs[0])
         if part or (gives_gradient_on(node, k) and read.nbytes == made.nbytes):
-            come = self._strides(node.outputs[0])
             strides, copied = strides_through(node, come, made.shape, read.shape)
             self._lies(k, strides)
             if copied:
                 return self._new(read.nbytes), True
             gradient.holders += 1
             return gradient, whole and not part
-        self._lies(k, packed_strides(read.shape))
+        self._lies(k, strides_of_new(node, come, made, read))
         return self._new(read.nbytes), True
 
     def _strides(self, k: str) -> Strides:

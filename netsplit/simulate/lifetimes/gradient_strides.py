@@ -1,6 +1,6 @@
 """How gradients lie in memory as a backward hands them on.
 
-An operator makes a gradient in the plain order. What turns dimensions answers a view of what it is given;
+What turns dimensions answers a view of what it is given;
 what puts dimensions together is a view only where they lie within one another, else its backward copies.
 """
 
@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import torch
 
-from netsplit.graph.ir import Node
+from netsplit.graph.ir import Node, Variable
 
-__all__ = ["Strides", "lies_in", "packed_strides", "strides_through"]
+__all__ = ["Strides", "lies_in", "packed_strides", "strides_of_new", "strides_through"]
 
 Strides: TypeAlias = tuple[int, ...]
 
@@ -53,6 +53,14 @@ def strides_through(
         strides_read = _viewed(tuple(made), come, tuple(read))
         return (packed, True) if strides_read is None else (strides_read, False)
     return (come if len(made) == len(read) else packed), False
+
+
+def strides_of_new(node: Node, come: Strides, made: Variable, read: Variable) -> Strides:
+    """Of the gradient that a node makes of what it read: a convolution's lies as that, others' as the
+    gradient that comes, or in the plain order where the sizes differ."""
+    if "conv" in node.kind or "max_pool" in node.kind:
+        return read.strides
+    return come if made.shape == read.shape else packed_strides(read.shape)
 
 
 @lru_cache(maxsize=4096)
