@@ -30,6 +30,7 @@ from tests.runtime.equivalence.running import compiled as compiled_where
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4)}
 MOMENTUM = 3  # alpha: parameters, gradients, one moment
+MARGIN = 0.03  # of predicted bytes, as docs/memory_limits.md states it
 
 
 # By hand. Every variable has 100 bytes, every operator without `saved` keeps nothing.
@@ -130,6 +131,11 @@ def measured_peak_bytes(
     return {name: nbytes for name, nbytes in metered.items() if program.instructions[name]}
 
 
+def within_margin(predicted: int, measured: int, margin: float = MARGIN) -> bool:
+    """Neither above the other by more than the margin."""
+    return measured <= (1 + margin) * predicted and predicted <= (1 + margin) * measured
+
+
 def case_graph(name: str, schedule: str) -> Graph:
     return captured_for(CASES[name], SCHEDULES[schedule])
 
@@ -163,7 +169,7 @@ def test_a_small_nets_bytes_on_one_device_are_predicted_closely(name: str, sched
     program = compile_program(graph, device_of, graph.position, cpus(1), SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(case.fresh(), graph), case.inputs, case.targets)
     predicted = predicted_peak_bytes(program, MOMENTUM, transients_of(name, schedule))
-    assert predicted == pytest.approx(measured, rel=0.02)
+    assert all(within_margin(predicted[device], nbytes) for device, nbytes in measured.items())
 
 
 # Not `attention`, whose views of what is received are copies, as it arrives laid out otherwise; `two_heads`,
@@ -215,8 +221,8 @@ def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
         predicted = predicted_peak_bytes(program, MOMENTUM, transients_of(name, "gpipe"))
         for device, nbytes in measured.items():
             if pieces == 1:
-                rel = 0.08 if "weights" in vars(SPLIT[schedule]) else 0.02
-                assert predicted[device] == pytest.approx(nbytes, rel=rel)
+                margin = 0.08 if "weights" in vars(SPLIT[schedule]) else MARGIN
+                assert within_margin(predicted[device], nbytes, margin)
                 continue
             assert nbytes - largest <= predicted[device]
             assert predicted[device] <= nbytes + largest

@@ -21,7 +21,7 @@ from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
 from tests.cover import covering
 from tests.profile.measure.test_memory_meter import metered_iteration
-from tests.simulate.test_memory import MOMENTUM, alternating, measured_peak_bytes
+from tests.simulate.test_memory import MARGIN, MOMENTUM, alternating, measured_peak_bytes
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4), "zb_h1": ZBH1(4)}
 
@@ -77,7 +77,7 @@ def captured(name: str, size: int) -> tuple[nn.Module, Graph]:
 
 @covering(name=NETS, schedule=SCHEDULES, pieces=[1, 2])
 def test_no_device_takes_more_than_predicted(name: str, schedule: str, pieces: int) -> None:
-    """But for 1 %, the optimiser's own temporaries, nor much less; cut in two, but for one tensor."""
+    """But for the margin, nor much less; cut in two, but for one tensor."""
     model, graph = captured(name, SCHEDULES[schedule].microbatch_size(16))
     program = compile_program(graph, alternating(graph, pieces), graph.position, cpus(2), SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(model, graph), (INPUTS,), TARGETS)
@@ -87,7 +87,7 @@ def test_no_device_takes_more_than_predicted(name: str, schedule: str, pieces: i
     assert measured
     for device, nbytes in measured.items():
         if pieces == 1:
-            assert 0.95 * predicted[device] <= nbytes <= 1.01 * predicted[device]
+            assert 0.95 * predicted[device] <= nbytes <= (1 + MARGIN) * predicted[device]
         else:
             assert nbytes <= predicted[device] + largest
 
@@ -109,7 +109,7 @@ def test_a_step_that_allocates_most_of_all_is_counted(make: OptimizerFactory, wi
     scratch = {"cpu:0": optimizer_scratch(make).on_cpu}
     transients = {"cpu:0": predicted_transients(graph)}
     (predicted,) = predicted_peak_bytes(program, optimizer_alpha(make), transients, scratch=scratch).values()
-    assert measured <= 1.01 * predicted
+    assert measured <= (1 + MARGIN) * predicted
     if make is torch.optim.AdamW and len(wide) == 2:
         assert measured >= 0.97 * predicted
         assert measured > 1.1 * predicted_peak_bytes(program, optimizer_alpha(make), transients)["cpu:0"]

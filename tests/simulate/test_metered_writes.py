@@ -15,6 +15,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate.memory import predicted_peak_bytes
 from tests.builders import cluster_of
 from tests.profile.measure.test_memory_meter import metered_iteration
+from tests.simulate.test_memory import within_margin
 
 WIDTH, PLACES = 32, 24
 
@@ -82,4 +83,4 @@ def test_writes_into_views_take_what_is_predicted(into: str) -> None:
     )
     runtime.train_batch((x,), targets)
     metered = metered_iteration(runtime, (x,), targets)["d0"]
-    assert predicted_peak_bytes(program, 2, {"d0": predicted_transients(graph)})["d0"] == metered
+    assert within_margin(predicted_peak_bytes(program, 2, {"d0": predicted_transients(graph)})["d0"], metered)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from netsplit.graph.ir import Node
 from netsplit.simulate.lifetimes.gradient_strides import (
@@ -13,12 +12,9 @@ from netsplit.simulate.lifetimes.gradient_strides import (
     lies_in,
     packed_strides,
     strides_of_new,
-    strides_of_sum,
     strides_through,
-    viewed,
 )
 from netsplit.simulate.lifetimes.handing_on import (
-    IN_PLAIN_ORDER,
     NO_GRADIENT,
     PART_OF_GRADIENT,
     SHAPED_AS,
@@ -88,8 +84,7 @@ class BackwardWalk:
     read_written: set[str] = field(
         default_factory=set
     )  # views that are read after a write into a part of them
-    strides: dict[str, Strides] = field(default_factory=dict)
-    """Of gradients, as far as it is known how they lie."""
+    strides: dict[str, Strides] = field(default_factory=dict)  # of gradients
 
     def run(self) -> Walk:
         shape = self.shape
@@ -107,10 +102,6 @@ class BackwardWalk:
             if base is not None:
                 self._written(node, base, arrived)
                 continue
-            if (
-                read := shape.overwritten(node)
-            ) is not None and read in self.held:  # by those who read it later
-                arrived.append(self.held.pop(read))
             self._node(node, arrived)
         roots = {root for each in self.put_off for root in each.roots}
         gradients = {id(each.gradient): each.gradient.nbytes for each in self.put_off}
@@ -127,7 +118,7 @@ class BackwardWalk:
         requires_backward = set(self.seeds)
         nodes = []
         for node in reversed(self.shape.nodes):
-            written = self.shape.written_base(node) or self.shape.overwritten(node)
+            written = self.shape.written_base(node)
             if not requires_backward.isdisjoint((*node.outputs, *filter(None, [written]))):
                 nodes.append(node)
                 requires_backward.update(self._wanted(node))
@@ -255,31 +246,13 @@ class BackwardWalk:
                 self.apart.add(k)
             if not self.users[k] and k not in self.fresh:
                 self.passing += nbytes
-        self._see(self._transient(node))
-
-    def _transient(self, node: Node) -> int:
-        """What an operator allocates for itself: with the copy of a gradient that it cannot go on with as it
-        lies; without that of the whole step on one device, if there is none here."""
-        made = self.shape.graph.variables[node.outputs[0]]
-        known = self.shape.transient(node.name).backward
-        strides = self.strides.get(node.outputs[0])
-        if strides is None or node.kind not in IN_PLAIN_ORDER or len(made.shape) < 3:
-            return known
-        if node.kind == "linear":
-            rows = prod(made.shape[:-1]), made.shape[-1]
-            in_place = viewed(made.shape, strides, rows) is not None
-        else:
-            in_place = lies_in(made.shape, strides, packed_strides(made.shape))
-        if not in_place:
-            return max(known, made.nbytes)
-        return known if self.shape.graph.autocast or known < made.nbytes else known - made.nbytes
+        self._see(self.shape.transient(node.name).backward)
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         variables = self.shape.graph.variables
         read, made = variables[k], variables[node.outputs[0]]
         gradient, whole = arrived[0]
-        come = self.strides.get(node.outputs[0])
-        part = node.kind in PART_OF_GRADIENT
+        part, come = node.kind in PART_OF_GRADIENT, self._strides(node.outputs[0])
         if part or (gives_gradient_on(node, k) and read.nbytes == made.nbytes):
             strides, copied = strides_through(node, come, made.shape, read.shape)
             self._lies(k, strides)
@@ -287,12 +260,15 @@ class BackwardWalk:
                 return self._new(read.nbytes), True
             gradient.holders += 1
             return gradient, whole and not part
-        self._lies(k, strides_of_new(node, come, made.shape, read))
+        self._lies(k, strides_of_new(node, come, made, read))
         return self._new(read.nbytes), True
 
-    def _lies(self, k: str, strides: Strides | None) -> None:
+    def _strides(self, k: str) -> Strides:
+        return self.strides.get(k) or packed_strides(self.shape.graph.variables[k].shape)
+
+    def _lies(self, k: str, strides: Strides) -> None:
         """A sum lies in the order of its first term."""
-        if k not in self.held and strides is not None:
+        if k not in self.held:
             self.strides[k] = strides
 
     def _add(self, k: str, gradient: _Gradient, whole: bool) -> None:
@@ -301,26 +277,20 @@ class BackwardWalk:
             return
         before, all_of_it = self.held[k]
         if before.holders > 1 or not all_of_it:
-            variable = self.shape.graph.variables[k]
-            self.held[k] = (self._new(variable.nbytes), True)
-            if k in self.strides:
-                self.strides[k] = strides_of_sum(variable.shape, self.strides[k])
+            self.held[k] = (self._new(self.shape.graph.variables[k].nbytes), True)
             self._see()
             self._drop(before)
         self._drop(gradient)
 
     def _keep(self, k: str, gradient: _Gradient, whole: bool) -> None:
         """What an input of the segment gets: a copy where others have it, too, or it lies otherwise."""
-        if gradient.holders > 1 or not whole or not self._lies_as_read(k):
-            self._new(self.shape.graph.variables[k].nbytes)
+        variable = self.shape.graph.variables[k]
+        in_order = lies_in(variable.shape, self._strides(k), variable.strides)
+        if gradient.holders > 1 or not whole or not in_order:
+            self._new(variable.nbytes)
             self._see()
             self._drop(gradient)
         self.leaves.append(k)
-
-    def _lies_as_read(self, k: str) -> bool:
-        """Where it is not known, it is copied wherever the input itself is turned."""
-        variable, strides = self.shape.graph.variables[k], self.strides.get(k)
-        return not variable.order if strides is None else lies_in(variable.shape, strides, variable.strides)
 
     def _drop_saved(self, node: Node) -> None:
         self.now -= self.shape.extra[node.name]

@@ -65,7 +65,7 @@ class DeviceMemory:
         }
         self.readers = self._count_readers()
         self.sent_once = Counter((ins.read, ins.microbatch) for ins in self._sends(lasting=True))
-        self.versions = Versions.of(self.instructions, self.shapes, self.graph, self.trainable_bytes)
+        self.versions = Versions.of(self.instructions, self.shapes, self.trainable_bytes)
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
         self.storages = Storages()
         self.alive = AliveBytes(self.storages, self.versions, feed_bytes)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from netsplit.graph.ir import Node
 
 __all__ = [
-    "IN_PLAIN_ORDER",
     "NO_GRADIENT",
     "PART_OF_GRADIENT",
     "SHAPED_AS",
@@ -28,9 +25,6 @@ PART_OF_GRADIENT = frozenset({"cat", "concat", "concatenate", "stack"})
 """Operators whose backward hands on views of the output's gradient."""
 SHAPED_AS = frozenset({"expand_as", "reshape_as", "view_as"})
 """Operators that read of all but their first operand what it is like."""
-_OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)  # their group norms copied, too
-IN_PLAIN_ORDER = frozenset({"linear", *(("group_norm", "native_group_norm") if _OLDER else ())})
-"""Operators whose backward copies a gradient of more than two dimensions that does not lie in their order."""
 NO_GRADIENT = frozenset({"empty_like", "full_like", "new_zeros", "new_ones", "ones_like", "zeros_like"})
 """Operators that read of a tensor what it is like."""
 

@@ -22,9 +22,6 @@ from netsplit.simulate.lifetimes.forward_walk import forward_peak
 
 __all__ = ["CheckpointRun", "checkpoint_runs"]
 
-_RESULT_LAST = frozenset({"dropout", "feature_dropout", "scaled_dot_product_attention"})
-"""Operators that make their result after all that they save, where that is not among it."""
-
 
 @dataclass(frozen=True)
 class CheckpointRun:
@@ -99,8 +96,7 @@ def _peak_again(
     *_, last = saving
     again = nodes[: 1 + next(i for i, node in enumerate(nodes) if node.name == last)]
     made = _roots(graph, again[-1].outputs)
-    result_last = not extra[last] or again[-1].kind in _RESULT_LAST
-    counted = again[:-1] if result_last and made.isdisjoint(saving[last]) else again
+    counted = again[:-1] if not extra[last] and made.isdisjoint(saving[last]) else again
     produced &= _roots(graph, (k for node in counted for k in node.outputs))
     staying = _roots(graph, needed).union(*saving.values())
     return forward_peak(graph, again, produced, staying, own, extra, transients)

@@ -15,7 +15,7 @@ from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.simulate.lifetimes.handing_on import NO_GRADIENT
 from netsplit.simulate.lifetimes.own_checkpoints import CheckpointRun, checkpoint_runs
-from netsplit.simulate.lifetimes.written_views import is_view, overwritten_variables, written_bases
+from netsplit.simulate.lifetimes.written_views import is_view, written_bases
 
 __all__ = ["SegmentStorages", "operand_of_weight"]
 
@@ -38,7 +38,7 @@ class SegmentStorages:
         offloaded: bool = False,
     ) -> None:
         self.graph = graph
-        self._written_bases, self._overwritten = written_bases(graph), overwritten_variables(graph)
+        self._written_bases = written_bases(graph)
         self.segment = segment
         self.own = own
         self.transients = transients
@@ -86,10 +86,6 @@ class SegmentStorages:
     def written_base(self, node: Node) -> str | None:
         """As `written_bases` has it."""
         return self._written_bases.get(node.name)
-
-    def overwritten(self, node: Node) -> str | None:
-        """As `overwritten_variables` has it."""
-        return self._overwritten.get(node.name)
 
     def wants_what_was_before(self, node: Node, base: str) -> bool:
         """Whether there is a gradient of what a write into a view finds in its memory: of new zeros not."""

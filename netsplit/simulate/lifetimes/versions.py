@@ -1,8 +1,8 @@
 """Bytes of older weights: where a device steps within an iteration, micro-batches in flight keep theirs.
 
 Step    every parameter moves to new storage; both are there while it happens
-after   an older version lives while a forward of it is still to come, whole; then as far as segments
-        in flight on it have saved it
+after   an older version lives, whole, while a forward of it is still to come or a segment computed with
+        it last
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Backward, Forward, Instruction, Step
 from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 
@@ -23,8 +22,7 @@ class Versions:
     """The versions of a device's parameters within one iteration."""
 
     several: bool  # the device steps within the iteration
-    parameters: dict[int, frozenset[str]]  # segment -> its parameters
-    sizes: dict[str, int]
+    trained: frozenset[int]  # segments with parameters
     trainable_bytes: int
     left: Counter[int]  # version -> forwards of it still to come
     newest: int = 0
@@ -39,14 +37,12 @@ class Versions:
         cls,
         instructions: Sequence[Instruction],
         shapes: Mapping[int, SegmentMemory],
-        graph: Graph,
         trainable_bytes: int,
     ) -> Versions:
         several = sum(isinstance(ins, Step) for ins in instructions) > 1
         return cls(
             several,
-            {s: shape.parameters for s, shape in shapes.items()} if several else {},
-            {k: init.nbytes for k, init in graph.initializers.items()} if several else {},
+            frozenset(s for s, shape in shapes.items() if shape.parameters),
             trainable_bytes,
             Counter(
                 ins.version
@@ -57,7 +53,7 @@ class Versions:
 
     def forward(self, ins: Forward, trained: bool) -> None:
         """`trained`: a backward will follow."""
-        if self.several and self.parameters[ins.segment]:
+        if self.several and ins.segment in self.trained:
             self.left[ins.version] -= 1
             self.bound[ins.segment] = ins.version
             if trained:
@@ -84,12 +80,6 @@ class Versions:
             self._count()
 
     def _count(self) -> None:
-        whole = {version for version, count in self.left.items() if count > 0} | set(self.used.values())
-        whole = {version for version in whole if version < self.newest}
-        bound = {
-            (version, k)
-            for s, version in self.bound.items()
-            if version < self.newest and version not in whole
-            for k in self.parameters[s]
-        }
-        self.nbytes = len(whole) * self.trainable_bytes + sum(self.sizes[k] for _, k in bound)
+        alive = {version for version, count in self.left.items() if count > 0}
+        alive.update(self.used.values(), self.bound.values())
+        self.nbytes = sum(version < self.newest for version in alive) * self.trainable_bytes

@@ -6,22 +6,15 @@ from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.graph.storage import storage_of
 from netsplit.rewrite.layouts import made_as_views
 
-__all__ = ["is_view", "overwritten_variables", "written_bases"]
+__all__ = ["is_view", "written_bases"]
 
 
 @once_of
 def written_bases(graph: Graph) -> dict[str, str]:
     """Node -> the variable whose memory its write into a view of it changes: its gradient is copied where a
     part is changed (autograd's CopySlices)."""
-    written = overwritten_variables(graph).items()
-    return {name: storage_of(graph, read) for name, read in written if is_view(graph, read)}
-
-
-@once_of
-def overwritten_variables(graph: Graph) -> dict[str, str]:
-    """Node -> the variable that it writes into and returns, where a gradient comes to it."""
     read = ((node.name, _overwritten(graph, node)) for node in graph)
-    return {name: k for name, k in read if k is not None}
+    return {name: storage_of(graph, k) for name, k in read if k is not None and is_view(graph, k)}
 
 
 @once_of
@@ -37,6 +30,7 @@ def is_view(graph: Graph, k: str) -> bool:
 
 
 def _overwritten(graph: Graph, node: Node) -> str | None:
+    """The variable that the node writes into and returns, where a gradient comes to it."""
     made, read = (next(filter(None, ks), None) for ks in (node.outputs, node.inputs))
     if made is None or read is None or not node.kind.endswith("_"):
         return None
