@@ -34,7 +34,7 @@ def function_calls_told(tell: Callable[..., Any]) -> Iterator[None]:
     base = torch.autograd.function._SingleLevelFunction if asks_its_base else Function
 
     def apply(function: type[Function], *args: Any, **kwargs: Any) -> Any:
-        plain = super(base, function).apply if asks_its_base else original.__get__(None, function)
+        plain = super(base, function).apply if asks_its_base else original.__get__(None, function)  # type: ignore[misc]
         return tell(plain, function, *args, **kwargs)
 
     with mock.patch.object(base, "apply", classmethod(apply), create=True):
