@@ -21,7 +21,7 @@ from tests.models_of_people.cases import all_cases
 ALIKE = 1e-9  # relative: machines sum in other orders
 
 
-@pytest.mark.parametrize("name", few(sorted(GOLDEN), 10))
+@pytest.mark.parametrize("name", few(sorted(GOLDEN), 6))
 def test_a_case_is_planned_and_trained_as_recorded(name: str) -> None:
     made, wanted = record_of(Made(GOLDEN[name])), recorded("cases")["cases"][name]
     for part in ("schedule", "placement", "peak_bytes"):

@@ -12,6 +12,7 @@ from netsplit.reshard.depth_first import depth_first
 from netsplit.reshard.exact import exact
 from netsplit.reshard.host_schedule import HostSchedule, HostTask, naive, size_only, timed
 from netsplit.reshard.orders import greedy
+from tests.examples import tried
 
 
 @st.composite
@@ -56,7 +57,7 @@ def test_greedy_is_never_above_naive_nor_size_only(tasks: list[HostTask], seed: 
     assert schedules[2].seconds <= min(schedules[0].seconds, schedules[1].seconds)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tried(24), deadline=None)
 @given(tasks=drawn_tasks(most=8))
 def test_depth_first_equals_cp_sat_up_to_8_unit_tasks(tasks: list[HostTask]) -> None:
     known = naive(tasks)

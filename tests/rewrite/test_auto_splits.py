@@ -20,6 +20,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.program import GPipe
 from netsplit.rewrite import Split
 from netsplit.training.parallel import ParallelModel
+from tests.cover import covering
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
 from tests.workers import Pools, lent_to_sessions
@@ -104,8 +105,7 @@ def assert_trained(case: Layered, trained: ParallelModel, batches: list[Any]) ->
         torch.testing.assert_close(state[k], tensor, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("name", MODELS)
+@covering(name=MODELS, workers=[2, 4])
 def test_a_layer_that_fits_nowhere_is_trained_in_parts(name: str, workers: int, pools: Pools) -> None:
     case = MODELS[name]
     options = given(case, workers) | {"schedule": GPipe(2)}

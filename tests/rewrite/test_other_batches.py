@@ -21,6 +21,7 @@ from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe
 from netsplit.rewrite import Split, applied, replicate, split_axes
 from netsplit.training.epochs import fit
+from tests.cover import covering
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
 from tests.workers import Pools, lent_to_sessions
@@ -125,8 +126,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", [Swapped, Shortened])
+@covering(kind=[Swapped, Shortened], method=METHODS)
 def test_other_operators_train_the_same_parameters(
     kind: type[nn.Module], method: str, pools: Pools, unmeasured: None
 ) -> None:

@@ -193,6 +193,7 @@ def test_what_is_missing_or_of_another_shape_is_said(tmp_path: Path, kind: type)
         read(kind(tmp_path / "nothing"))
 
 
+@pytest.mark.slow
 def test_workers_draw_and_train_what_a_plain_model_does(tmp_path: Path) -> None:
     """The controller's model has no memory before and after; a checkpoint goes on under another source."""
     split, source = on_meta(), SeededWeights(4)

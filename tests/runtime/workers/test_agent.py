@@ -44,7 +44,7 @@ def listening_at(*processes: psutil.Process) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_answer_and_end_however_they_are_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

@@ -10,11 +10,12 @@ from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.profile.costs import NodeSeconds
 from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.examples import tried
 from tests.partition.builders import problems
 from tests.partition.every_placement import assert_best_of_all
 
 EXACT = {"gap": 0.0, "groups": 1000}
-examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+examples = settings(max_examples=tried(24), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def forward_path(problem, device_of):
