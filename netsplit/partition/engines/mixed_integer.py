@@ -85,6 +85,11 @@ def solve(
     return replace(_highs(model, deadline - time.perf_counter(), gap, seed, start), notes=notes)
 
 
+_FEW_COLUMNS = 5000
+"""Below it HiGHS does not restart: 1.14 then lost the optimum of a model of three operators, and called
+another answer optimal."""
+
+
 def highs(time_limit_s: float, gap: float, seed: int) -> highspy.Highs:
     """HiGHS, silent, on one thread: the same problem has the same answer."""
     import highspy
@@ -115,6 +120,8 @@ def _highs(
 
     solver = highs(time_limit_s, gap, seed)
     model.pass_to(solver)
+    if solver.getNumCol() < _FEW_COLUMNS:
+        solver.setOptionValue("mip_allow_restart", False)
     if start is not None:
         solution = highspy.HighsSolution()
         solution.col_value = start
