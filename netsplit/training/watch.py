@@ -60,6 +60,7 @@ class ModelWatch:
             *((module, "training", module.training) for module in model.modules()),
             *((tensor, "requires_grad", tensor.requires_grad) for tensor in self._tensors.values()),
         ]
+        self._spaces = [(space, dict(space)) for module in model.modules() for space in _spaces(module)]
         self._versions = self._written()
         self._optimizers = list(optimizer.made) if isinstance(optimizer, ForModel) else []
         self._settings = self._set()
@@ -132,16 +133,21 @@ class ModelWatch:
             refuse_surrounding(captures.autocast)
             captures.trained = self._values  # others have them, too, as one that only started new workers
             self.look()
+            others = [(space, dict(space), was) for space, was in self._spaces if not _is_same(space, was)]
             now = [(each, key, getattr(each, key), was) for each, key, was in self._stood]
             changed = [each for each in now if each[2] != each[3]]
             made_s = programs.made_s
             try:
+                for space, _, was in others:
+                    _fill(space, was)
                 for each, key, _, was in changed:
                     setattr(each, key, was)
                 yield
             finally:
                 for each, key, given, _ in changed:
                     setattr(each, key, given)
+                for space, given, _ in others:
+                    _fill(space, given)
                 if programs.made_s != made_s:
                     self._versions = self._written()
 
@@ -151,3 +157,21 @@ class ModelWatch:
         with self.own(programs):
             # Tensors of an unread batch are new ones, on the workers.
             yield inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)
+
+
+def _spaces(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """Where a module has its attributes, and its parameters, buffers and modules."""
+    own = vars(module)
+    yield own
+    for key in ("_parameters", "_buffers", "_modules"):
+        if isinstance(own.get(key), dict):
+            yield own[key]
+
+
+def _is_same(space: dict[str, Any], was: dict[str, Any]) -> bool:
+    return len(space) == len(was) and all(space.get(key, space) is value for key, value in was.items())
+
+
+def _fill(space: dict[str, Any], content: dict[str, Any]) -> None:
+    space.clear()
+    space.update(content)

@@ -15,6 +15,7 @@ from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.cutting import (
+    NotCompared,
     batch_differs,
     few_differ,
     refuse_shared_writes,
@@ -44,6 +45,7 @@ class BatchCuts:
     remarks: list[str] = field(default_factory=list)  # of any plan
     differs: str = ""  # what does, where the batch is cut all the same; or why that is not known
     _compared: bool = False
+    _failed: str = ""  # why a few samples were not compared
 
     def allowed(self, graph: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers of micro-batches those to look at, by a few samples.
@@ -72,7 +74,17 @@ class BatchCuts:
         log.info("Checking that micro-batch losses average to the batch loss.")
         least = min(m for m in counts if m > 1)
         size = -(-self.whole.samples // least)
-        return self._left(counts, few_differ(self.model, self.loss, self.whole, graph, size))
+        try:
+            return self._left(counts, few_differ(self.model, self.loss, self.whole, graph, size))
+        except NotCompared as error:
+            self._failed = str(error)
+            return list(counts)
+
+    def not_at_size(self) -> None:
+        """The batch is not compared itself: where a few samples were not either, that is to be said."""
+        if self._failed and not self.differs:
+            name = type(self.model).__name__
+            self.differs = f"micro-batches of {name} were not compared with their batch: {self._failed}"
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers those to look at, by the batch in micro-batches of the graph's size.
@@ -110,6 +122,8 @@ class BatchCuts:
             decide: a plan with one of these numbers of micro-batches.
             at_size: compare the whole batch, which takes two training steps.
         """
+        if not at_size:
+            self.not_at_size()
         plan = decide(counts)
         told = self.differs
         if not at_size or plan.schedule.microbatches in self.at_size(plan.plan.problem.graph, counts):

@@ -172,6 +172,8 @@ class Foreseen:
         counts = cutting.allowed(planner.graph, [microbatches])
         if self._is_quick(planner.graph):
             cutting.at_size(planner.graph, counts)
+        else:
+            cutting.not_at_size()
         problem = replace(planner.problem(seed), improved=improved)
         told = (*cutting.told(microbatches), *self._refused(planner.graph))
         return plan_under(problem, method, self.batch.samples, told)

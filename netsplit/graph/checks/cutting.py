@@ -40,7 +40,7 @@ from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["batch_differs", "few_differ", "refuse_shared_writes", "why_not_compared"]
+__all__ = ["NotCompared", "batch_differs", "few_differ", "refuse_shared_writes", "why_not_compared"]
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,10 @@ _EXACT, _PLAIN, _COARSE = (1e-7, 1e-5), (1e-3, 1e-2), (3e-2, 0.2)
 _GRADIENT_BYTES = 2**24  # of parameters whose gradients are compared on few samples; on the batch all are
 _OTHERWISE_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
 _FEWER_DIGITS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class NotCompared(Exception):
+    """Few samples cannot be computed alone."""
 
 
 def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
@@ -65,8 +69,12 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
         size: of the micro-batches that training is to have.
 
     Returns:
-        In words; None where they do not differ, or few samples cannot be computed alone.
+        In words; None where they do not differ.
+
+    Raises:
+        NotCompared: few samples cannot be computed alone; its text is why.
     """
+    failed = ""
     n, sizes = whole.samples, [1, 2] if size > 1 and whole.samples > 3 else [1]
     ends = [(_rows(whole, [*range(m), *range(n - m, n)]), m) for m in sizes]  # data may be sorted
     others = [(_rows(whole, [(2 * i + 1) * n // (4 * m) for i in range(2 * m)]), m) for m in sizes]
@@ -81,8 +89,9 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
                         words = comparison.first([*redrawn, *others])
                     return words
             except Exception as error:  # of the user's code, on few samples or in double precision
-                log.debug("No comparison of a few samples%s: %s", " in double" * double, line_of(error))
-    return None
+                failed = line_of(error)
+                log.debug("No comparison of a few samples%s: %s", " in double" * double, failed)
+    raise NotCompared(failed)
 
 
 def batch_differs(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
