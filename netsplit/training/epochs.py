@@ -84,14 +84,16 @@ def fit(
             goes on from the newest checkpoint, or from the beginning where there is none.
 
     Raises:
-        ConfigError: `accumulate` is less than 1, there is no whole batch under `drop_last`, the scheduler
-            has fewer steps than the training, or the checkpoint is of another model or data order.
+        ConfigError: `data` is no Data, `accumulate` is below 1, there is no whole batch under `drop_last`,
+            the scheduler has fewer steps than the training, or the checkpoint is of another model or order.
         NetSplitError: a checkpoint cannot be written; or an epoch's last batch cannot be trained, which is
             told before the first step (of a stream, when it comes).
         ReadError: a sample cannot be read; the model is as it was before its batch.
         WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
             without a checkpoint between.
     """
+    if not isinstance(data, Data):
+        raise ConfigError(f"data is a {type(data).__name__}: give netsplit.data.Data (docs/data.md).")
     if accumulate < 1:
         raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
     if isinstance(metric, str) and metric == AUTO:

@@ -9,6 +9,7 @@ import statistics
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -39,6 +40,7 @@ class Pretender:
     stepped_rates = (0.1,)
     made_s = 0.0
     plan = "the plan"
+    runtime: Any = SimpleNamespace(finish=lambda: None)
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -168,7 +170,7 @@ class Mortal(Pretender):
         super().__init__()
         self.weight = 1.0
         self.dies_at = set(dies_at)
-        self.runtime: Any = None
+        self.runtime: Any = SimpleNamespace(finish=lambda: None)
 
     def _step(self, kind: str, inputs: Tensor, fraction: float, step: bool) -> float:
         super()._step(kind, inputs, fraction, step)
@@ -190,7 +192,7 @@ class Mortal(Pretender):
     def restart(self) -> Any:
         """New workers have the first weights."""
         self.weight = 1.0
-        return "restarted"
+        return self.runtime
 
 
 def train_on(model: Mortal, folder: Path | None, **options: Any) -> History:

@@ -141,6 +141,31 @@ def test_a_copy_of_what_trains_in_the_model_is_no_change(caplog: pytest.LogCaptu
     assert not any("after parallelize" in record.message for record in caplog.records)
 
 
+def test_other_shapes_are_captured_of_the_copy() -> None:
+    """Whatever has been set on the model since."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inward, self.outward = nn.Linear(12, 8), nn.Linear(8, 5)
+            self.act, self.scale = nn.ReLU(), 0.5
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.outward(self.act(self.inward(x)) * self.scale)
+
+    torch.manual_seed(3)
+    model = Scaled().double()
+    plain_model = copy.deepcopy(model)
+    plain = SGD(plain_model.parameters())
+    inputs, targets = pair(0)
+    with split(model) as parallel:
+        model.scale, model.act = 3.0, nn.Tanh()
+        few = (inputs[:6], targets[:6])
+        assert parallel.train_batch(*few) == pytest.approx(plain_step(plain_model, plain, few))
+        assert_same(parallel, plain_model)
+    assert model.scale == 3.0
+
+
 def test_other_shapes_are_captured_in_the_mode_that_was_split(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
     with split(model) as parallel:
