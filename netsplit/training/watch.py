@@ -144,8 +144,8 @@ class ModelWatch:
                     setattr(each, key, was)
                 yield
             finally:
-                for each, key, given, _ in changed:
-                    setattr(each, key, given)
+                for each, key, value, _ in changed:
+                    setattr(each, key, value)
                 for space, given, _ in others:
                     _fill(space, given)
                 if programs.made_s != made_s:
