@@ -138,8 +138,8 @@ class ModelWatch:
             changed = [each for each in now if each[2] != each[3]]
             made_s = programs.made_s
             try:
-                for space, _, was in others:
-                    _fill(space, was)
+                for space, _, first in others:
+                    _fill(space, first)
                 for each, key, _, was in changed:
                     setattr(each, key, was)
                 yield
