@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from netsplit.graph.ir import CALL, Graph
-from netsplit.graph.module import NODE, copies_as_captured, place_of_tensor, rebuild
+from netsplit.graph.module import NODE, copies_as_captured, find_at_once, place_of_tensor, rebuild
 from netsplit.graph.operators import written_initializers, written_storages
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
@@ -90,7 +90,7 @@ class Piece:
             apart = [call for call in self.module.graph.nodes if call.meta.get(NODE) in drawing]
             self.usual = compiled_call(self.module, backend, apart)
         else:
-            _find_at_once(self.module)
+            find_at_once(self.module)
         self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -128,13 +128,6 @@ class Piece:
             store[leaf] = tensor  # type: ignore[assignment]
             if leaf in module.__dict__:
                 module.__dict__[leaf] = tensor
-
-
-def _find_at_once(module: nn.Module) -> None:
-    """Keep what a segment's modules hold among their plain attributes too, which Python finds without
-    `nn.Module.__getattr__`: a segment of 10 operators reads some 30 in every call."""
-    for each in module.modules():
-        each.__dict__ |= {**each._modules, **each._parameters, **each._buffers}
 
 
 class DevicePieces:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.module import rebuild
+from netsplit.graph.module import find_at_once, rebuild
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench
 from netsplit.profile.measure.clock import Clock, engine_call_seconds, worker_conditions
@@ -139,6 +139,7 @@ class Profiler:
     def _windows(self, window_bytes: int, in_flight: int) -> list[Window]:
         graph, requires_backward = self.graph, self.graph.requires_backward
         module = rebuild(graph, self.values)
+        find_at_once(module)  # as the runtime does
         benches = {
             node.name: NodeBench(
                 graph, node, self.clock, any(k in requires_backward for k in node.outputs), module
