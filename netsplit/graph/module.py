@@ -26,8 +26,8 @@ from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.template import decoded
 
 __all__ = [
-    "NODE", "VARIABLE", "copies_as_captured", "find_at_once", "initial_values", "path_of_tensor", "place_of_tensor",
-    "rebuild",
+    "NODE", "VARIABLE", "copies_as_captured", "find_at_once", "initial_values", "path_of_tensor",
+    "place_of_tensor", "rebuild",
 ]  # fmt: skip
 
 Known = dict[tuple[str, str], fx.Node]
