@@ -89,6 +89,10 @@ class Programs:
             raise NetSplitError("there is nothing to compute: the batch has no sample.")
         return batch
 
+    def has(self, batch: Batch) -> bool:
+        """Whether such a batch was trained before, under this plan."""
+        return (batch.key, batch.samples) in self._trained
+
     def training(self, batch: Batch) -> Program:
         """For a batch of any shapes and any number of samples: whole micro-batches, and one with the rest.
 

@@ -126,14 +126,15 @@ class ModelWatch:
             yield by_name(self.model, self.opened().state(averaged=True))
 
     @contextmanager
-    def own(self, programs: Programs) -> Iterator[None]:
+    def own(self, programs: Programs, captures_none: bool = False) -> Iterator[None]:
         """While something is done here: what is captured meanwhile is the model as it was split."""
         with self._turn:
             captures = programs.captures
             refuse_surrounding(captures.autocast)
             captures.trained = self._values  # others have them, too, as one that only started new workers
             self.look()
-            others = [(space, dict(space), was) for space, was in self._spaces if not _is_same(space, was)]
+            spaces = () if captures_none else self._spaces
+            others = [(space, dict(space), was) for space, was in spaces if not _is_same(space, was)]
             now = [(each, key, getattr(each, key), was) for each, key, was in self._stood]
             changed = [each for each in now if each[2] != each[3]]
             made_s = programs.made_s
@@ -154,9 +155,11 @@ class ModelWatch:
     @contextmanager
     def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
         """While a batch is trained."""
-        with self.own(programs):
+        with self._turn:
             # Tensors of an unread batch are new ones, on the workers.
-            yield inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)
+            batch = inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)
+            with self.own(programs, isinstance(batch, Batch) and programs.has(batch)):
+                yield batch
 
 
 def _spaces(module: nn.Module) -> Iterator[dict[str, Any]]:
