@@ -95,7 +95,8 @@ class BatchCuts:
         if graph.batch_size >= self.whole.samples or self.differs:
             return list(counts)
         log.info("Comparing the batch with its micro-batches of %d samples.", graph.batch_size)
-        return self._left(counts, batch_differs(self.model, self.loss, self.whole, graph, graph.batch_size))
+        given = self.model, self.loss, self.whole, graph, graph.batch_size
+        return self._left(counts, batch_differs(*given, gradients=bool(self._failed) or not self._compared))
 
     def _left(self, counts: Sequence[int], differs: str | None) -> list[int]:
         if differs is None:
@@ -120,7 +121,7 @@ class BatchCuts:
 
         Args:
             decide: a plan with one of these numbers of micro-batches.
-            at_size: compare the whole batch, which takes two training steps.
+            at_size: compare the whole batch, which takes two forwards of it.
         """
         if not at_size:
             self.not_at_size()
