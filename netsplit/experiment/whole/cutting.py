@@ -44,6 +44,7 @@ class BatchCuts:
     named: bool
     remarks: list[str] = field(default_factory=list)  # of any plan
     differs: str = ""  # what does, where the batch is cut all the same; or why that is not known
+    said: bool = False  # it is known that it differs, and cut all the same
     _compared: bool = False
     _failed: str = ""  # why a few samples were not compared
 
@@ -102,6 +103,7 @@ class BatchCuts:
         if differs is None:
             return list(counts)
         if self.named:
+            self.said = True
             self.differs = (
                 f"{differs}; each micro-batch trains with its own, as in gradient accumulation "
                 "(schedule.microbatches=1 keeps the batch whole)"

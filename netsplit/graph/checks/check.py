@@ -196,7 +196,7 @@ class _CaptureCheck:
                 what = f"metric {i - 1}" if i else "the loss"
                 raise CaptureError(
                     f"{self.name} would not train as in plain PyTorch: {what} of the same batch differs from "
-                    f"step to step ({apart}){self._cause(1)}."
+                    f"step to step ({apart}){self._cause(1, what)}."
                 )
 
     def _before_the_model(self, tensors: tuple[Tensor, ...]) -> list[Tensor] | None:
@@ -310,7 +310,7 @@ class _CaptureCheck:
                 )
             raise CaptureError(
                 f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
-                f"({apart}){self._cause(call)}."
+                f"({apart}){self._cause(call, what)}."
             )
 
     def _pairs(
@@ -341,11 +341,13 @@ class _CaptureCheck:
     def _whole(self) -> str:
         return ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
 
-    def _cause(self, call: int) -> str:
+    def _cause(self, call: int, what: str) -> str:
         if call and self.changed is not None:
             return f"; {_state_in_python(self.changed)}"
         if self.graph.calls:
             return f"; it has code that stays whole ({self._whole()})"
+        if call == 0 and what == "the loss":
+            return "; usually by what is another at every call (the time, an iterator, a counter)"
         return f"; usually by state that it keeps in Python, not in a buffer{_PLACES}" if call else ""
 
 

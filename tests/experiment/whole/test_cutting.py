@@ -543,7 +543,7 @@ def test_a_named_number_is_warned_of_once(
 ) -> None:
     method = {"partitioner": "m_topo"} if isinstance(schedule, GPipe) else {}
     with caplog.at_level(logging.WARNING):
-        trained(pools, summed, schedule, **method)
+        trained(pools, nn.CrossEntropyLoss(ignore_index=1), schedule, **method)
     warned = [each.getMessage() for each in caplog.records if "gradient accumulation" in each.getMessage()]
     assert len(warned) == 1
     assert warned[0].startswith("the loss of Sequential is ")
