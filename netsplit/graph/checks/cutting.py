@@ -1,7 +1,7 @@
 """Whether a batch may be cut: its loss and gradients beside the mean over its micro-batches.
 
-    a few samples in double precision: loss, gradients ──┬─ at once = mean over micro-batches? else what differs
-    the batch at the size of its micro-batches: loss ────┘
+    a few samples in double precision: loss, gradients ─┬─ at once = mean over micro-batches? else what
+    the batch at the size of its micro-batches: loss ───┘  differs
 
 Batch normalisations take their running statistics meanwhile, and random operators give one number everywhere:
 in these, gradient accumulation differs from whole batches, too.
