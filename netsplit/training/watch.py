@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import by_name
 from netsplit.optim.optimizers import ForModel
 from netsplit.runtime.distributed import DistributedRuntime
@@ -121,11 +121,8 @@ class ModelWatch:
 
     def _is_as_in(self, state: dict[str, Tensor]) -> bool:
         """Whether the trained values were copied into the model, as to save or to evaluate them."""
-        now = {k: t.cpu() for k, t in self.model.named_parameters()}
-        own = {k: state[k].cpu() for k in now if k in state}
-        return own.keys() == now.keys() and all(
-            own[k].dtype == t.dtype and torch.equal(own[k], t) for k, t in now.items()
-        )
+        pairs = ((state.get(k), t) for k, t in self.model.named_parameters())
+        return all(difference(a if a is None else a.cpu(), t.cpu()) is None for a, t in pairs)
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
         yield by_name(self.model, self.opened().state())

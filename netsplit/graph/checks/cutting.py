@@ -9,13 +9,13 @@ in these, gradient accumulation differs from whole batches, too.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -76,14 +76,14 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
     # Ends, as data may be sorted; of two samples the second has other targets than the first, if one has.
     ends = [(_rows(whole, [*range(m), *range(n - m, n)] if m > 1 else [0, _other(whole)]), m) for m in sizes]
     with kept(model, loss), threads_for(_activations(graph, 2 * sizes[-1])):
-        for double in (True, False):
+        for double, (few, m) in itertools.product((True, False), ends):
             try:
                 comparison = _AtOnce(model, loss, graph, double)
                 with _doubled(model, loss) if double else nullcontext():
-                    return comparison.first(ends)
+                    return comparison.differ(few, m, finite=True)
             except Exception as error:  # of the user's code, on few samples or in double precision
                 failed = line_of(error)
-                log.debug("No comparison of a few samples%s: %s", " in double" * double, failed)
+                log.debug("No comparison of %d samples%s: %s", 2 * m, " in double" * double, failed)
     raise NotCompared(failed)
 
 
@@ -153,16 +153,6 @@ class _AtOnce:
         few_digits = graph.autocast is not None or dtypes & {"float16", "bfloat16"}
         own = _COARSE if few_digits else _PLAIN if "float32" in dtypes else _EXACT
         self.allowed_loss, self.allowed_gradient = _EXACT if double else own
-
-    def first(self, batches: Sequence[tuple[Batch, int]]) -> str | None:
-        """How the first of these that can be computed differs from its micro-batches, of so many samples."""
-        failed: Exception = ValueError("no samples")
-        for batch, size in batches:
-            try:
-                return self.differ(batch, size, finite=True)
-            except Exception as error:  # of the user's code
-                failed = error
-        raise failed
 
     def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
         """In words; None: it does not.
@@ -296,7 +286,7 @@ def _smallest(model: nn.Module, loss: Loss | None, nbytes: int) -> list[Tensor] 
     None: that is all."""
     trained = {t._cdata: t for t in named_tensors(model, loss).values() if t.requires_grad}
     in_order = sorted(trained.values(), key=lambda t: (not t._backward_hooks, t.numel()))
-    ends = list(accumulate(t.nbytes for t in in_order))
+    ends = list(itertools.accumulate(t.nbytes for t in in_order))
     few = [t for t, end in zip(in_order, ends, strict=True) if end <= nbytes]
     return few if 0 < len(few) < len(in_order) else None
 
