@@ -112,6 +112,8 @@ def test_a_learning_rate_that_is_a_tensor_is_each_optimizers_own() -> None:
         (lambda model: model.eval(), "model's mode"),
         (lambda model: model[0].weight.requires_grad_(False), "requires_grad of the model's parameters"),
         (lambda model: model[0].weight.detach().mul_(2), "model's parameters"),
+        (lambda model: setattr(model[0].weight, "data", 2 * model[0].weight.data), "model's parameters"),
+        (lambda model: setattr(model[0], "weight", nn.Parameter(2 * model[0].weight)), "model's parameters"),
     ],
 )
 def test_what_trains_is_a_copy_and_a_change_is_told_once(
@@ -136,8 +138,9 @@ def test_a_copy_of_what_trains_in_the_model_is_no_change(caplog: pytest.LogCaptu
     model = net()
     with split(model) as parallel:
         parallel.train_batch(*pair(0))
-        model.load_state_dict(parallel.state_dict())
-        parallel.train_batch(*pair(1))
+        for assign in (False, True):
+            model.load_state_dict(parallel.state_dict(), assign=assign)
+            parallel.train_batch(*pair(1))
     assert not any("after parallelize" in record.message for record in caplog.records)
 
 

@@ -29,8 +29,8 @@ def controller_seconds(pool: WorkerPool, cluster: Cluster, costs: Costs) -> floa
     """
     name, graph = cluster.devices[0].name, trivial_step()
     program = compile_program(graph, {"mul": name}, {"mul": 0}, cluster, SingleBatch())
-    runtime = DistributedRuntime(program, pool, {"w": torch.ones(1)}, None)
-    batch, seconds = torch.ones(1), []
+    runtime = DistributedRuntime(program, pool, {"w": torch.ones(1, dtype=torch.float32)}, None)
+    batch, seconds = torch.ones(1, dtype=torch.float32), []
     for _ in range(REPEATS):
         began = time.perf_counter()
         runtime.train_batch(batch)
