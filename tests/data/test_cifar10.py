@@ -59,14 +59,6 @@ def test_augmented_images_are_moved_by_up_to_four_pixels_and_flipped(root: Path)
     assert 15 < sum(flipped for *_, flipped in offsets) < 45
 
 
-def test_a_missing_file_is_named(root: Path) -> None:
-    batch(root, "data_batch_4").unlink()
-    with pytest.raises(ConfigError, match=r"data_batch_4 is not there: dataset\.root must hold cifar-10"):
-        cifar10(str(root))
-    with pytest.raises(ConfigError, match=r"cifar-10-batches-py is not there"):
-        cifar10(str(root / "cifar-10-batches-py"))
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -24,14 +24,6 @@ def test_shapes_and_sizes() -> None:
     assert "1437 train" in data.summary()
 
 
-def test_the_split_is_stratified() -> None:
-    _, targets, _, test_targets = tensors(digits())
-    fraction = test_targets.bincount(minlength=10) / (
-        targets.bincount(minlength=10) + test_targets.bincount()
-    )
-    assert ((fraction - 0.2).abs() < 0.01).all()
-
-
 def test_no_image_is_in_both_halves() -> None:
     images, _, test_images, _ = tensors(digits(image_size=8, channels=1))
     both = torch.cat([images, test_images]).flatten(1)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from netsplit.data import digits_segmentation
 from netsplit.data.sets.digits import digits_split
 from netsplit.data.sets.digits_segmentation import INK, MEAN, STD
-
-
-def test_shapes_and_classes() -> None:
-    data = digits_segmentation()
-    image, mask = data.train[0]
-    assert (image.shape, mask.shape) == ((3, 64, 64), (64, 64))
-    assert torch.equal(image[0], image[2])
-    assert (len(data.train), len(data.test), data.num_classes, data.classes[1]) == (1024, 256, 11, "0")
 
 
 def test_the_mask_is_where_the_ink_is() -> None:
@@ -36,13 +27,3 @@ def test_a_single_digit_is_one_of_its_half() -> None:
             nearest = int(distance.argmin())
             assert distance[nearest] < 1e-5
             assert set(mask.unique().tolist()) <= {0, int(targets[own][nearest]) + 1}
-
-
-def test_numbers_cost_no_memory_and_pictures_are_those_of_their_index() -> None:
-    large = digits_segmentation(16, 8, train=10**9).train
-    small = digits_segmentation(16, 8, train=10).train
-    assert len(large) == 10**9
-    assert torch.equal(large[7][0], small[7][0])
-    assert not torch.equal(large[7][0], large[10**9 - 1][0])
-    with pytest.raises(IndexError):
-        small[10]

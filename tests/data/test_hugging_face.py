@@ -99,8 +99,3 @@ def test_what_is_not_there_is_named(saved: Path, keys: dict[str, Any], facts: li
     with pytest.raises(ConfigError) as told:
         hugging_face(str(saved), **keys)
     assert tells(told.value, *facts)
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="save_to_disk"):
-        hugging_face(str(tmp_path), "text")

@@ -40,10 +40,6 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert len({str(one) for one in orders}) == 9
 
 
-def test_without_shuffling_the_order_is_the_dataset_s() -> None:
-    assert order(shuffle=False, drop_last=False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
 @pytest.mark.parametrize("size", [0, 11])
 def test_a_batch_size_that_gives_no_batch_is_refused_at_once(size: int) -> None:
     with pytest.raises(ConfigError, match=f"batch_size is {size}"):
@@ -114,16 +110,6 @@ def test_an_epoch_is_told_to_samples_that_want_it_and_every_sample_comes_once() 
         assert sorted(rows) == [[index, 4] for index in range(10)]
 
 
-def test_the_processes_of_one_epoch_are_those_of_the_next() -> None:
-    loader = Loader(Told(), 2, workers=2)
-    first, second = ({int(pid) for _, pids in loader.epoch(epoch) for pid in pids} for epoch in (0, 1))
-    assert first == second
-    assert len(first) == 2
-    assert os.getpid() not in first
-    loader.close()
-    assert not any(map(psutil.pid_exists, first))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_that_cannot_be_loaded_gives_the_same_sentence(workers: int) -> None:
     loader = Loader(Told(bad=3), 2, shuffle=False, workers=workers)
@@ -134,14 +120,6 @@ def test_a_sample_that_cannot_be_loaded_gives_the_same_sentence(workers: int) ->
     ):
         list(loader.epoch(0, skip=2))
     assert indices(loader, 0, skip=4) == [[[4, 0], [5, 0]], [[6, 0], [7, 0]], [[8, 0], [9, 0]]]
-
-
-def test_samples_of_different_shapes_are_explained() -> None:
-    ragged = [(torch.zeros(length), torch.tensor(0)) for length in (1, 2)]
-    with pytest.raises(
-        NetSplitError, match=r"^samples of shapes \[\(1,\), \(\)\] and \[\(2,\), \(\)\] do not fit"
-    ):
-        list(batches(ragged, 2))
 
 
 def test_a_process_that_dies_ends_in_a_sentence_and_is_replaced() -> None:

@@ -162,10 +162,6 @@ def test_every_reason_is_some_command_s() -> None:
     assert not unused
 
 
-def test_a_followed_page_has_its_test() -> None:
-    assert all((Path(__file__).parent / test).is_file() for test in FOLLOWED.values())
-
-
 @pytest.mark.parametrize(("page", "line"), PRINTED, ids=lambda each: str(each)[:70])
 def test_a_printed_command_is_one(page: str, line: str) -> None:
     """Nothing is run, and no file is opened."""

@@ -33,12 +33,6 @@ def devices_in(path: Path) -> tuple[Device, ...]:
     return cluster.devices
 
 
-def test_hosts_survive_the_file(tmp_path: Path) -> None:
-    hosts = ("here", "there")
-    written(tmp_path / "graph.json", hosts)
-    assert tuple(device.host for device in devices_in(tmp_path / "graph.json")) == hosts
-
-
 def test_in_files_without_hosts_devices_named_as_processors_share_one(tmp_path: Path) -> None:
     data = written(tmp_path / "graph.json", ("here", "there"))
     for device in data["cluster"]["devices"]:  # type: ignore[index]
@@ -49,14 +43,6 @@ def test_in_files_without_hosts_devices_named_as_processors_share_one(tmp_path: 
     assert contends(work.cluster, work.costs)
     (tmp_path / "graph.json").write_text(json.dumps(data).replace("cpu:", "d"))
     assert [device.host for device in devices_in(tmp_path / "graph.json")] == [None, None]
-
-
-def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
-    data = written(tmp_path / "graph.json", (None, None))
-    data["cluster"]["devices"][1]["host"] = 3  # type: ignore[index]
-    (tmp_path / "graph.json").write_text(json.dumps(data))
-    with pytest.raises(ValueError, match="device 'cpu:1' has the host 3"):
-        read_workload(tmp_path / "graph.json")
 
 
 def test_processors_survive_the_file_and_are_enough_in_files_without_them(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import NetSplitError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
-from netsplit.graph.files import save
 from netsplit.graph.ir import Initializer
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
@@ -99,21 +98,6 @@ def test_rates_stand_by_kind_as_they_always_did(saved: Callable[..., Path]) -> N
     del rates["instruction_s"]["gpu"]
     written = json.loads(dumps_workload(work))["costs"]
     assert {key: written[key] for key in rates} == rates
-
-
-def test_a_file_of_nothing_but_seconds_and_alpha_is_read(saved: Callable[..., Path]) -> None:
-    def bare(data: dict[str, Any]) -> None:
-        data["costs"] = {key: data["costs"][key] for key in ("seconds", "alpha")}
-
-    costs = read_workload(saved(bare)).costs
-    assert costs.devices == {"cpu": DeviceCosts(costs.devices["cpu"].nodes)}
-    assert costs.variable_copies is None
-
-
-def test_a_graph_without_costs_says_what_is_missing(tmp_path: Path) -> None:
-    save(chain([4, 4]), tmp_path / "graph.json")
-    with pytest.raises(NetSplitError, match=r"graph.json: .* no costs: .*own.save_workload.*forward_s"):
-        read_workload(tmp_path / "graph.json")
 
 
 def test_users_of_one_initializer_share_a_device_as_in_captured_graphs(saved: Callable[..., Path]) -> None:

@@ -61,10 +61,6 @@ def test_milliseconds_become_seconds_and_loading_data_costs_none() -> None:
     assert (read().unit, read().unit_s, read().period) == ("ms", 1e-3, StageTime())
 
 
-def test_loading_data_keeps_its_seconds_when_asked() -> None:
-    assert read(inputs="profiled").costs.devices["accelerator"].nodes["node1"] == NodeSeconds(0.636, 0.0)
-
-
 def test_a_bracketed_activation_is_summed_and_parameters_are_one_initializer() -> None:
     graph = read().graph
     assert graph.variables["node3"].nbytes == 123

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -77,19 +76,6 @@ def test_a_state_comes_back_with_the_names_of_tied_weights(tmp_path: Path) -> No
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], value) for name, value in state.items())
     assert back["head.weight"] is back["inward.weight"]
-
-
-def test_a_folder_with_an_index_is_read_whole(tmp_path: Path) -> None:
-    state = fresh().state_dict()
-    state.pop("head.weight")
-    names = list(state)
-    files = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(names)}
-    for file in set(files.values()):
-        safetensors.save_file({name: state[name] for name in names if files[name] == file}, tmp_path / file)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    plain = fresh(6)
-    load_safetensors(tmp_path, into=plain)
-    assert all(torch.equal(value, fresh().state_dict()[name]) for name, value in plain.state_dict().items())
 
 
 def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:

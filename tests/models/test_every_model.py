@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from netsplit.config import build
-from netsplit.errors import ConfigError
 from netsplit.graph import capture, initial_values, rebuild
 from tests.models.subjects import CONF, SUBJECTS, config_of, count, on_meta
 
@@ -92,19 +91,3 @@ def test_the_step_of_a_large_model_is_captured_without_memory(name: str) -> None
     trained = {key for key, init in graph.initializers.items() if init.is_parameter}
     assert trained == {key for key, _ in model.named_parameters()}
     assert graph.batch_size == 2
-
-
-def test_the_graph_is_the_same_with_and_without_memory() -> None:
-    name = "unet_classic_small"
-    graphs = []
-    for model, device in ((build(config_of(name)), "cpu"), (on_meta(name), "meta")):
-        inputs, targets = SUBJECTS[name].batch(name, 2, device)
-        graphs.append(capture(model.train(), nn.CrossEntropyLoss(), ((inputs,), (targets,))))
-    assert graphs[0] == graphs[1]
-
-
-def test_what_does_not_fit_is_said_while_it_is_captured() -> None:
-    model = on_meta("gpt")
-    tokens = torch.zeros(2, 1025, dtype=torch.int64, device="meta")
-    with pytest.raises(ConfigError, match=r"model\.context is 1024, but a sample has 1025 tokens"):
-        capture(model, nn.CrossEntropyLoss(), ((tokens,), (tokens,)))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from netsplit import models
@@ -34,10 +33,3 @@ def test_a_size_that_cannot_be_is_refused_by_its_key(
         builder(**sizes)
     assert str(refusal.value).startswith(f"model.{complaint}")
     assert "\n" not in str(refusal.value)
-
-
-def test_images_of_another_size_than_the_u_transformer_was_built_for_are_refused() -> None:
-    with torch.device("meta"):
-        model = models.u_transformer(image_size=32, base_channels=4)
-    with pytest.raises(ConfigError, match=r"model\.image_size is 32, but images have 16x32 pixels"):
-        model(torch.empty(2, 3, 16, 32, device="meta"))

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from netsplit.beside_torchvision import import_torchvision
-from netsplit.errors import ConfigError
-from netsplit.models import alexnet, gnmt, lenet, rnnlm, transformer
+from netsplit.models import alexnet, gnmt, rnnlm, transformer
 
 VOCABULARY = 13
 SMALL = {
@@ -49,12 +48,3 @@ def test_every_score_goes_by_the_whole_source(name: str) -> None:
     other[:, -1] = (other[:, -1] + 1) % VOCABULARY
     changed = (model(source, tokens) - model(other, tokens)).abs().amax(1)
     assert (changed > 0).all()
-
-
-def test_sizes_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.side is 30: give a multiple of 4"):
-        lenet(side=30)
-    with pytest.raises(ConfigError, match=r"images are 32x32, and model\.side is 28"):
-        lenet()(torch.zeros(2, 3, 32, 32))
-    with pytest.raises(ConfigError, match=r"model\.width is 10, which 4 heads"):
-        transformer(heads=4, width=10)

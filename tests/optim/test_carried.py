@@ -79,28 +79,6 @@ def test_what_changes_beside_state_and_does_not_move_is_refused_where_plans_chan
         check_switchable(Remembering, None)
 
 
-class Counting(Momentum):
-    """Counts in a function of its own."""
-
-    def __init__(self, params: Iterable[Tensor]) -> None:
-        super().__init__(params, ("m",))
-        counted = [0]
-
-        def count() -> None:
-            counted[0] += 1
-
-        self.count = count
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.count()
-        super().step()
-
-
-def test_attributes_that_do_not_pickle_are_seen_too() -> None:
-    with pytest.raises(ConfigError, match="keeps what changes with its steps in 'count'"):
-        check_switchable(Counting, None)
-
-
 def counting() -> Callable[[int], float]:
     counted = [0]
 

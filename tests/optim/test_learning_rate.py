@@ -7,7 +7,6 @@ import os
 import random
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,8 @@ from torch import nn, optim
 from torch.optim import lr_scheduler as lr
 
 from netsplit.errors import ConfigError
-from netsplit.experiment.session import Session
-from netsplit.optim.learning_rate import LearningRate, learning_rate, warmup_cosine
+from netsplit.optim.learning_rate import LearningRate, learning_rate
 from netsplit.optim.optimizers import for_model
-from netsplit.program import GPipe
-from tests.workers import cpu_workers
 
 MODEL = nn.Linear(6, 3)
 OTHER = optim.SGD(MODEL.parameters(), lr=0.1)
@@ -98,25 +94,9 @@ def test_a_setting_of_a_scheduler_is_refused(options: Any, words: str) -> None:
         LearningRate("torch.optim.lr_scheduler.StepLR", **options)
 
 
-def test_warmup_is_shorter_than_all() -> None:
-    with pytest.raises(ConfigError, match=r"scheduler\.warmup is 5 of 5 steps"):
-        warmup_cosine(OTHER, 5, 5)
-
-
 def test_a_scheduler_that_ends_before_the_training_is_refused() -> None:
     optimizer = for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL)
     rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=10)
     rate.check_steps(optimizer, 10)
     with pytest.raises(ConfigError, match=r"OneCycleLR ends after 10 steps, and the training has 11"):
         rate.check_steps(optimizer, 11)
-
-
-def test_a_session_refuses_a_scheduler_before_its_workers_start(tmp_path: Path) -> None:
-    model, batch = nn.Linear(3, 2), (torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
-    rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=9)
-    with Session(cpu_workers(2), tmp_path, profile="predicted") as session:
-        with pytest.raises(ConfigError, match=r"scheduler cannot be made .*momentum"):
-            session.planner(
-                model, nn.CrossEntropyLoss(), batch, GPipe(2), torch.optim.Adadelta, learning_rate=rate
-            )
-        assert session._pool is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts
 
 seconds = st.floats(0.0, 1e3)
 speeds = st.floats(1e-3, 1e3)
@@ -65,17 +65,3 @@ def test_devices_on_too_few_processors_take_turns(
     together = costs.contention if computing > 1 else 1.0
     assert costs.slowdown(computing, processors) == pytest.approx(turns * together)
     assert costs.slowdown(computing + 1, processors) >= costs.slowdown(computing, processors)
-
-
-def test_a_kind_without_costs_takes_no_time_and_disturbs_nobody() -> None:
-    costs = Costs({}, 2).of("gpu")
-    assert costs == DeviceCosts({})
-    assert costs.scaled(0.5) == costs
-    assert (costs.message_overhead_s, costs.contention) == (0.0, 1.0)
-
-
-def test_without_backward_forwards_and_rates_are_left() -> None:
-    costs = Costs({"a": DeviceCosts({"n": NodeSeconds(1.0, 2.0, 0.5)}, contention=1.5)}, 3)
-    assert costs.without_backward() == Costs(
-        {"a": DeviceCosts({"n": NodeSeconds(1.0, 0.0)}, contention=1.5)}, 3
-    )

@@ -12,7 +12,7 @@ from torch import nn, optim
 
 from netsplit.errors import ConfigError
 from netsplit.graph import capture
-from netsplit.optim.optimizers import ParameterGroups, for_model, make_optimizer
+from netsplit.optim.optimizers import ParameterGroups, for_model
 from netsplit.profile.optimizer_checks import check_idle, check_optimizer
 from tests.optim.test_optimizers import Net
 
@@ -169,14 +169,6 @@ def test_refused_with_the_true_reason(name: str) -> None:
         check_optimizer(for_model(factory, MODEL))
     assert "\n" not in str(e.value)
     assert str(e.value).endswith((".", ").", ")"))
-
-
-@pytest.mark.parametrize("name", ["closes over the model", "drops some", "a list"])
-def test_refused_on_the_devices_too(name: str) -> None:
-    factory, words = REFUSED[name]
-    own = {k: nn.Parameter(p.detach().clone()) for k, p in MODEL.named_parameters() if k.startswith("first")}
-    with pytest.raises(ConfigError, match=words):
-        make_optimizer(for_model(factory, MODEL), own)
 
 
 class Shrinking(optim.SGD):

@@ -49,13 +49,3 @@ def test_bytes_at_a_size_on_the_line_of_three_others_are_those_of_a_walk(
     bent.derived[(predicted_transients.__wrapped__, (), ())] = {}
     with pytest.raises(TypeError):  # it is walked over, which it cannot be here
         predicted_transients(with_line(graph_at(few, many, 6), few, bent, many))
-
-
-def test_what_cannot_be_run_without_values_counts_nothing_and_others_count() -> None:
-    """What torch does not have, a piece of Python; what is after it is run on tensors of its shapes."""
-    case = CASES["chain"]
-    graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
-    (first, *others) = expected
-    for op in ("netsplit.call.piece", "Conv2d", "aten.none.default"):
-        nodes = graph.nodes | {first: replace(graph.nodes[first], op=op)}
-        assert predicted_transients(replace(graph, nodes=nodes)) == {name: expected[name] for name in others}

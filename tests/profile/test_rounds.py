@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -52,27 +51,6 @@ def test_the_weight_part_is_a_part_of_deferrable_backwards(in_flight: int, windo
         assert each.weight_s <= AT_MOST * each.backward_s * (1 + 1e-9)
     wide, narrow = (seconds[name].weight_s for name in profiler.graph.nodes if name in deferrable)
     assert wide > 2 * narrow
-
-
-def test_rounds_add_up() -> None:
-    profiler = profiler_of(2, 0)
-    profiler.round()
-    before = profiler.seconds()
-    profiler.round()
-    assert len(profiler.rounds) == 2
-    assert len(profiler.timed) == 4
-    assert profiler.seconds() != before
-    assert profiler.seconds().keys() == before.keys()
-
-
-def test_a_round_warms_up_for_a_time() -> None:
-    profiler = profiler_of()
-    profiler.warm_s = 0.3
-    began = time.perf_counter()
-    profiler.round()
-    assert time.perf_counter() - began > 0.3
-    assert len(profiler.timed) == 2
-    assert profiler.timed[0] > 1, "more walks than `warmup` asks for, as they were short"
 
 
 def test_a_machine_that_changes_its_speed_is_measured_longer_and_then_named(

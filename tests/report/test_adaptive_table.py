@@ -7,7 +7,6 @@ from pathlib import Path
 
 from netsplit.planning.explanation.change import PlacementChange
 from netsplit.report import markdown_page
-from netsplit.report.tables import adaptive_table
 from netsplit.training.adapt.decisions import Decision
 from tests.tracking.reports import parsed, report, trained
 
@@ -40,8 +39,3 @@ def test_every_decision_is_a_line() -> None:
     assert f"netsplit 40 kept 20.0 10.0 30.0 12.0 41.0 {changed} cpu:1 takes 6.10 times as long" in words
     page = markdown_page(report(shown), Path())
     assert "| netsplit | 40 | kept | 20.0 | 10.0 | 30.0 | 12.0 | 41.0 | 3 | 3 operators from cpu:1" in page
-
-
-def test_a_training_that_did_not_look_has_no_table() -> None:
-    assert adaptive_table(trained()) is None
-    assert "Plans looked for" not in parsed(trained()).words

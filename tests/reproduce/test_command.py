@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from hydra import compose, initialize_config_dir
 
-from reproduce.command import STUDIES, comparison_among, main, studies
+from reproduce.command import STUDIES, main, studies
 from reproduce.question import question
 from tests.commands import Command
 
@@ -147,22 +147,6 @@ def test_every_study_fits_what_it_asks(name: str, tmp_path: Path) -> None:
     assert callable(question(cfg.study, tmp_path))
 
 
-def test_every_study_is_named_when_none_is_chosen(run: Run) -> None:
-    ended = run()
-    assert ended.code == 2
-    assert ended.err.count("\n") == 1
-    assert "no study is chosen" in ended.err
-    assert all(name in ended.err for name in studies())
-    assert set(studies()) >= {
-        "table_6_3",
-        "figure_4_2",
-        "figure_4_3",
-        "figure_5_2",
-        "figure_5_3",
-        "figure_6_1",
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -188,18 +172,6 @@ def test_a_mistake_gives_one_sentence_and_exit_code_2(
     assert ended.err.startswith("error: ")
     assert ended.err.count("\n") == 1
     assert all(word in ended.err for word in words), ended.err
-
-
-def test_a_comparison_is_found_among_several_and_a_study_is_not() -> None:
-    assert comparison_among(["experiment=figure_5_3,quick"]) == "quick"
-    assert comparison_among(["+experiment=quick", "seed=1"]) == "quick"
-    assert comparison_among(["experiment=figure_5_3", "model=quick"]) is None
-
-
-def test_help_shows_how_and_exits_with_0(run: Run) -> None:
-    ended = run("--help")
-    assert ended.code == 0
-    assert all(word in ended.out for word in ("experiment=table_6_3", "docs/studies.md", "reproduce/conf/"))
 
 
 def test_ten_lines_answer_a_question_of_ones_own(run: Run, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.errors import ConfigError
 from reproduce import ByName, edge_bytes
 from reproduce.edges import cumulative
 from tests.reproduce.nets import MAP, case
@@ -31,14 +30,3 @@ def test_fractions_are_those_of_a_direct_count_over_readers() -> None:
     assert 0 < below < 1
     assert result.metrics["fraction_below.mine"] == below
     assert result.rows[0][-2:] == (below, 0.9)
-
-
-def test_the_pictures_data_end_at_one() -> None:
-    (picture,) = edge_bytes(ByName({"mine": case(), "more": case(4)})).pictures
-    last = {str(name): fraction for name, _, fraction in picture.rows}
-    assert last == {"mine": 1.0, "more": 1.0}
-
-
-def test_a_threshold_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"study\.threshold_bytes is 0"):
-        edge_bytes(ByName({"mine": case()}), threshold_bytes=0)

@@ -8,9 +8,7 @@ from torch import nn
 
 from netsplit.data.sets.synthetic import synthetic
 from netsplit.errors import ConfigError
-from netsplit.rewrite import CopyWeights, Split
 from reproduce import ByName, ModelCase, V100Servers, largest_batches, split_speeds
-from reproduce.fastt import in_words, out_of_place
 
 
 def mlp() -> nn.Module:
@@ -63,14 +61,3 @@ def test_servers_are_whole_and_joined_by_slower_links() -> None:
         V100Servers(a_server=2).of(5)
     with pytest.raises(ConfigError, match=r"study\.scalings has linear"):
         split_speeds(cases(), scalings=("linear",))  # type: ignore[arg-type]
-
-
-def test_nothing_is_written_in_place_afterwards() -> None:
-    relu = out_of_place(mlp())[2]  # type: ignore[index]
-    assert relu.inplace is False
-
-
-def test_splits_are_told_with_their_copies() -> None:
-    cut = Split("linear", 0, (4, 4)), CopyWeights("linear:1", 1), Split("conv2d", "input.1", (2, 1))
-    assert in_words(cut) == "linear along 0 in 2 with copied weights, conv2d along input.1 in 2"
-    assert in_words(()) == "none"

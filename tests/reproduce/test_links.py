@@ -9,7 +9,6 @@ import pytest
 from netsplit.api import cpu_cluster
 from netsplit.cluster.described import DescribedDevice, DescribedLink, LinkCost, described_cluster
 from netsplit.cluster.probe import fit_link
-from netsplit.errors import ConfigError
 from reproduce import ByName, LinkCase, link_lines
 
 NEAR, FAR = LinkCost(10e9, 1e-5), LinkCost(1e9, 2e-5)
@@ -29,11 +28,6 @@ def test_a_pair_is_the_line_of_its_link(tmp_path: Path) -> None:
     assert result.metrics["bandwidth.near"] == pytest.approx(10e9)
 
 
-def test_without_a_pair_every_different_link_is_told_once(tmp_path: Path) -> None:
-    result = link_lines(ByName({"all": LinkCase(CLUSTER)}), tmp_path)
-    assert result.column("link") == ["all: a → b", "all: a → c"]
-
-
 def test_the_pictures_lines_are_the_links_from_end_to_end(tmp_path: Path) -> None:
     case = ByName({"far": LinkCase(CLUSTER, ("c", "a"))})
     (picture,) = link_lines(case, tmp_path, smallest=100, largest=10_000).pictures
@@ -41,13 +35,6 @@ def test_the_pictures_lines_are_the_links_from_end_to_end(tmp_path: Path) -> Non
     assert (sizes[0], sizes[-1]) == (100, 10_000)
     for _, _, nbytes, seconds in picture.rows:
         assert seconds == pytest.approx(2e-5 + nbytes / 1e9)  # type: ignore[operator]
-
-
-def test_a_pair_that_is_not_there_and_an_empty_range_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"pair of case 'mine' is \[a, z\]: give two of a, b, c"):
-        link_lines(ByName({"mine": LinkCase(CLUSTER, ("a", "z"))}), tmp_path)
-    with pytest.raises(ConfigError, match=r"study\.smallest is 8"):
-        link_lines(ByName({}), tmp_path, smallest=8, largest=8)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from netsplit.data.sets.synthetic import synthetic
-from netsplit.errors import ConfigError
 from netsplit.models.gpt import gpt
 from netsplit.program.schedules import OneFOneB
 from reproduce import ByName, PipelineCase, V100Servers, pipeline_speeds
@@ -55,18 +54,3 @@ def test_what_is_added_makes_nothing_slower_and_nothing_beats_what_is_possible()
         strict=True,
     ):
         assert gain == pytest.approx(float(first or 0) / float(last or 1))
-
-
-def test_the_whole_plan_stands_beside_stages_of_whole_operators() -> None:
-    cases = ByName(small=case("columns"), whole=case("whole"))
-    result = pipeline_speeds(cases, SERVERS, hosts=(2,), whole_plan_s=2.0)
-    columns, whole = result.column("whole plan (ms)")
-    assert columns is None
-    assert whole == result.metrics["seconds.whole_plan.whole.2"]
-    assert 0 < float(whole or 0) <= result.metrics["seconds.send_receive.whole.2"]
-    assert any(note.startswith("whole on 2 hosts: ") for note in result.notes)
-
-
-def test_parts_that_are_none_are_named() -> None:
-    with pytest.raises(ConfigError, match="parts of a case is 'rows'"):
-        case("rows")  # type: ignore[arg-type]

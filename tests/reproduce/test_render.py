@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 
 from netsplit.tracking import Tracker
 from reproduce import Column, Picture, StudyResult, markdown, record, write
@@ -46,13 +44,6 @@ def test_cells_are_shown_scaled_and_formed_and_a_dash_where_there_is_nothing() -
     ]
 
 
-def test_the_terminal_has_every_cell_and_note() -> None:
-    console = Console(width=80, record=True, file=StringIO())
-    console.print(RESULT.table.terminal())
-    text = console.export_text()
-    assert all(word in text for word in ("Sizes", "a|b", "3.0", "+25", "A note."))
-
-
 def test_files_hold_the_cells_in_full_and_the_pictures_data(tmp_path: Path) -> None:
     paths = write(RESULT, tmp_path)
     assert [path.name for path in paths] == ["table.md", "table.csv", "sizes.png", "sizes.svg", "sizes.csv"]
@@ -83,19 +74,6 @@ class FakeTracker:
 
     def artifact(self, path: Path) -> None:
         self.told["files"].append(path.name)
-
-
-def test_a_run_has_tag_parameters_finite_metrics_the_table_and_the_files() -> None:
-    tracker = FakeTracker()
-    record(RESULT, tracker, "figure", {"seed": 0}, [Path("table.md")])  # type: ignore[arg-type]
-    assert tracker.told == {
-        "name": "figure",
-        "params": {"seed": 0},
-        "tags": {"role": "study", "study": "figure"},
-        "metrics": [("share.a", 0.25, 0)],
-        "text": markdown(RESULT),
-        "files": ["table.md"],
-    }
 
 
 @pytest.mark.slow

@@ -19,9 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from netsplit import __version__
-from netsplit.errors import NetSplitError
 from netsplit.runners.cli import command as cli
-from netsplit.runners.cli import doctor
 from tests.commands import Command, Ended
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,12 +45,6 @@ def netsplit(*words: str, folder: Path, **variables: str) -> subprocess.Complete
         [sys.executable, "-m", "netsplit", *words],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
-
-
-def test_help_lists_the_commands() -> None:
-    shown = CliRunner().invoke(cli.netsplit, ["--help"])
-    assert all(name in shown.output for name in (*cli.RUNNERS, "plan", "doctor", "new"))
-    assert __version__ in CliRunner().invoke(cli.netsplit, ["--version"]).output
 
 
 @pytest.mark.parametrize("name", cli.RUNNERS)
@@ -83,14 +75,6 @@ def test_words_are_completed(words: list[str], expected: list[str], tmp_path: Pa
     )
     said = [line.partition(",")[2] for line in done.stdout.splitlines()]
     assert said[: len(expected)] == expected
-
-
-@pytest.mark.parametrize("shell", cli.SHELLS)
-def test_every_shell_has_its_script(shell: str) -> None:
-    done = CliRunner().invoke(cli.netsplit, ["completion", shell])
-    assert "_NETSPLIT_COMPLETE" in done.output
-    assert (shell == "bash") == ("compopt -o nospace" in done.output)
-    assert (shell == "fish") == ("split -m1" in done.output)
 
 
 @pytest.fixture
@@ -203,17 +187,6 @@ def test_links_are_probed_and_the_doctor_finds_all_well(tmp_path: Path) -> None:
     refused = netsplit("probe", "--cluster", "titan_rtx3", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "is described" in refused.stderr
-
-
-def test_the_doctor_names_a_file_that_hides_the_standard_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    look = doctor.CHECKS["modules"]
-    assert look()
-    (tmp_path / "random.py").touch()
-    with pytest.raises(NetSplitError, match=re.escape(str(tmp_path / "random.py"))):
-        look()
 
 
 @pytest.mark.slow

@@ -64,10 +64,6 @@ def logs(folder: Path) -> dict[str, str]:
     return {path.parent.name: path.read_text() for path in folder.rglob("*.log")}
 
 
-def test_a_job_that_ends_well_exits_with_0(run: Run) -> None:
-    assert run() == (0, "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -149,7 +145,3 @@ def test_a_failed_job_of_a_multirun_stops_no_other_and_has_its_own_log(run: Run,
     texts = logs(tmp_path)
     assert {name for name, text in texts.items() if "the job found a mistake" in text} == {"0", "2"}
     assert set(texts) == {"0", "1", "2", "3"}
-
-
-def test_hydras_own_options_work(run: Run) -> None:
-    assert run("--cfg", "job")[0] == 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from netsplit.experiment.comparison import experiment_of
 from netsplit.experiment.request import Request
@@ -52,12 +51,6 @@ def run(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ru
         return ended.code, ended.err
 
     return call
-
-
-def test_a_model_of_one_s_own_needs_no_yaml(run: Run) -> None:
-    assert run("model._target_=lab_own_target.build") == (0, "")
-    assert SEEN["model"] == {"_target_": "lab_own_target.build"}
-    assert isinstance(SEEN["built"], nn.Module)
 
 
 def test_it_takes_its_own_keys_whatever_the_option_had(run: Run) -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from netsplit.formats.own import save_workload
-from netsplit.formats.read import read_workload
 from netsplit.graph import capture
 from netsplit.planning.workload import Workload
 from runners._entry import entry
@@ -103,16 +102,6 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
     assert result()["compared_with"]["nodes"] == 0
 
 
-def test_an_earlier_plan_that_breaks_a_rule_is_refused(run: Run) -> None:
-    same = ["graph=g.txt", *FAST, "partitioner=m_topo"]
-    assert run(*same, "result=a.json").code == 0
-    earlier = result("a.json")
-    Path("a.json").write_text(json.dumps(earlier | {"priority": earlier["priority"][::-1]}))
-    ended = run(*same, "compare_with=a.json")
-    assert ended.code == 2
-    assert "compare_with is 'a.json', which does not hold" in ended.err
-
-
 def test_jobs_of_a_multirun_do_not_write_one_file(run: Run) -> None:
     ended = run("--multirun", "graph=g.json", "partitioner=m_topo,random", "result=r.json")
     assert ended.code == 2
@@ -173,17 +162,3 @@ def test_a_captured_graphs_file_is_planned_by_lifetimes(run: Run, captured: Work
     assert static.code == 0, static.err
     assert 0 < peak < 0.7 * result()["per_device"]["d0"]["bytes"]
     assert result()["per_device"]["d0"]["bytes"] == captured.need_bytes()
-
-
-def test_a_file_without_what_is_saved_is_read_still(run: Run, captured: Workload, tmp_path: Path) -> None:
-    data = json.loads((tmp_path / "own.json").read_text())
-    for node in data["nodes"]:
-        del node["saved"], node["saved_bytes"]
-    for variable in data["variables"]:
-        del variable["alias_of"]
-    (tmp_path / "old.json").write_text(json.dumps(data))
-    old = read_workload(tmp_path / "old.json")
-    assert not old.knows_lifetimes
-    assert list(old.graph.nodes) == list(captured.graph.nodes)
-    assert run("graph=old.json", "partitioner=single", *FAST, "cluster.capacity=100%").code == 0
-    assert run("graph=old.json", "partitioner=single", *FAST, "memory=lifetimes").code == 2

@@ -86,13 +86,3 @@ def test_a_mistake_is_one_sentence(words: list[str], sentence: str, run: Run) ->
     assert ended.code == 2
     assert sentence in ended.err
     assert ended.err.count("error:") == 1
-
-
-def test_without_a_model_it_says_what_it_needs(run: Run) -> None:
-    ended = run("batch_size=8")
-    assert ended.code == 2
-    assert ended.err.count("\n") == 1
-    assert all(
-        each in ended.err for each in ("model=<option>", "my_module:build", "graph=<file>", "cluster=")
-    )
-    assert not Path("outputs").exists()

@@ -93,11 +93,3 @@ def test_a_mistake_ends_in_one_sentence(run: Run, arguments: list[str], sentence
     assert end.code == 2
     assert sentence in end.err
     assert end.err.count("\n") == 1
-
-
-def test_a_placement_of_another_graph_is_refused(run: Run) -> None:
-    record = json.loads(Path("placement.json").read_text())
-    record["device_of"]["other"] = "cpu:0"
-    Path("placement.json").write_text(json.dumps(record))
-    end = run("graph=graph.json", "placement=placement.json")
-    assert (end.code, "node 'other' is in one of them only" in end.err) == (2, True)

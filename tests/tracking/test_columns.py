@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netsplit.tracking.columns import parameters, title
+from netsplit.tracking.columns import parameters
 
 CONFIG = {
     "model": {"_target_": "netsplit.models.amoebanet_d", "num_layers": 3, "small_images": True},
@@ -37,9 +37,3 @@ def test_columns_are_short_and_flat() -> None:
         "optimizer.lr": "0.02",
         "batch_size": "64",
     }
-
-
-def test_a_name_says_method_model_dataset_cluster_and_schedule() -> None:
-    labels = {"schedule": "gpipe", "model": "vgg", "dataset": "digits", "cluster": "cpu2", "mode": "planned"}
-    assert title("auto", labels) == "auto · vgg · digits · cpu2 · gpipe"
-    assert title("auto") == "auto"

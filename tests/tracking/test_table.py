@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -43,11 +42,6 @@ def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
     assert "**failed:** cpu:1 lacks" in lines[4]
 
 
-def test_a_pipe_in_a_reason_does_not_break_markdown() -> None:
-    text = comparison_markdown([ComparisonRow("a", "failed", error="x | y\nz")])
-    assert "x \\| y z" in text
-
-
 @pytest.mark.parametrize(
     ("predicted", "measured", "cells"),
     [(48, 48, "48.0 48.0 48.0"), (49, 48, "!49.0 48.0 48.0"), (48, 49, "48.0 !49.0 48.0")],
@@ -66,24 +60,3 @@ def test_a_peak_above_the_limit_is_marked_and_the_mark_explained(
         assert ("! more than the device's limit" in text) is over
     assert cells.replace(" ", " / ") in comparison_markdown([row])
     assert ("m_topo: more than the limit of gpu0" in outline([row])) is over
-
-
-def test_a_status_without_an_answer_is_explained() -> None:
-    solved, row = rows()[0], replace(rows()[0], status="limit")
-    assert (row.unanswered, solved.unanswered) == (True, False)
-    for text in (printed(110, [row]), comparison_markdown([row]), outline([row])):
-        assert "limit: no answer in time" in " ".join(text.split())
-    for text in (printed(110, [solved]), comparison_markdown([solved]), outline([solved])):
-        assert "no answer in time" not in text
-
-
-def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
-    now = rows()[0]
-    earlier = replace(now, earlier=True)
-    assert now.prediction_error is not None
-    assert earlier.prediction_error is None
-    assert "200.0 †250.0 - 128.0" in " ".join(printed(110, [earlier]).split())
-    for text in (printed(110, [earlier]), comparison_markdown([earlier]), outline([earlier])):
-        assert "†250.0" in text
-        assert "† measured by an earlier run" in text
-    assert "†" not in comparison_markdown([now]) + outline([now]) + printed(110, [now])

@@ -48,13 +48,3 @@ def test_what_exceeds_a_limit_does_not_win_and_is_named_where_it_is_faster() -> 
     alone = [row("single", 150.0, peak=3)]
     assert winner_of(alone) is None
     assert verdict_of(alone).startswith("One device (single) exceeds the limit of cpu:0: 150.0 samples/s")
-
-
-def test_what_was_not_measured_is_said_to_be_predicted() -> None:
-    planned = {"measured_s": None, "spread": None, "measured_peak": {}}
-    rows = [row("auto", 100.0, **planned), row("heft", 99.0, **planned)]
-    assert verdict_of(rows) == (
-        "auto is predicted to be the fastest: 100.0 samples/s, 1.0 % more than heft (99.0)."
-    )
-    same = [row("auto", 100.0, **planned), row("heft", 100.0, **planned)]
-    assert verdict_of(same) == "auto and heft are level: 100.0 and 100.0 samples/s predicted."

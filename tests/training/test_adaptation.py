@@ -62,19 +62,6 @@ def test_what_was_measured_is_then_predicted(factors: list[float]) -> None:
         assert costs.slowness(name) == pytest.approx(factor, rel=1e-2)
 
 
-def test_a_slow_worker_is_slow_for_operators_that_it_has_never_had() -> None:
-    plan = plan_of()
-    costs = costs_of_plan(plan)
-    measured = run(plan, costs, slowed(costs, "cpu:1", 4.0))
-    costs.observe(plan.simulated[0], [measured])
-    elsewhere = [name for name, device in plan.placement.device_of.items() if device == "cpu:0"]
-    assert elsewhere
-    for name in elsewhere:
-        before, now = (each.devices["cpu:1"].nodes[name] for each in (costs.first, costs.costs))
-        assert now.total_s == pytest.approx(4 * before.total_s, rel=1e-3)
-        assert costs.costs.devices["cpu:0"].nodes[name].total_s == pytest.approx(before.total_s, rel=1e-3)
-
-
 class Workers:
     """Stands for what is trained: iterations take what simulated workers take under the present plan."""
 

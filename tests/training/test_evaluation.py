@@ -39,20 +39,6 @@ def test_a_regression_is_judged_by_its_squared_error_however_it_is_batched(
         assert evaluated(own, pairs, metric, nn.CrossEntropyLoss()) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(
-    ("targets", "loss", "wanted"),
-    [
-        (CLASSES, nn.CrossEntropyLoss(), 0.75),
-        (CLASSES, None, 0.75),
-        (SCORES + 1, None, 1.0),
-        (SCORES.long() + 1, nn.L1Loss(), 1.0),
-    ],
-)
-def test_auto_is_what_suits_the_first_batch_and_the_loss(targets: Tensor, loss: Any, wanted: float) -> None:
-    pairs = list(zip(SCORES.split(3), targets.split(3), strict=True))
-    assert evaluated(own, iter(pairs), AUTO, loss) == pytest.approx(wanted)
-
-
 NONE_SUITS = r"^no metric suits .*: give metric=, a function of \(outputs, targets\)"
 
 

@@ -298,14 +298,3 @@ def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, s
     assert_equal(trained(pools, data(Numbers(), read_by="workers", **keys)), here)
     assert spy.unread == 6
     assert_equal(trained(pools, data(Numbers(), read_by="workers", workers=2, **keys)), here)
-
-
-def test_no_process_that_loads_is_left_behind(pools: Pools) -> None:
-    import psutil
-
-    pool = pools(2)
-    before = {child.pid for hello in pool.hellos for child in psutil.Process(hello.pid).children()}
-    with parallel(pools) as model:
-        fit(model, data(Scenes(), read_by="workers", workers=2), epochs=1, seed=3, metric=None)
-        after = {child.pid for hello in pool.hellos for child in psutil.Process(hello.pid).children()}
-    assert after == before

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 import netsplit
 from netsplit.data import IGNORED
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError
 from netsplit.training.metrics import (
     AUTO,
     NAMES,
@@ -155,17 +155,3 @@ def test_objects_like_those_of_torchmetrics_and_functions_are_metrics() -> None:
             metric.update(outputs, targets)
         assert name_of_metric(metric) == name
         assert value_of(metric) == pytest.approx(wanted)
-
-
-def test_what_is_no_metric_or_gives_no_number_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"metric is 'acuracy': did you mean accuracy\?"):
-        as_metric("acuracy", "metric")
-    for wrong in (Largest, 3):
-        with pytest.raises(ConfigError, match=r"metrics is .*: give an object with reset"):
-            as_metric(wrong)
-    several = Largest()
-    several.value = torch.zeros(3)
-    with pytest.raises(ConfigError, match="metrics=Largest computes Tensor, which is not one number"):
-        value_of(several)
-    with pytest.raises(NetSplitError, match="nothing to evaluate"):
-        value_of(accuracy())

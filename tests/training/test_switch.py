@@ -62,21 +62,6 @@ def trained(model: ParallelModel, plans: list[Plan], sizes: tuple[int, ...] = (8
     return losses
 
 
-def test_other_batches_and_predictions_go_on_under_the_other_plan(session: Session) -> None:
-    planner, first = planner_of()
-    others = [planner.plan(Random(), seed) for seed in (1, 2)]
-    model, still = session.deploy(planner, first), session.deploy
-    losses = trained(model, [first, *others, first])
-    state, outputs = model.state_dict(), model.predict(CHAIN.inputs)
-    unmoved = still(planner, first)
-    wanted = []
-    for n in range(4):
-        wanted += [unmoved.train_batch(*CHAIN.another(10 * n + size, size)) for size in (8, 8, 5)]
-    assert losses == pytest.approx(wanted, rel=TOLERANCE)
-    close(state, unmoved.state_dict())
-    torch.testing.assert_close(outputs, unmoved.predict(CHAIN.inputs), rtol=TOLERANCE, atol=TOLERANCE)
-
-
 def test_copies_of_weights_come_and_go(session: Session) -> None:
     """The first plan has operators in halves and no copies, the second each half on its own weights."""
     planner = planner_of()[0]
@@ -123,12 +108,6 @@ class Halves(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         rewrites = (replicate if self.copies else along_samples)(problem.graph, 2)
         return Choice(by_number(applied(problem.graph, rewrites)), rewrites=rewrites)
-
-
-def test_adapt_is_refused_before_training_where_statistics_are_of_one_replica(session: Session) -> None:
-    planner = planner_of()[0]
-    with pytest.raises(NetSplitError, match=r"adapt finds no other plan .* of a stage's first replica alone"):
-        session.deploy(planner, planner.plan(Ddp()), adapt=Adapt())
 
 
 def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:

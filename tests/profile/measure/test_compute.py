@@ -134,17 +134,6 @@ def test_parameters_buffers_batch_and_random_state_are_left_as_they_were(
     assert torch.get_num_threads() == 2
 
 
-def test_progress_rises_to_its_total() -> None:
-    calls: list[tuple[int, int]] = []
-    model, graph, batch = captured(Varied, IMAGES)
-    values = initial_values(model, graph)
-    profile_compute(
-        graph, batch, values, "cpu", window_bytes=4000, progress=lambda *c: calls.append(c), **QUICK
-    )
-    assert calls == sorted(calls)
-    assert calls[-1] == (3 * len(graph), 3 * len(graph))
-
-
 @settings(deadline=None)  # the first call captures the graph
 @given(st.integers(0, 20_000))
 def test_windows_hold_every_node_once_in_order_and_cut_no_unit(window_bytes: int) -> None:

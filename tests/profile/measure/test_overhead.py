@@ -6,17 +6,12 @@ import pytest
 import torch
 
 from netsplit.cluster.cluster import Cluster, Device
-from netsplit.profile.measure.overhead import instruction_seconds, trivial_step
+from netsplit.profile.measure.overhead import trivial_step
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.local import LocalTransport
-
-
-def test_an_instruction_is_the_median_run_over_its_instructions() -> None:
-    runs = iter([9.0, 9.0, 1.0, 2.0, 3.0, 2.0, 2.0, 50.0])
-    assert instruction_seconds(lambda: next(runs), 4, repeats=8) == pytest.approx(0.5)
 
 
 def test_the_trivial_step_is_trained_by_the_runtime() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -221,12 +220,3 @@ def test_what_cannot_be_is_refused() -> None:
         SingleBatch(recompute="no")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"schedule\.update_every is 1\.5: give a whole number"):
         AsyncOneFOneB(4, update_every=1.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_on_another_number_of_microbatches_is_otherwise_the_same(name: str) -> None:
-    schedule = SCHEDULES[name]()
-    if name == "single_batch":
-        assert schedule.with_microbatches(1) == schedule
-    else:
-        assert schedule.with_microbatches(3) == replace(schedule, microbatches=3)  # type: ignore[type-var]

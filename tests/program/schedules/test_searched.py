@@ -96,15 +96,6 @@ def test_on_an_uneven_chain_it_is_shorter_than_every_named_one_in_the_memory_of_
     assert max(most_pairs(pipeline, order).values()) == 4
 
 
-def test_the_same_durations_give_the_same_order() -> None:
-    pipeline = timed(chain(3), 5)
-    other = replace(pipeline, times=replace(known(pipeline)))
-    assert pipeline == other
-    assert hash(pipeline) == hash(other)
-    rows = rows_of(pipeline, OneFOneB(6).order(pipeline), 3)
-    assert improved(rows, range(len(rows.tasks)), 0.0) == improved(rows, range(len(rows.tasks)), 0.0)
-
-
 def rows_of(pipeline: Pipeline, order: list[Compute], limit: int) -> TaskRows:
     times = known(pipeline)
     return TaskRows.of(pipeline, order, times, dict.fromkeys(pipeline.names, limit))

@@ -310,20 +310,6 @@ def test_another_model_is_refused_and_left_as_it_is(one: Path, model: Any, words
     assert all(torch.equal(before[key], tensor) for key, tensor in made.state_dict().items())
 
 
-def test_another_optimiser_is_refused(one: Path) -> None:
-    model = CHAIN.fresh()
-    with pytest.raises(ConfigError, match=r"another optimiser: with .*momentum.* where this one has .*betas"):
-        load_plain(one, model, ADAM(trainable(model)))
-    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, ADAM)
-    answer = holders(runtime)[0].load(one)
-    assert isinstance(answer, Refusal)
-    assert "another optimiser" in answer.reason
-
-
-def test_what_was_given_beside_the_tensors_comes_back(one: Path) -> None:
-    assert read_extra(one) == {"epoch": 3}
-
-
 @pytest.mark.parametrize("missing", [METADATA, EXTRA])
 def test_half_a_checkpoint_is_none(one: Path, tmp_path: Path, missing: str) -> None:
     for file in one.iterdir():
@@ -380,30 +366,6 @@ def test_metadata_that_runs_code_is_refused_and_not_run(one: Path, tmp_path: Pat
 
 
 # --- interrupted --------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
-    train(runtime, CHAIN, 1)
-    save(runtime, CHAIN, tmp_path / "one", step=1)
-    full: list[CheckpointPart] = []
-
-    def plan(place: Path) -> list[Any]:
-        (place / "__1_0.distcp").symlink_to("/dev/full")
-        full.extend(CheckpointPart(holder.state(), place) for holder in holders(runtime))
-        return [part.plan() for part in full]
-
-    with pytest.raises(NetSplitError, match="could not be written whole: No space left on device") as e:
-        write_checkpoint(
-            tmp_path / "one",
-            {"step": 2},
-            {},
-            plan,
-            lambda p: [a.write(b) for a, b in zip(full, p, strict=True)],
-        )
-    assert "\n" not in str(e.value)
-    assert [file.name for file in tmp_path.iterdir()] == ["one"]
-    assert read_extra(tmp_path / "one") == {"step": 1}
 
 
 def _save_for_ever(folder: Path, saved: Connection) -> None:

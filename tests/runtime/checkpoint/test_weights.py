@@ -91,17 +91,6 @@ def test_a_seed_and_a_name_say_the_value_whatever_else_is_asked_for(names: set[s
     assert not torch.equal(FILLED[0]["words.weight"], FILLED[1]["words.weight"])
 
 
-def test_a_function_of_ones_own_fills_by_name() -> None:
-    def fill(name: str, tensor: Tensor) -> None:
-        tensor.normal_() if name.endswith("weight") else tensor.zero_()
-
-    values = read(SeededWeights(1, fill))
-    filled = plain_values(SeededWeights(1, fill).fill(model()))
-    assert all(torch.equal(values[name], filled[name]) for name in WANTED)
-    assert values["words.weight"].std() > 0.5
-    assert not values["norm.running_var"].any()
-
-
 class Forgetful(nn.Linear):
     def reset_parameters(self) -> None:
         with torch.no_grad():
@@ -158,19 +147,6 @@ def test_a_checkpoint_is_read_by_name(tmp_path: Path) -> None:
     save({f"model.{k}": v for k, v in values.items()}, checkpoint_id=tmp_path, no_dist=True)
     taken = read(CheckpointWeights(tmp_path))
     assert all(torch.equal(taken[name], value) for name, value in values.items())
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("m.safetensors", "cannot be read as safetensors"),
-        ("m.safetensors.index.json", "is no index of safetensors files"),
-    ],
-)
-def test_a_file_that_is_cut_is_a_sentence(tmp_path: Path, name: str, sentence: str) -> None:
-    (tmp_path / name).write_bytes(b"{")
-    with pytest.raises(ConfigError, match=sentence):
-        read(SafetensorsWeights(tmp_path))
 
 
 @pytest.mark.parametrize("kind", [SafetensorsWeights, CheckpointWeights])

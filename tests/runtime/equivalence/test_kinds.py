@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from netsplit.data.dataset import Data
-from netsplit.data.reading.loader import batches
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.partition import METHODS
@@ -222,14 +221,3 @@ def test_epochs_over_mappings_and_a_metric_of_structured_outputs(
     inputs, labels = test.inputs, test.labels
     outputs = plain_output(kind, parallel.state_dict(), inputs | {"scale": 1.0})
     assert history.epochs[-1].score == right(outputs, {"labels": labels})[0] / 14
-
-
-@pytest.mark.parametrize("apart", [True, False])
-def test_a_loader_gives_mappings_and_no_targets(apart: bool) -> None:
-    data = Sentences(5, apart)
-    (inputs, targets), (rest, _) = batches(data, 3, shuffle=False, drop_last=False)  # type: ignore[arg-type]
-    assert torch.equal(inputs["tokens"], data.inputs["tokens"][:3])
-    assert len(rest["mask"]) == 2
-    labels = targets["labels"] if apart else inputs["labels"]
-    assert torch.equal(labels, data.labels[:3])
-    assert apart or targets is None

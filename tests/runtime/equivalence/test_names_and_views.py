@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -48,45 +47,6 @@ def test_values_named_as_builtins_are_not_taken_for_one_another(recompute: bool)
     assert any({"sum", "sum_1"} <= set(segment.inputs) for segment in program.segments)
     wanted = plain_loop(SUMS.fresh(), SUMS.loss, batches_of(SUMS), 2, SGD)
     assert_same(local(program, SUMS, batches_of(SUMS)), wanted)
-
-
-class _Copied(nn.Module):
-    """Copies a transposed tensor by its layout, writes into the copy, and reads the tensor again."""
-
-    def __init__(self, by: Callable[[Tensor], Tensor], first: bool) -> None:
-        super().__init__()
-        self.by = by
-        self.inward = nn.Linear(6, 10) if first else nn.Identity()
-        self.head = nn.Linear(10 if first else 6, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        turned = (2 * self.inward(x)).view(len(x), -1, 2).transpose(1, 2)
-        copy = self.by(turned)
-        copy.mul_(0.5)
-        return self.head((turned + 3 * copy.view(turned.shape)).flatten(1))
-
-
-COPIES: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda t: t.contiguous(),
-    "reshape": lambda t: t.reshape(len(t), -1),
-    "flatten": lambda t: t.flatten(1),
-}
-
-
-@pytest.mark.parametrize("first", [False, True], ids=["of the batch", "with a gradient"])
-@pytest.mark.parametrize("by", COPIES)
-def test_a_copy_is_made_of_what_comes_laid_out_as_the_copy_would_be(
-    by: str, first: bool, pools: Pools
-) -> None:
-    case = Case("copied", partial(_Copied, COPIES[by], first), SUMS.inputs, SUMS.targets)
-    graph = capture(case.fresh(), case.loss, case.another(0, 2))
-    names = list(graph.nodes)
-    behind = names[names.index("transpose") + 1 :]
-    device_of = dict.fromkeys(names, "cpu:0") | dict.fromkeys(behind, "cpu:1")
-    program = compiled(graph, device_of, 2, GPipe(4))
-    wanted = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
-    assert_same(local(program, case, batches_of(case)), wanted)
-    assert_same(on_workers(program, case, batches_of(case), pools(2)), wanted)
 
 
 class _Piece(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +25,7 @@ from tests.runtime.equivalence.running import (
     parameters_of,
     scattered,
 )
-from tests.runtime.references import Batch, Trained, double_loop, paper_version, pipedream_loop
+from tests.runtime.references import Batch, double_loop, paper_version, pipedream_loop
 from tests.workers import Pools
 
 WHERE = {
@@ -58,16 +57,6 @@ def staged(devices: int, schedule: AsyncOneFOneB, batch: int = 16) -> Program:
     return compiled(graph, by_stage(graph, WHERE[devices]), devices, schedule)
 
 
-@cache
-def wanted(devices: int) -> Trained:
-    """The chain under weight stashing, from the paper alone."""
-
-    def version(name: str, i: int) -> int:
-        return paper_version(i, int(WHERE[devices][int(name[0])][-1]), devices)
-
-    return pipedream_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, version)
-
-
 def versions(program: Program) -> dict[tuple[str, int], int]:
     """(parameter, micro-batch) -> the version that its one segment uses."""
     used = {}
@@ -92,11 +81,6 @@ def test_every_forward_uses_the_version_of_the_paper(devices: int, microbatches:
         for k in names:
             used = [by_version[k, i] for i in range(microbatches)]
             assert used == [paper_version(i, stage, devices) for i in range(microbatches)]
-
-
-@covering(devices=WHERE, options=OPTIONS)
-def test_weight_stashing_on_a_chain_is_the_papers(devices: int, options: str) -> None:
-    assert_same(local(staged(devices, OPTIONS[options]), STAGES, batches_of(STAGES)), wanted(devices))
 
 
 @covering(name=ONE_USE, options=OPTIONS)

@@ -7,11 +7,9 @@ from torch import Tensor, nn
 
 from netsplit.graph import capture
 from netsplit.program import GPipe, Program, Schedule
-from netsplit.program.schedules import OneFOneB
 from tests.nets import SGD, Case
-from tests.runtime.equivalence.running import assert_same, batches_of, compiled, local, on_workers
+from tests.runtime.equivalence.running import assert_same, batches_of, compiled, local
 from tests.runtime.references import Trained, plain_loop
-from tests.workers import Pools
 
 
 class _Shifted(nn.Module):
@@ -42,8 +40,3 @@ def _plain() -> Trained:
 
 def test_a_gradient_that_waits_is_left_as_it_is() -> None:
     assert_same(local(_program(GPipe(8)), CASE, batches_of(CASE)), _plain())
-
-
-def test_a_gradient_on_its_way_is_left_as_it_is(pools: Pools) -> None:
-    program = _program(OneFOneB(8))
-    assert_same(on_workers(program, CASE, batches_of(CASE), pools(2)), _plain())

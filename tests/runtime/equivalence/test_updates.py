@@ -141,15 +141,6 @@ def test_groups_are_those_of_the_whole_model(way: str, data: st.DataObject) -> N
     assert_same(local(program, case, batches, bound(ours, case)), wanted)
 
 
-def test_a_group_takes_what_it_matches_first_and_the_rest_keeps_the_common_settings() -> None:
-    pairs = [(name, nn.Parameter(torch.zeros(1))) for name in ("a.bias", "norm.bias", "a.weight")]
-    groups = [{"match": "norm*", "lr": 1.0}, {"match": ["*.bias"], "lr": 2.0}]
-    made = ParameterGroups("torch.optim.SGD", lr=3.0, groups=groups)(pairs)
-    settings = [(group["lr"], [id(p) for p in group["params"]]) for group in made.param_groups]
-    by_id = {name: id(p) for name, p in pairs}
-    assert settings == [(3.0, [by_id["a.weight"]]), (1.0, [by_id["norm.bias"]]), (2.0, [by_id["a.bias"]])]
-
-
 # --- learning rates -----------------------------------------------------------------------------------
 
 SGD_OF: dict[str, OptimizerFactory] = {
@@ -205,32 +196,6 @@ def test_where_devices_step_within_the_batch_the_scheduler_steps_once_a_batch(we
         runtime.train_batch(*batch)
     assert [share.learning_rates for share in runtime.shares.values()] == [[0.05 / 8]] * 3
     assert [share.averages.count for share in runtime.shares.values() if share.averages] == [3] * 3
-
-
-def test_a_scheduler_steps_where_the_loss_scale_skips_as_after_torchs_scaler() -> None:
-    """The first scale overflows in float16: torch's loop goes on with its scheduler all the same."""
-    case = STAGES
-    model = case.fresh().float()
-    inputs, targets = case.another(0)
-    batches = [((inputs[0].float() * 50,), targets)] * STEPS
-    example = tuple(t[:2] for t in batches[0][0]), targets[:2]
-    graph = capture(model, case.loss, example, autocast="float16")
-    program = compiled(graph, cut(graph, [0.5]), 2, ORDER, shared_norm=True)
-    scheduler = partial(lr.ExponentialLR, gamma=0.5)
-    optimizer = partial(optim.SGD, lr=1e-3)
-    rule = UpdateRule(loss_scaling=True, learning_rate=LearningRate(scheduler))
-    values = initial_values(case.fresh().float(), graph)
-    runtime = LocalRuntime(program, cpus(2), values, for_model(optimizer, model), rule)
-    for share in runtime.shares.values():
-        assert share.scale is not None
-        share.scale.factor = 2.0**40  # overflows for some steps
-    for batch in batches:
-        runtime.train_batch(*batch)
-    scales = {share.scale.factor for share in runtime.shares.values() if share.scale is not None}
-    assert scales == {2.0**36}  # none of the steps was taken
-    state = runtime.state()
-    assert all(torch.equal(state[k], t) for k, t in case.fresh().float().named_parameters())
-    assert {share.learning_rates[0] for share in runtime.shares.values()} == {1e-3 / 16}
 
 
 def test_float16_with_a_scheduler_is_torchs_loop_with_its_scaler_bit_for_bit() -> None:

@@ -202,15 +202,6 @@ def test_cases_that_are_known_to_be_hard(pools: Pools, name: str, everywhere: bo
     assert any("gradient" in right for right in told)
 
 
-@pytest.mark.parametrize("stops", [("turned", "left"), ("left", "turned"), ("falling", "left")])
-def test_pieces_along_an_axis_that_falls_are_refused_everywhere(pools: Pools, stops: tuple[str, str]) -> None:
-    """Before anything moves, as torch's own operators would not agree with one another on what is there."""
-    a, b = ((name, (Shard(0), Replicate())[: torch.tensor(MESHES[name]).dim()]) for name in stops)
-    told = pools(COUNT).call(_there_and_back, Way((a, b, b), (5,)))
-    involved = {rank for name in stops for rank in torch.tensor(MESHES[name]).flatten().tolist()}
-    assert [right == {"refused 1": True} for right in told] == [rank in involved for rank in range(COUNT)]
-
-
 def _in_another_order(worker: Worker) -> str:
     """Two tensors of one size; one process goes back through them the other way round."""
     a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
@@ -230,26 +221,6 @@ def test_gradients_in_another_order_are_refused_and_not_swapped(pools: Pools) ->
     for said in pools(COUNT).call(_in_another_order):
         assert "rank 1 is at the gradient of redistribution" in said
         assert "in the same order everywhere" in said
-
-
-def _twice(worker: Worker) -> bool:
-    """Two tensors of which one is used twice, one of another dtype and without gradient."""
-    a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
-    x = on(a, [Shard(0)], drawn((6, 5), 1)).detach().requires_grad_()
-    y, again = (netsplit.redistribute(x, b, [Shard(0), Replicate()]) for _ in range(2))
-    counts = netsplit.redistribute(on(a, [Shard(0)], torch.arange(7)), b, [Replicate(), Shard(0)])
-    assert not counts.requires_grad
-    assert alike(counts, on(b, [Replicate(), Shard(0)], torch.arange(7)))
-    (y * 2 + again * 3).sum().backward()
-    if a.get_coordinate() is None:
-        return True
-    assert x.grad is not None
-    return torch.equal(x.grad.to_local(), torch.full_like(x.to_local(), 5.0))
-
-
-def test_one_program_of_all_processes_trains_as_one(pools: Pools) -> None:
-    """Gradients of what was moved twice are summed; DTensor's own operators come after."""
-    assert all(pools(COUNT).call(_twice))
 
 
 def _said(worker: Worker, what: str) -> str:

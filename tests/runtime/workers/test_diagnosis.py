@@ -40,16 +40,6 @@ def test_who_died_is_the_cause_and_who_computes_is_not() -> None:
     assert "hangs" not in said
 
 
-def test_who_shows_no_sign_of_life_comes_before_who_raised() -> None:
-    said = sentence(quiet=[2], replies={0: Reply(error="ValueError: 3"), 1: TIMED_OUT})
-    assert said.startswith("worker c ")
-    assert tells(said, "'train'", "worker a", "ValueError: 3")
-
-
-def test_a_refusal_is_said_as_it_is_and_nobody_else_is_accused() -> None:
-    assert sentence(asked=[0], replies={0: Reply(error="no room.", known=True)}) == "worker a: no room."
-
-
 def test_a_call_is_late_against_its_own_past_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

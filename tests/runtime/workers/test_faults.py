@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,17 +71,6 @@ def pool(tmp_path: Path) -> Iterator[WorkerPool]:
     yield from workers(tmp_path, 2)
 
 
-@pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    """For what is no fault."""
-    yield from workers(tmp_path_factory.mktemp("lasting"), 2)
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[WorkerPool]:
-    yield from workers(tmp_path, 3)
-
-
 def deployed(pool: WorkerPool, replicated: bool = False) -> DistributedRuntime:
     """The chain, cut in as many pieces as there are workers or replicated on them; some iterations done."""
     count = len(pool.spec.devices)
@@ -133,17 +122,6 @@ def _stall(worker: Worker, seconds: float) -> None:
     _before_forward(worker, lambda *_: time.sleep(seconds))
 
 
-def _stall_sum(worker: Worker, seconds: float) -> None:
-    """Keep the worker from the next sum, which the others wait for."""
-    packed = worker.memory["share"].packed_gradients
-
-    def late(names: Iterable[str]) -> torch.Tensor:
-        time.sleep(seconds)
-        return packed(names)
-
-    worker.memory["share"].packed_gradients = late
-
-
 def _break_step(worker: Worker) -> None:
     def explode(*_: object) -> None:
         raise RuntimeError("out of luck\nException raised from here (most recent call first)")
@@ -173,36 +151,6 @@ def test_a_hung_worker_is_named_within_the_timeout_with_variable_and_instruction
     assert message.startswith(f"{named(pool, 1)} does not answer")
     at = "backward of segment 0, micro-batch 0"
     assert tells(message, f"cpu:0 waited {TIMEOUT_S:g} s", at, "gradient", "'view'", "micro-batch 0", "cpu:1")
-
-
-def test_an_operator_that_never_returns_is_found_at_its_instruction(three: WorkerPool) -> None:
-    runtime = deployed(three)
-    three.call_one(1, _stall, 600.0)
-    message = failure(runtime)
-    assert message.startswith(f"{named(three, 1)} hangs at its forward of segment 1, micro-batch 0")
-    assert message.count("hangs") == 1
-    assert "device cpu:0 waited" in message
-    assert "device cpu:2 waited" in message
-    assert "raise cluster.timeout_s" in message
-
-
-def test_a_device_that_does_not_come_to_a_sum_is_named_before_those_in_it(pool: WorkerPool) -> None:
-    runtime = deployed(pool, replicated=True)
-    pool.call_one(1, _stall_sum, 600.0)
-    runtime.train_batch(CASE.inputs, CASE.targets)  # which does not wait for the step
-    message = failure(runtime)
-    assert message.startswith(f"{named(pool, 1)} hangs at its sum of gradients over cpu:0, cpu:1")
-    assert f"device cpu:0 waited {TIMEOUT_S:g} s at the optimiser step for" in message
-    assert "sum of gradients over cpu:0, cpu:1" in message
-
-
-def _take_long(worker: Worker) -> str:
-    time.sleep(1.5 * TIMEOUT_S)
-    return "done"
-
-
-def test_a_long_call_outside_a_program_is_no_fault(lasting: WorkerPool) -> None:
-    assert lasting.call_one(0, _take_long) == "done"
 
 
 def test_a_worker_that_raises_in_its_step_ends_the_run_as_others_may_have_stepped(pool: WorkerPool) -> None:
@@ -258,14 +206,6 @@ def test_a_port_in_use_is_refused_before_anything_is_spawned(tmp_path: Path) -> 
         spec = local_cluster("cpu1", [LocalDevice("cpu:0")], port=port)
         with pytest.raises(WorkerError, match=f"port {port} on 127.0.0.1 is in use"):
             WorkerPool(spec, tmp_path)
-    assert not (tmp_path / "workers.log").exists()
-
-
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_an_address_that_is_not_this_machine_s_is_refused(tmp_path: Path, host: str) -> None:
-    spec = local_cluster("cpu1", [LocalDevice("cpu:0")], host=host)
-    with pytest.raises(WorkerError, match=f"cluster.host is {host}, where this process cannot listen"):
-        WorkerPool(spec, tmp_path)
     assert not (tmp_path / "workers.log").exists()
 
 

@@ -100,21 +100,6 @@ def test_an_interrupt_waits_for_the_end_of_the_outermost_block() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_ones_own_is_called_and_what_is_ignored_stays_ignored() -> None:
-    calls: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: calls.append(number))
-    try:
-        with interrupts_held():
-            press()
-            assert not calls
-        assert calls == [signal.SIGINT]
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with interrupts_held():
-            press()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_an_interrupt_waits_for_the_end_of_a_capture(tmp_path: Path) -> None:
     """An exception that leaves what torch's dispatcher calls would end the process."""
 
@@ -212,28 +197,6 @@ def test_a_training_that_is_interrupted_again_and_again_is_the_training(schedule
         got, stops = run(True)
     assert stops > 3
     assert all(torch.equal(got[key], tensor) for key, tensor in wanted.items())
-
-
-def test_a_batch_that_is_interrupted_before_any_device_has_stepped_is_as_if_it_had_not_been(
-    pools: Pools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = batches(3)
-    with lent_to_sessions(pools), split() as parallel:
-        parallel.train_batch(*data[0])
-        before, computed = parallel.state_dict(), parallel.runtime.attempts.computed
-
-        def outputs(*args: Any) -> list[Any]:
-            parts = computed(*args)
-            press()
-            return parts
-
-        with monkeypatch.context() as patch:
-            patch.setattr(parallel.runtime.attempts, "computed", outputs)
-            with pytest.raises(KeyboardInterrupt):
-                parallel.train_batch(*data[1])
-        assert parallel.trained_batches == 1
-        after = parallel.state_dict()  # statistics of BatchNorm too, which forwards have written
-    assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
 
 
 # --- start and end ------------------------------------------------------------------------------------

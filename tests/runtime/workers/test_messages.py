@@ -46,13 +46,6 @@ def test_parts_and_views_parameters_and_conjugates_arrive() -> None:
     assert len(packed(torch.zeros(1000)[:1].clone())) < 1000
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_sent_between_workers_is_the_tensors_own_memory(dtype: torch.dtype) -> None:
-    buffer, value = torch.empty((2, 3), dtype=dtype), sample(dtype, 2, 3)
-    _as_sent(buffer).copy_(_as_sent(value))
-    assert torch.equal(_as_sent(buffer), _as_sent(value))
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: tensors that lie there")
 def test_tensors_of_a_gpu_arrive_in_the_hosts_memory() -> None:
     arrived = pickle.loads(

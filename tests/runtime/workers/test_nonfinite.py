@@ -97,19 +97,6 @@ def test_stop_says_the_iteration_the_device_and_the_operator_and_leaves_the_batc
     assert_close(trained.state(), state_of([batch(0), batch(1)]))
 
 
-def test_what_comes_with_the_batch_or_the_model_is_blamed_on_it(pools: Pools) -> None:
-    trained = runtime(pools, "stop")
-    with pytest.raises(
-        NonFiniteError, match=r"comes with the batch, in a tensor of shape \(2, 6\) of micro-batch 2"
-    ):
-        trained.train_batch(*bad(math.nan, column=3))
-    trained.put({"head.bias": torch.full((6,), math.nan, dtype=torch.float64)})
-    with pytest.raises(
-        NonFiniteError, match=r"'head.bias' of the model is not finite, used on device cpu:0 in oper"
-    ):
-        trained.train_batch(*batch(0))
-
-
 def test_skip_warns_and_leaves_the_batch_out(pools: Pools, caplog: pytest.LogCaptureFixture) -> None:
     trained = runtime(pools, "skip")
     trained.train_batch(*batch(0))

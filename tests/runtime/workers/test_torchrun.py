@@ -250,10 +250,3 @@ def assert_refused(
     assert "\n" not in str(e.value)
     assert worker.wait(10) == 1
     assert agents.said(0).splitlines()[-1] == f"netsplit: {e.value}"
-
-
-def test_the_port_of_the_controller_in_use_is_said(agents: Agents) -> None:
-    taken = socket.create_server((agents.spec.host, agents.spec.port + 1))
-    words = rf"port {agents.spec.port + 1} on 127\.0\.0\.1 is in use: choose another cluster\.port \(the"
-    with taken, pytest.raises(WorkerError, match=words):
-        WorkerPool(agents.spec, agents.folder)
