@@ -39,6 +39,7 @@ def test_runtime_measures_us_and_torch(
     assert "torch's 1f1b / our zb_h1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured", "lent")
 def test_fidelity_keeps_the_other_cases_of_one_that_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -57,7 +57,7 @@ def chosen(group: str, name: str) -> DictConfig:
     return config
 
 
-@pytest.mark.parametrize("option", few(OPTIONS, 40))
+@pytest.mark.parametrize("option", few(OPTIONS, 15))
 def test_every_option_fits_its_target(option: str) -> None:
     group, name = option.split("=")
     config = chosen(group, name)

@@ -10,10 +10,12 @@ from torch import nn
 
 from netsplit.config import build
 from netsplit.graph import capture, initial_values, rebuild
+from tests.cover import few
 from tests.models.subjects import CONF, SUBJECTS, config_of, count, on_meta
 
 SMALL = [name for name in SUBJECTS if name.endswith("_small")]
 LARGE = [name for name in SUBJECTS if not name.endswith("_small")]
+DRAWN = few(list(SUBJECTS), 12)
 SLOW = {  # several hundred operators, or dear ones
     "amoebanet_d_small",
     "googlenet_small",
@@ -23,12 +25,15 @@ SLOW = {  # several hundred operators, or dear ones
 }
 
 
+QUICK = [name for name in SMALL if name not in SLOW]
+
+
 def test_the_table_has_every_config() -> None:
     configs = {path.stem for path in (CONF / "model").glob("*.yaml")}
     assert set(SUBJECTS) == configs - {"onnx"}  # which is of any size
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", DRAWN)
 def test_parameters_are_as_many_as_said(name: str) -> None:
     assert count(on_meta(name)) == SUBJECTS[name].parameters
 
@@ -42,7 +47,7 @@ def test_parameters_are_as_many_as_the_page_and_the_config_say(name: str) -> Non
     assert written in (CONF / "model" / f"{name}.yaml").read_text().splitlines()[0]
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", DRAWN)
 def test_scores_have_classes_second_and_the_shape_of_the_targets(name: str) -> None:
     inputs, targets = SUBJECTS[name].batch(name, 2, "meta")
     config = config_of(name)
@@ -52,7 +57,11 @@ def test_scores_have_classes_second_and_the_shape_of_the_targets(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SMALL]
+    "name",
+    [
+        *few([name for name in SMALL if name not in SLOW], 5),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in sorted(SLOW)),
+    ],
 )
 def test_the_captured_step_of_a_small_model_is_the_models_bit_for_bit(name: str) -> None:
     torch.manual_seed(0)

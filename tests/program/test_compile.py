@@ -23,6 +23,7 @@ from netsplit.program import (
 )
 from netsplit.program.inference import inference_placement
 from tests.builders import cpus
+from tests.cover import few
 from tests.examples import tried
 from tests.messages import tells
 from tests.nets import CASES, placements
@@ -142,7 +143,7 @@ def test_a_batch_is_cut_into_micro_batches_as_chunk_does() -> None:
     assert SingleBatch().microbatch_size(10) == 10
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(list(CASES), 5))
 def test_inference_operators_are_beside_the_parameters_they_use(name: str) -> None:
     case, graph = CASES[name], GRAPHS[name]
     device_of = halves(graph)

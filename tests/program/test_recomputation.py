@@ -78,7 +78,7 @@ def test_any_recomputation_trains_as_plain_pytorch_does(
 
 @pytest.mark.parametrize("order", [GPipe(4), AsyncOneFOneB(4)], ids=lambda order: order.name)
 @pytest.mark.parametrize("case", [DROPPED, DRAWING], ids=lambda case: case.name)
-@settings(PATIENT, max_examples=4)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_random_operators_draw_the_same_numbers_again(
     case: Case, order: Schedule, data: st.DataObject
@@ -117,8 +117,7 @@ def assert_metered_on_one_device(name: str, order: Schedule, recomputed: frozens
     assert predicted["cpu:0"] == pytest.approx(metered["cpu:0"], rel=0.01)
 
 
-@pytest.mark.parametrize("order", ON_ONE_DEVICE, ids=lambda order: order.name)
-@pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
+@covering(name=["chain", "cells", "u_shape"], order=ON_ONE_DEVICE)
 @settings(PATIENT, max_examples=3)
 @given(data=st.data())
 def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.DataObject) -> None:
@@ -127,8 +126,7 @@ def test_bytes_are_those_that_are_metered(name: str, order: Schedule, data: st.D
     assert_metered_on_one_device(name, order, drawn_nodes(data, graph))
 
 
-@pytest.mark.parametrize("order", IN_TWO_PARTS, ids=lambda order: order.name)
-@pytest.mark.parametrize("name", ["chain", "cells", "u_shape"])
+@covering(name=["chain", "cells", "u_shape"], order=IN_TWO_PARTS)
 @settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_devices_that_are_come_back_to_take_no_more_than_predicted(
@@ -144,8 +142,7 @@ def test_devices_that_are_come_back_to_take_no_more_than_predicted(
     assert all(nbytes <= max(1.01 * predicted[q], predicted[q] + 64) for q, nbytes in metered.items())
 
 
-@pytest.mark.parametrize("order", IN_TWO_PARTS, ids=lambda order: order.name)
-@pytest.mark.parametrize("at", [[], [0.1], [0.5]])
+@covering(at=[[], [0.1], [0.5]], order=IN_TWO_PARTS)
 def test_a_weight_part_holds_what_was_made_again(at: list[float], order: Schedule) -> None:
     """The first cell's results, which others read as they were made first, and its products as they were made
     again: both are alive until the weight gradients."""

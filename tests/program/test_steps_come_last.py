@@ -16,7 +16,7 @@ from tests.partition.builders import problems, trained
 
 
 @pytest.mark.parametrize("schedule", [GPipe(4), OneFOneB(4), EagerOneFOneB(4)], ids=lambda each: each.name)
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(problem=problems(max_nodes=9).map(trained), draw=st.randoms(use_true_random=False))
 def test_no_forward_follows_a_step(problem: Problem, schedule: Schedule, draw: Random) -> None:
     graph, names = problem.graph, [device.name for device in problem.cluster.devices]

@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from reproduce.command import STUDIES, main, studies
 from reproduce.question import question
 from tests.commands import Command
+from tests.cover import few
 
 TINY_VGG = ["model.width=2", "model.hidden=4"]  # captured in a tenth of the time of AmoebaNet-D
 
@@ -124,7 +125,7 @@ def test_figure_4_2_measured_in_small(run: Run) -> None:
     assert float(row["communication (%)"]) > 0
 
 
-@pytest.mark.parametrize(("name", "lines"), [("figure_4_3", 2), ("figure_6_1", 2)])
+@pytest.mark.parametrize(("name", "lines"), [("figure_6_1", 2)])
 def test_described_links(run: Run, name: str, lines: int) -> None:
     rows = complete(run(f"experiment={name}", "~study.cases.here"), "links", lines)
     for row in rows:
@@ -139,7 +140,7 @@ def test_links_of_this_machine_beside_described_ones(run: Run) -> None:
     assert all(0 <= float(row["R²"]) <= 1 for row in rows[:2])
 
 
-@pytest.mark.parametrize("name", studies())
+@pytest.mark.parametrize("name", few(list(studies()), 5))
 def test_every_study_fits_what_it_asks(name: str, tmp_path: Path) -> None:
     """Its own keys, its cases', and those of the models, datasets, clusters and methods that they choose."""
     with initialize_config_dir(str(STUDIES), version_base="1.3"):
@@ -151,17 +152,9 @@ def test_every_study_fits_what_it_asks(name: str, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["experiment=quick"], ["is a comparison", "python -m runners.compare experiment=quick"]),
-        (["experiment=figure_5_4"], ["figure_5_4 is not an option"]),
-        (["experiment=figure_5_3", "seed=-1"], ["seed is -1"]),
-        (["experiment=figure_5_3", "+extra=1"], ["extra is not a config key"]),
-        (["experiment=figure_5_3", "+study.extra=1"], ["study.extra", "edge_bytes"]),
-        (["experiment=figure_5_3", "study.threshold_bytes=x"], ["study.threshold_bytes is 'x'"]),
         (["experiment=figure_5_3", "study.cases.batch_64.batch_size=0"], ["batch_size", "at least 1"]),
-        (["experiment=figure_5_3", "+study.cases.batch_64.extra=0"], ["study.cases.batch_64.extra"]),
         (["experiment=figure_5_3", "study.cases=null"], ["study.cases is empty"]),
-        (["experiment=figure_5_3", "study.cases.batch_64.model.num_layers=4"], ["num_layers"]),
         (["experiment=figure_6_1", "study.cases.pix.pair=[gpu0,gpu9]", "~study.cases.here"], ["pix", "gpu9"]),
-        (["experiment=figure_5_2", "study.cases.here.device=TITAN"], ["device", "TITAN RTX"]),
     ],
 )  # fmt: skip
 def test_a_mistake_gives_one_sentence_and_exit_code_2(

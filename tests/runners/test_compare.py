@@ -114,11 +114,11 @@ def command(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> C
 
 @pytest.fixture(scope="module")
 def compared(command: Command) -> Outcome:
-    """The three methods, each trained for an epoch of five iterations."""
+    """The methods, each trained for an epoch of five iterations."""
     return command.run("compared")
 
 
-METHODS = ("netsplit", "m_topo", "single")
+METHODS = ("m_topo", "single")
 
 
 def model() -> torch.nn.Module:

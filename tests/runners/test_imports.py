@@ -19,17 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 COMMANDS = {
     "runners.compare --help": 0,
-    "runners.compare epoch=3": 2,
     "runners.compare model=resnet51": 2,
-    "runners.compare batch_size=0": 2,
-    "runners.compare partitioner.auto.time_limit_s=soon": 2,
-    "runners.plan batch_size=0": 2,
     "runners.partition graph=nowhere.json": 2,
-    "runners.report": 2,
-    "netsplit --help": 0,
     "netsplit train --help": 0,
     "netsplit plan mine:build --cluster nowhere": 2,
-    "netsplit ui --database sqlite:///nowhere.db": 2,
 }
 
 # A child of an interpreter that has loaded nothing is as fresh as another interpreter, and there sooner.

@@ -12,11 +12,12 @@ from hydra import compose, initialize_config_dir
 
 from netsplit.config import build
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.partition import MaxLoad, Problem, SimulatedIteration, StageTime
+from netsplit.partition import MaxLoad, Problem, SimulatedIteration
 from netsplit.planning.decide import decide
 from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1
+from tests.cover import covering
 from tests.partition.builders import large_problem, required_bytes, trained, with_capacities
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,10 +42,7 @@ def simulated(problem: Problem, schedule: Schedule, objective: Any) -> Problem:
     return replace(problem, evaluate=evaluate, objective=objective)
 
 
-@pytest.mark.parametrize(
-    "objective", [SimulatedIteration(), MaxLoad(), StageTime()], ids=lambda each: each.name
-)
-@pytest.mark.parametrize("schedule", [GPipe(3), ZBH1(3)], ids=lambda each: each.name)
+@covering(schedule=[GPipe(3), ZBH1(3)], objective=[SimulatedIteration(), MaxLoad()])
 def test_its_plan_is_verified_and_its_seconds_are_those_of_the_objective(
     schedule: Schedule, objective: Any
 ) -> None:

@@ -18,6 +18,7 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import profile_compute
 from netsplit.profile.measure.stretches.stretch import windows
 from netsplit.profile.measure.stretches.window import SMALLEST_S, adjusted_to_sum
+from tests.cover import covering
 
 QUICK: dict[str, Any] = {"repeats": 2, "warmup": 1, "rounds": 1}
 
@@ -95,11 +96,11 @@ def profiled(make: Callable[[], nn.Module], shape: tuple[int, ...], **options: i
     return profile_compute(graph, batch, initial_values(model, graph), "cpu", **(QUICK | options))
 
 
-@pytest.mark.parametrize(("make", "shape"), CASES)
-@pytest.mark.parametrize("window_bytes", [0, 2000, 2**28])
+@covering(case=CASES, window_bytes=[0, 2000, 2**28])
 def test_every_node_has_a_positive_forward_whatever_the_window(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], window_bytes: int
+    case: tuple[Callable[[], nn.Module], tuple[int, ...]], window_bytes: int
 ) -> None:
+    make, shape = case
     _, graph, _ = captured(make, shape)
     seconds = profiled(make, shape, window_bytes=window_bytes)
     assert list(seconds) == list(graph.nodes)

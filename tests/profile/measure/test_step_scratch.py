@@ -47,7 +47,7 @@ def risen(make: Callable[..., optim.Optimizer], sizes: list[int]) -> int:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(sizes=st.lists(st.integers(500, 5000), min_size=1, max_size=5))
 def test_no_step_takes_more_than_is_predicted_of_its_parameters(name: str, sizes: list[int]) -> None:
     scratch = optimizer_scratch(OPTIMIZERS[name]).on_cpu

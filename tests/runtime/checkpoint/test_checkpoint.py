@@ -57,6 +57,7 @@ from netsplit.runtime.workers.worker import Worker
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
 from tests.builders import costs_of, cpus
+from tests.cover import covering
 from tests.messages import tells
 from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, placements, plain_training
 from tests.runtime.equivalence.running import captured, compiled
@@ -153,8 +154,7 @@ def same(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(state[key], other[key]) for key in state.keys() & other.keys())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", NAMES)
+@covering(name=NAMES, optimizer=OPTIMIZERS)
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_three_devices_then_two_then_plain_is_one_training(
@@ -186,8 +186,7 @@ def test_three_devices_then_two_then_plain_is_one_training(
         torch.testing.assert_close(tensor, state[key], rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", NAMES)
+@covering(name=NAMES, optimizer=OPTIMIZERS)
 def test_under_the_same_placement_it_goes_on_bit_for_bit(name: str, optimizer: str, tmp_path: Path) -> None:
     case, make = CASES[name], OPTIMIZERS[optimizer]
     program = program_of(captured_of(case), 2)
@@ -384,7 +383,7 @@ def test_a_kill_at_any_moment_leaves_one_whole_checkpoint(tmp_path: Path) -> Non
     processes.set_forkserver_preload([__name__, "torch._dynamo"])  # which each would load to capture
     held = set(runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD).shares["cpu:0"].tensors)
     draw, folder = random.Random(3), tmp_path / "one"
-    for _ in range(6):
+    for _ in range(3):
         told, saved = processes.Pipe(duplex=False)
         process = processes.Process(target=_save_for_ever, args=(folder, saved))
         process.start()

@@ -26,6 +26,7 @@ from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
+from tests.cover import few
 from tests.nets import CASES, SGD, TOLERANCE, Case, placements
 from tests.runtime.checkpoint.test_checkpoint import (
     CHAIN,
@@ -57,7 +58,7 @@ def rule_of(scheduler: SchedulerFactory | None = None, decay: float | None = Non
     return UpdateRule(learning_rate=rate, ema_decay=decay)
 
 
-@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("name", few(list(RATES), 4))
 @settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.DataObject) -> None:

@@ -29,6 +29,7 @@ from netsplit.runtime.share import UpdateRule
 from netsplit.simulate import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from tests.builders import cpus
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.rewrite.test_training import drawn
@@ -191,8 +192,7 @@ def test_weights_and_parts_are_handed_on(data: st.DataObject) -> None:
     )
 
 
-@pytest.mark.parametrize("gloo", [False, True])
-@pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("1f1b", 5), ("zb_h1", 3)])
+@covering(name=["1f1b", "zb_h1"], chunks=[1, 5], gloo=[False, True])
 def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
     """Whether workers read one another's memory or not, what they hand on arrives; with a clipped norm."""
     schedule = SCHEDULES[name]
@@ -241,8 +241,7 @@ def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
             compiled(graph, device_of, DEVICES, schedule, exchanges=(replace(whole, hops=hops),))
 
 
-@pytest.mark.parametrize("chunks", [1, 8])
-@pytest.mark.parametrize("schedule", [OneFOneB(4), SCHEDULES["gpipe"], SCHEDULES["zb_h1"]], ids=str)
+@covering(chunks=[1, 8], schedule=[OneFOneB(4), SCHEDULES["gpipe"], SCHEDULES["zb_h1"]])
 def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule, chunks: int) -> None:
     """Never too few; at most a send too many, which is held until the next computation is over."""
     torch.manual_seed(1)

@@ -22,6 +22,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus
+from tests.cover import covering, few
 from tests.runtime.equivalence.running import assert_close
 from tests.runtime.kinds import KINDS, Kind, plain_steps
 from tests.workers import Pools, set_costs
@@ -70,8 +71,7 @@ def metrics_of(parts: list[Any]) -> list[float]:
     return [sum(column) for column in zip(*metrics, strict=True)]
 
 
-@pytest.mark.parametrize("schedule", [GPipe(4), OneFOneB(4), GPipe(4, recompute=True)], ids=lambda s: s.name)
-@pytest.mark.parametrize("name", KINDS)
+@covering(name=KINDS, schedule=[GPipe(4), OneFOneB(4), GPipe(4, recompute=True)])
 def test_batches_of_every_kind_train_as_plain(
     name: str, schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +111,7 @@ def plain_output(kind: Kind, state: dict[str, Tensor], inputs: Any) -> Any:
         return kind.plain(model.eval(), inputs, None, slice(None))[0]
 
 
-@pytest.mark.parametrize("deployed", KINDS, indirect=True)
+@pytest.mark.parametrize("deployed", few(list(KINDS), 1), indirect=True)
 def test_batches_of_every_kind_on_worker_processes(
     deployed: tuple[Kind, ParallelModel], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,9 +20,8 @@ from netsplit.program.schedules import ZBH1
 from netsplit.runtime.transport.chunks import Chunks, Ordered, messages_of
 from netsplit.runtime.transport.local import LocalTransport
 from tests.nets import SGD, Case
-from tests.runtime.equivalence.running import PATIENT, assert_same, batches_of, compiled, local, on_workers
+from tests.runtime.equivalence.running import PATIENT, assert_same, batches_of, compiled, local
 from tests.runtime.references import plain_loop
-from tests.workers import Pools
 
 
 def _strided(t: Tensor) -> Tensor:
@@ -89,7 +88,7 @@ class _Turned(nn.Module):
 
 
 @pytest.mark.parametrize("by", WAYS)
-def test_operators_that_go_by_the_layout_do_on_any_device_what_they_do_on_one(by: str, pools: Pools) -> None:
+def test_operators_that_go_by_the_layout_do_on_any_device_what_they_do_on_one(by: str) -> None:
     inputs, targets = (torch.randn(8, 6, dtype=torch.float64),), torch.arange(8) % 5
     case = Case(by, partial(_Turned, WAYS[by]), inputs, targets)
     graph = capture(case.fresh(), case.loss, case.another(0, 2))
@@ -103,7 +102,6 @@ def test_operators_that_go_by_the_layout_do_on_any_device_what_they_do_on_one(by
             placed.update(dict.fromkeys(group, placed[group[-1]]))
         program = compiled(graph, placed, 2, schedule)
         assert_same(local(program, case, batches_of(case)), wanted)
-        assert_same(on_workers(program, case, batches_of(case), pools(2)), wanted)
 
 
 @st.composite

@@ -16,9 +16,8 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
 from tests.nets import SGD, Case
-from tests.runtime.equivalence.running import assert_same, batches_of, compiled, local, on_workers
+from tests.runtime.equivalence.running import assert_same, batches_of, compiled, local
 from tests.runtime.references import plain_loop
-from tests.workers import Pools
 
 
 class _Sums(nn.Module):
@@ -72,7 +71,7 @@ class _InOnePiece(nn.Module):
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["turned", "cut"])
-def test_python_that_stays_whole_is_given_what_lies_as_it_did(cut: bool, pools: Pools) -> None:
+def test_python_that_stays_whole_is_given_what_lies_as_it_did(cut: bool) -> None:
     case = Case("piece", partial(_InOnePiece, cut), SUMS.inputs, SUMS.targets)
     graph = capture(case.fresh(), case.loss, case.another(0, 2))
     piece = next(name for name, node in graph.nodes.items() if node.op.startswith(CALL))
@@ -81,7 +80,6 @@ def test_python_that_stays_whole_is_given_what_lies_as_it_did(cut: bool, pools: 
     program = compiled(graph, device_of, 2, GPipe(4))
     wanted = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
     assert_same(local(program, case, batches_of(case)), wanted)
-    assert_same(on_workers(program, case, batches_of(case), pools(2)), wanted)
 
 
 class _Observed(nn.Module):

@@ -84,7 +84,7 @@ def test_every_forward_uses_the_version_of_the_paper(devices: int, microbatches:
 
 
 @covering(name=ONE_USE, options=OPTIONS)
-@settings(PATIENT, max_examples=3)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_any_placement_trains_on_the_versions_its_program_names(
     name: str, options: str, data: st.DataObject
@@ -104,7 +104,7 @@ def test_any_placement_trains_on_the_versions_its_program_names(
 
 
 @covering(name=CASES, options=OPTIONS)
-@settings(PATIENT, max_examples=3)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, data: st.DataObject) -> None:
     case = CASES[name]
@@ -117,9 +117,8 @@ def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, d
     assert_same(local(program, case, batches_of(case, SAMPLES)), reference)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_two_versions_on_worker_processes_are_the_papers(pools: Pools, workers: int) -> None:
-    schedule = AsyncOneFOneB(8, update_every=2, weights="double")
+def test_two_versions_on_worker_processes_are_the_papers(pools: Pools) -> None:
+    workers, schedule = 3, AsyncOneFOneB(8, update_every=2, weights="double")
     trained = on_workers(staged(workers, schedule), STAGES, batches_of(STAGES), pools(workers))
     reference = double_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, 2)
     assert_same(trained, reference)

@@ -82,7 +82,7 @@ def assert_trains_as_plain(
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_every_optimizer_of_torch_that_steps_on_gradients(name: str, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(NAMES), label="case")
@@ -130,7 +130,7 @@ GROUPED: dict[str, tuple[OptimizerFactory, OptimizerFactory, bool]] = {
 
 
 @pytest.mark.parametrize("way", GROUPED)
-@settings(PATIENT, max_examples=3)
+@settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_groups_are_those_of_the_whole_model(way: str, data: st.DataObject) -> None:
     ours, plain, named = GROUPED[way]
@@ -175,7 +175,7 @@ RATES: dict[str, tuple[str, Callable[[optim.Optimizer], Any]]] = {
 
 
 @pytest.mark.parametrize("name", RATES)
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_schedulers_step_on_every_device_as_on_one(name: str, data: st.DataObject) -> None:
     which, scheduler = RATES[name]
@@ -242,7 +242,7 @@ def averages_of(runtime: LocalRuntime) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_averages_are_those_of_torchs_averaged_model(name: str, data: st.DataObject) -> None:
     """Parameters averaged; buffers those of the model, as `AveragedModel` has it by default."""
@@ -276,7 +276,7 @@ def frozen_graph(case: Case, size: int) -> Graph:
 
 
 @pytest.mark.parametrize("name", ["chain", "stages", "attention"])
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_frozen_parameters_stay_and_the_rest_trains(name: str, data: st.DataObject) -> None:
     plain = CASES.get(name, STAGES)
