@@ -5,17 +5,11 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
-
-import pytest
 
 import netsplit
-from benchmarks.whole_plan.__main__ import SLOW, _grid
 from benchmarks.whole_plan.clocks import limits_by
 from netsplit.planning.whole.pace import SimulationPace
-from tests.planning.whole.test_search import problem_of
 
 DECIDING = ("partition", "planning/whole", "planning/recomputation", "simulate", "program")
 
@@ -46,16 +40,3 @@ def _of_time(module: ast.Module) -> Iterator[str]:
             yield "from"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
             yield node.attr
-
-
-@pytest.mark.slow
-def test_methods_that_search_are_asked_under_every_schedule() -> None:
-    options = SimpleNamespace(methods=["single", "balanced"], slow=True, method_limit=0.1)
-    options.schedules = ["gpipe", "1f1b"]
-    subject = SimpleNamespace(problem=lambda m: problem_of("chain", m, 2))
-    points = list(_grid(subject, (4,), options))
-    assert {(point.method, point.schedule) for point in points} >= set(product(SLOW, options.schedules))
-    least = {slow: min(p.iteration_s for p in points if (p.method in SLOW) == slow) for slow in (True, False)}
-    assert least[True] <= least[False]
-    options.slow = False
-    assert {point.method for point in _grid(subject, (4,), options)} <= set(options.methods)

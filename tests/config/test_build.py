@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -35,13 +34,6 @@ def test_a_list_of_dataclasses_is_built_item_by_item() -> None:
 
 def test_a_nested_target_is_built_first() -> None:
     assert build(node(inner={"_target_": f"{TARGETS}.Item", "name": "a"})).inner == Item("a")
-
-
-def test_a_partial_node_gives_a_partial_and_may_lack_parameters() -> None:
-    made = build({"_target_": f"{TARGETS}.Box", "_partial_": True, "ratio": 1})
-    assert isinstance(made, partial)
-    assert (made.func, made.keywords) == (Box, {"ratio": 1.0})
-    assert made(width=1) == Box(1, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +85,6 @@ def test_check_finds_a_mistake_at_any_depth() -> None:
     for deep in ({"method": {"one": target}}, {"methods": [target]}):
         with pytest.raises(ConfigError, match=r"nam is not a parameter"):
             validated(whole(**deep))
-
-
-def test_check_expects_no_parameter_that_the_program_provides() -> None:
-    config = whole(box={"_target_": f"{TARGETS}.Box"})
-    with pytest.raises(ConfigError, match=r"box\.width must be given"):
-        validated(config)
-    validated(config, provided={"box": ["width"]})
 
 
 @pytest.mark.parametrize(

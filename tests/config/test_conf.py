@@ -97,9 +97,3 @@ def test_no_scheduler_is_none_and_the_others_are_made_of_an_optimizer() -> None:
         if rate is not None:
             optimizer = for_model(build(momentum), torch.nn.Linear(2, 2))
             rate.over(epochs=3, steps_per_epoch=20).check(optimizer)
-
-
-def test_whether_a_command_is_a_multirun_is_left_to_the_command_line() -> None:
-    """`tests.commands` relies on it."""
-    for path in CONF.rglob("*.yaml"):
-        assert "mode" not in (OmegaConf.load(path).get("hydra") or {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +76,6 @@ def test_text_is_tokens_and_without_a_target_the_next_ones(saved: Path, tokenize
     assert targets.tolist() == [[2, 3, no, no], [no] * 4, [1, 2, 1, 3], [1, no, no, no]]
     tokens, targets = first(hugging_face(str(saved), "text", "label", tokenizer=str(tokenizer), length=2))
     assert (tokens[2].tolist(), targets.tolist()) == ([3, 1], [0, 1, 1, 0])
-
-
-def test_what_is_sent_to_workers_names_files_and_holds_no_rows(saved: Path) -> None:
-    data = hugging_face(str(saved), "picture", "label", image_size=8)
-    sent = pickle.dumps(data.train)
-    assert str(saved).encode() in sent
-    again = pickle.loads(sent)
-    assert all(torch.equal(again[i][0], data.train[i][0]) for i in range(4))
 
 
 @pytest.mark.parametrize(

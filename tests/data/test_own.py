@@ -14,7 +14,6 @@ from torch.utils.data import IterableDataset
 
 from netsplit.data import Data, Loader, batches
 from netsplit.data.reading.stream import Stream
-from netsplit.errors import ReadError
 from netsplit.experiment.comparison import experiment_of
 from netsplit.experiment.request import Request
 from runners._entry import entry
@@ -150,11 +149,3 @@ def test_a_stream_s_batches_depend_on_seed_and_epoch_alone() -> None:
     assert all(map(torch.equal, read(1, 2, skip=6), whole[2:]))
     for other in (read(2, 2), read(1, 3)):
         assert not torch.equal(other[0][:, 2], whole[0][:, 2])
-
-
-def test_a_stream_that_ends_too_early_says_how_long_it_was() -> None:
-    stream = Stream(Told(7), 9)
-    assert stream[6][1] == 6
-    with pytest.raises(ReadError, match=r"7 samples of epoch 1.*dataset\.samples=7"):
-        stream[7]
-    assert stream[2][1] == 2

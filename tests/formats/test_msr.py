@@ -51,22 +51,6 @@ def test_loads_are_those_of_the_authors_by_hand() -> None:
     assert loads(read(), where) == pytest.approx({"acc0": 6.25, "acc1": 8.5, "cpu0": 10.0})
 
 
-def test_transfers_take_one_hop_to_a_cpu_and_two_to_another_accelerator() -> None:
-    cluster = read().cluster
-    assert cluster is not None
-    nbytes = read().graph.variables["10"].nbytes
-    assert cluster.transfer_seconds(nbytes, "acc0", "cpu0") == pytest.approx(0.5e-3)
-    assert cluster.transfer_seconds(nbytes, "acc0", "acc1") == pytest.approx(1e-3)
-
-
-def test_no_gradient_travels_and_forward_is_all_there_is() -> None:
-    work = read(data([task(1, 1.0), task(2, 2.0, isBackwardNode=1)], [edge(1, 2, 0.5)]))
-    assert not work.graph.requires_backward
-    assert work.backward_nodes == {"2"}
-    assert work.problem().backward_nodes == {"2"}
-    assert not Instance.of(work.problem()).backward_s.any()
-
-
 def test_colours_share_a_device() -> None:
     nodes = [task(3, 1, colorClass=7), task(1, 1, colorClass=8), task(2, 1, colorClass=7), task(4, 1)]
     assert read(data(nodes, [edge(2, 3, 1.0)])).graph.colocated == (("2", "3"),)

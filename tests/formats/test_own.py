@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import NetSplitError
-from netsplit.formats.own import dumps_workload, save_workload
+from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.ir import Initializer
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import DeviceCosts, NodeBytes
+from netsplit.profile.costs import NodeBytes
 from tests.builders import chain, cluster_of, costs_of
 from tests.partition.builders import problems
 
@@ -80,24 +80,6 @@ def saved(tmp_path: Path) -> Callable[..., Path]:
         return file
 
     return write
-
-
-def test_rates_stand_by_kind_as_they_always_did(saved: Callable[..., Path]) -> None:
-    """What a file says of a kind it has no seconds of goes nowhere, as ever: no device is of that kind."""
-    rates = {
-        "step_seconds_per_byte": {"cpu": 1e-9},
-        "instruction_s": {"cpu": 2e-5, "gpu": 1e-5},
-        "message_s": {"cpu": 0.0},
-        "contention": {"cpu": 1.25},
-        "copy_s_per_byte": {"cpu": 3e-10},
-        "accumulate_s_per_byte": {"cpu": 4e-10},
-    }
-    work = read_workload(saved(lambda data: data["costs"].update(rates)))
-    nodes = work.costs.devices["cpu"].nodes
-    assert work.costs.devices == {"cpu": DeviceCosts(nodes, 1e-9, 2e-5, 0.0, 1.25, 3e-10, 4e-10)}
-    del rates["instruction_s"]["gpu"]
-    written = json.loads(dumps_workload(work))["costs"]
-    assert {key: written[key] for key in rates} == rates
 
 
 def test_users_of_one_initializer_share_a_device_as_in_captured_graphs(saved: Callable[..., Path]) -> None:

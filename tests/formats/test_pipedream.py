@@ -69,10 +69,6 @@ def test_a_bracketed_activation_is_summed_and_parameters_are_one_initializer() -
     assert graph.nodes["node5"].initializers == ()
 
 
-def test_gradients_go_back_everywhere_but_to_inputs() -> None:
-    assert read().graph.requires_backward == {"node4", "node3", "node5", "node7"}
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

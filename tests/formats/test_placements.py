@@ -13,8 +13,7 @@ import pytest
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError
 from netsplit.formats.placements import read_placement
-from netsplit.partition import MaxLoad, Problem, RoundRobin, Stage
-from netsplit.planning.decide import verified
+from netsplit.partition import Problem, RoundRobin
 from tests.simulate.drawn import chain, drawn_costs
 
 NAMES = ("a", "b")
@@ -40,20 +39,6 @@ def test_a_placement_comes_back_though_it_does_not_fit(tmp_path: Path, problem: 
     nodes = list(problem.graph.nodes)
     listed = written(tmp_path / "result.json", problem, priority=nodes)
     assert read_placement(listed, problem).priority == {node: i for i, node in enumerate(nodes)}
-
-
-def test_turns_come_back(tmp_path: Path, problem: Problem) -> None:
-    nodes = tuple(problem.graph.nodes)
-    made = replace(
-        RoundRobin().partition(problem),
-        device_of=dict.fromkeys(nodes, "a"),
-        stages=(Stage(nodes, NAMES, turns=(1, 0, 1)),),
-    )
-    plan = verified(replace(problem, objective=MaxLoad()), made, room=False)
-    for number, values in enumerate((made.to_dict(), plan.to_dict())):
-        path = tmp_path / f"{number}.json"
-        path.write_text(json.dumps(values))
-        assert read_placement(path, problem).stages == made.stages
 
 
 @pytest.mark.parametrize(

@@ -156,20 +156,6 @@ def test_training_is_resumed_where_a_checkpoint_stands(
         trainer(**args).train(resume_from_checkpoint=saved)
 
 
-def mean_of_squares(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    loss = outputs.logits.square().sum((1, 2))
-    return loss.mean() / 2 if num_items_in_batch is None else loss.sum() / num_items_in_batch
-
-
-def test_a_loss_function_of_ones_own_is_trained(trainer: Train, options: dict[str, Any]) -> None:
-    parts = {"compute_loss_func": mean_of_squares}
-    args = {"gradient_accumulation_steps": 2, "learning_rate": 0.01}
-    plain, split = trainer(None, dict(parts), **args), trainer(options, dict(parts), **args)
-    plain.train()
-    split.train()
-    assert_alike(split.model, plain.model)
-
-
 class OwnLoss(transformers.Trainer):  # type: ignore[misc]
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         return super().compute_loss(*args, **kwargs)

@@ -25,9 +25,6 @@ SLOW = {  # several hundred operators, or dear ones
 }
 
 
-QUICK = [name for name in SMALL if name not in SLOW]
-
-
 def test_the_table_has_every_config() -> None:
     configs = {path.stem for path in (CONF / "model").glob("*.yaml")}
     assert set(SUBJECTS) == configs - {"onnx"}  # which is of any size

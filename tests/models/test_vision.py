@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from netsplit.beside_torchvision import import_torchvision
-from netsplit.models import deeplab_v3, googlenet, inception_v3, resnet, unet, unet_classic, vgg19
+from netsplit.models import deeplab_v3, googlenet, inception_v3, resnet, unet, unet_classic
 from tests.models.subjects import count
 
 WIDENINGS = {"none": 64, "bottleneck": 128}
@@ -56,12 +56,6 @@ def test_a_deeplab_is_torchvisions() -> None:
     (dropout,) = (module for module in wanted.modules() if isinstance(module, nn.Dropout))
     dropout.p = 0.0
     same_outputs(model, wanted, torch.randn(2, 3, 17, 24))
-
-
-def test_vgg_19_is_torchvisions() -> None:
-    with torch.device("meta"):
-        same_parameters(vgg19(), import_torchvision().models.vgg19())
-        same_parameters(vgg19(batch_norm=True), import_torchvision().models.vgg19_bn())
 
 
 def test_the_classifiers_are_torchvisions_without_their_auxiliary_heads() -> None:

@@ -82,18 +82,6 @@ def test_a_scheduler_may_draw_by_a_seed_of_its_own() -> None:
     assert next(counted) == 0  # trying it counted in a copy
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"gama": 0.1}, "scheduler.gama is not a parameter of StepLR: did you mean gamma"),
-        ({}, "scheduler.step_size must be given"),
-    ],
-)
-def test_a_setting_of_a_scheduler_is_refused(options: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        LearningRate("torch.optim.lr_scheduler.StepLR", **options)
-
-
 def test_a_scheduler_that_ends_before_the_training_is_refused() -> None:
     optimizer = for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL)
     rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=10)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import ConfigError, DeadlockError
+from netsplit.errors import DeadlockError
 from netsplit.graph import Graph, capture_inference
 from netsplit.program import (
     GPipe,
@@ -17,7 +17,6 @@ from netsplit.program import (
     Program,
     Recv,
     Send,
-    SingleBatch,
     check_progress,
     compile_program,
 )
@@ -129,18 +128,6 @@ def test_a_forward_that_reads_what_nobody_sends_is_refused() -> None:
     }
     with pytest.raises(DeadlockError, match="nobody sends"):
         check_progress(replace(program, instructions=kept))
-
-
-def test_a_batch_is_cut_into_micro_batches_as_chunk_does() -> None:
-    assert [(GPipe(4).microbatch_size(n), GPipe(4).for_batch(n).microbatches) for n in (8, 10, 9, 2)] == [
-        (2, 4),
-        (3, 4),
-        (3, 3),
-        (1, 2),
-    ]
-    with pytest.raises(ConfigError, match="at least 1"):
-        GPipe(0)
-    assert SingleBatch().microbatch_size(10) == 10
 
 
 @pytest.mark.parametrize("name", few(list(CASES), 5))

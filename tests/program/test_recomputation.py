@@ -142,17 +142,6 @@ def test_devices_that_are_come_back_to_take_no_more_than_predicted(
     assert all(nbytes <= max(1.01 * predicted[q], predicted[q] + 64) for q, nbytes in metered.items())
 
 
-@covering(at=[[], [0.1], [0.5]], order=IN_TWO_PARTS)
-def test_a_weight_part_holds_what_was_made_again(at: list[float], order: Schedule) -> None:
-    """The first cell's results, which others read as they were made first, and its products as they were made
-    again: both are alive until the weight gradients."""
-    graph = captured_for(CASES["cells"], order)
-    first = frozenset(list(graph.nodes)[: len(graph) // 3])
-    program = compiled(graph, cut(graph, at), 2 if at else 1, order, recomputed=first)
-    metered, predicted = bytes_of("cells", order, program)
-    assert all(nbytes <= 1.01 * predicted[q] for q, nbytes in metered.items())
-
-
 def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:

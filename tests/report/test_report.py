@@ -57,15 +57,6 @@ def test_a_plan_reads_as_a_plan() -> None:
         assert absent not in words, absent
 
 
-def test_what_is_beyond_a_capacity_does_not_win() -> None:
-    netsplit, *others = trained().methods
-    large = replace(netsplit, row=replace(netsplit.row, capacity={"cpu:1": 40 * MIB}))
-    comparison = replace(trained(), methods=[large, *others])
-    assert (large.outcome, netsplit.outcome) == ("beyond capacity", "finished")
-    assert comparison.best is others[0]
-    assert "netsplit 128.0 – 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(comparison).words  # noqa: RUF001
-
-
 @pytest.mark.parametrize("text", [HOSTILE, "]]> --> </style>", "\x00\x1b[31m"])
 def test_no_name_is_read_as_markup(text: str) -> None:
     row = replace(rows()[0], metric="accuracy", method=text, status=text, capacity={text: MIB},

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import nn
 
 from netsplit.data.sets.synthetic import synthetic
 from netsplit.errors import ConfigError
-from reproduce import ByName, ModelCase, V100Servers, largest_batches, split_speeds
+from reproduce import ByName, ModelCase, V100Servers, split_speeds
 
 
 def mlp() -> nn.Module:
@@ -31,28 +30,6 @@ def test_speeds_are_samples_over_seconds_and_the_gain_is_between_them() -> None:
         assert isinstance(other, float)
         assert difference == pytest.approx(other / one - 1)
     assert result.metrics["ddp.mlp.strong.2"] == ddp[0]
-
-
-def test_batches_grow_until_the_bytes_are_gone() -> None:
-    """2^27 activations of four bytes a sample, and as many again: some samples fit, more do not."""
-
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(1))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            wide = x.flatten(1).sum(1, keepdim=True).expand(-1, 2**27) * self.weight
-            return torch.tanh(wide).sum(1, keepdim=True).expand(-1, 10)
-
-    data = synthetic(shape=(3, 8, 8), num_classes=10)
-    result = largest_batches(
-        ByName(wide=ModelCase(Wide, data, 8)), devices=(1, 2), batches=(2, 4, 8, 16, 32, 64), time_limit_s=5.0
-    )
-    one, two = result.column("data parallel")
-    assert isinstance(one, int)
-    assert 2 <= one < 64
-    assert two == 2 * one
 
 
 def test_servers_are_whole_and_joined_by_slower_links() -> None:

@@ -8,10 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from netsplit.tracking import Tracker
-from reproduce import Column, Picture, StudyResult, markdown, record, write
+from reproduce import Column, Picture, StudyResult, markdown, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,21 +71,3 @@ class FakeTracker:
 
     def artifact(self, path: Path) -> None:
         self.told["files"].append(path.name)
-
-
-@pytest.mark.slow
-def test_mlflow_has_the_run_with_its_artifacts(tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    paths = write(RESULT, tmp_path / "run")
-    record(RESULT, Tracker(uri, "studies"), "figure", {"study": {"alpha": 4}}, paths)
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("studies")
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id], "tags.study = 'figure'")
-    assert run.info.status == "FINISHED"
-    assert run.data.metrics == {"share.a": 0.25}
-    assert run.data.params["study.alpha"] == "4"
-    names = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert {path.name for path in paths} <= names

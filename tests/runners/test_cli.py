@@ -117,25 +117,6 @@ def test_what_cannot_be_planned_is_said_and_nothing_written(
     assert not Path("outputs").exists()
 
 
-def test_plan_takes_the_overrides_of_its_runner_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[list[str]] = []
-    module = type("Runner", (), {"main": lambda: seen.append(sys.argv)})
-    monkeypatch.setattr(cli, "import_module", lambda path: {"netsplit.runners.plan": module}[path])
-    monkeypatch.setattr(sys, "argv", ["netsplit"])
-    words = ["--multirun", "model=bert_small", "cluster=cpu2,cpu4"]
-    assert CliRunner().invoke(cli.netsplit, ["plan", *words]).exit_code == 0
-    folder = ["--config-dir", str(tmp_path)]
-    assert CliRunner().invoke(cli.netsplit, ["plan", "model=bert", *folder]).exit_code == 0
-    assert seen == [["netsplit plan", *words], ["netsplit plan", *folder, "model=bert"]]
-    for refused in (
-        ["mine:build", "more"],
-        ["model=bert", "--cluster", "cpu2"],
-        ["mine:build", "--bach", "8"],
-    ):
-        assert CliRunner().invoke(cli.netsplit, ["plan", *refused]).exit_code == 2
-    assert len(seen) == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in cli.KINDS if kind != "plugin"])
 def test_what_is_new_runs_at_once(kind: str, tmp_path: Path) -> None:

@@ -270,29 +270,6 @@ def test_single_trains_bit_for_bit_as_a_plain_loop(compared: Outcome) -> None:
 
 
 @pytest.mark.slow
-def test_one_method_is_trained_by_the_train_command(command: Command) -> None:
-    outcome = command.run(
-        "trained",
-        "partitioner=m_topo",
-        "schedule.time_limit_s=4",
-        "schedule.microbatches=[2,4]",
-        runner="train",
-    )
-    assert outcome.code == 0, outcome.stderr
-    assert set(outcome.runs) == {"parent", "m_topo"}
-    assert {run.info.status for run in outcome.runs.values()} == {"FINISHED"}
-    tags = outcome.runs["m_topo"].data.tags
-    decided = json.loads((outcome.folder / "m_topo" / "plan.json").read_text())
-    assert tags["decided.schedule"] == decided["schedule"]
-    assert tags["decided.microbatches"] == str(decided["microbatches"])
-    assert (outcome.artifacts("m_topo") / "frontier.txt").exists()
-    assert "why not" in outcome.stdout
-    assert (outcome.folder / "m_topo" / "checkpoint.pt").exists()
-    assert not (outcome.artifacts("m_topo") / "checkpoint.pt").exists()
-    assert str(outcome.folder / "m_topo" / "checkpoint.pt") in outcome.stdout
-
-
-@pytest.mark.slow
 def test_a_training_goes_on_by_itself_and_again_when_it_is_started_again(command: Command) -> None:
     folder = command.folder / "checkpoints"
     asked = [

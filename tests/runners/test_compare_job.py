@@ -56,13 +56,6 @@ def test_comparisons_of_one_command_have_one_tag(run: Run, arguments: list[str],
     assert run(*arguments, "tracking=none") == (0, command)
 
 
-def test_a_server_that_is_not_there_is_said_before_the_work(
-    run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run("tracking.uri=http://127.0.0.1:1") == (2, [])
-    assert "no MLflow server answers at http://127.0.0.1:1" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import netsplit
-
 HEAVY = [
     "torch", "numba", "mlflow", "matplotlib", "ortools", "gurobipy", "cvxopt", "scipy", "pandas", "sklearn",
 ]  # fmt: skip
@@ -82,10 +80,3 @@ def test_training_with_a_named_method_loads_no_solver_and_no_record(
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
-
-
-def test_names_that_are_imported_when_used_are_listed_and_found() -> None:
-    assert {"parallelize", "Session", "errors"} <= set(dir(netsplit))
-    assert all(getattr(netsplit, name).__name__ for name in netsplit.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'paralelize'"):
-        netsplit.__getattr__("paralelize")

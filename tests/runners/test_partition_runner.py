@@ -94,18 +94,6 @@ def test_explain_and_compare_say_why_and_what_moved(run: Run) -> None:
     assert result()["compared_with"]["nodes"] == 0
 
 
-def test_jobs_of_a_multirun_do_not_write_one_file(run: Run) -> None:
-    ended = run("--multirun", "graph=g.json", "partitioner=m_topo,random", "result=r.json")
-    assert ended.code == 2
-    assert "result='out/${hydra:job.num}.json'" in ended.err
-    assert not Path("r.json").exists()
-    ended = run(
-        "--multirun", "graph=g.json", "partitioner=m_topo,m_etf", "result='out/${hydra:job.num}.json'"
-    )
-    assert ended.code == 0, ended.err
-    assert [result(f"out/{i}.json")["method"] for i in range(2)] == ["m_topo", "m_etf"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

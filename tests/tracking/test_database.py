@@ -11,7 +11,7 @@ import pytest
 
 from netsplit.errors import ConfigError
 from netsplit.tracking import Tracker, database
-from netsplit.tracking.database import artifact_root, open_client
+from netsplit.tracking.database import open_client
 
 
 @pytest.mark.parametrize("uri", ["http://me:secret@127.0.0.1:99999", "http://me:secret@[::1"])
@@ -50,17 +50,6 @@ def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         open_client(f"sqlite:///{tmp_path}/m.db")
     assert not list(tmp_path.iterdir())
-
-
-def test_files_lie_beside_the_database_or_where_they_are_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert artifact_root("sqlite:///a/m.db", None) == f"file://{tmp_path}/a/mlartifacts"
-    assert artifact_root("https://mlflow.example.org", None) is None
-    assert artifact_root("postgresql://host/base", None) == f"file://{tmp_path}/outputs/mlartifacts"
-    assert artifact_root("postgresql://host/base", "files") == f"file://{tmp_path}/files"
-    assert artifact_root("sqlite:///a/m.db", "s3://bucket/runs") == "s3://bucket/runs"
 
 
 @pytest.mark.parametrize(

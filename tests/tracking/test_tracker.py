@@ -123,19 +123,6 @@ def test_more_than_a_hundred_params_and_long_values(tracker: Tracker) -> None:
     assert yaml.safe_load((artifacts(tracker, run) / "config.yaml").read_text()) == config
 
 
-def test_artifacts_lie_beside_the_database(tracker: Tracker, database: str, tmp_path: Path) -> None:
-    (tmp_path / "note.txt").write_text("hello")
-    with tracker.comparison("files") as comparison:
-        comparison.artifact(tmp_path / "note.txt", "notes")
-        comparison.text("a b", "table.md")
-        with pytest.raises(FileNotFoundError, match="absent"):
-            comparison.artifact(tmp_path / "absent")
-    folder = artifacts(tracker, fetched(tracker)["files"])
-    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert files == {"notes/note.txt", "table.md"}
-    assert folder.is_relative_to(Path(database.removeprefix("sqlite:///")).parent)
-
-
 def test_datasets_are_inputs_of_the_comparison_and_its_methods(tracker: Tracker) -> None:
     half = TensorDataset(torch.randn(4, 2), torch.arange(4))
     data = Data("dots", half, half, 4, ("a", "b", "c", "d"))

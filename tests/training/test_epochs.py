@@ -14,15 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from netsplit.config import validated
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.checkpoints import Checkpoints, newest, stable_folder
+from netsplit.training.checkpoints import Checkpoints, newest
 from netsplit.training.epochs import RESTARTS, Epoch, History, Iteration, fit
 from netsplit.training.parallel import ParallelModel
 from tests.examples import tried
@@ -279,16 +277,6 @@ def test_workers_that_die_again_and_again_end_the_training_with_their_reason(
     assert tells(caplog.text, "4 iterations", "16 samples", "epoch 1")
 
 
-def test_another_order_within_an_epoch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError):
-        train_on(Even({4}), tmp_path, every_iterations=1)
-    with (
-        Checkpoints(tmp_path, resume=True) as checkpoints,
-        pytest.raises(ConfigError, match="from seed 0, but it is 1"),
-    ):
-        fit(cast(ParallelModel, Even()), data(), epochs=3, seed=1, checkpoints=checkpoints)
-
-
 # --- the folder ---------------------------------------------------------------------------------------
 
 
@@ -328,26 +316,3 @@ def test_an_origin_is_begun_with_until_there_is_a_checkpoint_of_one_s_own(tmp_pa
         assert checkpoints.newest == tmp_path / "second" / "000002-step-24"
     assert second.weight == quiet.weight
     assert len(second.seen) == 16
-
-
-def test_the_default_folder_is_the_training_s_whatever_the_time_and_the_epochs() -> None:
-    config = {"model": {"layers": 3}, "seed": 0, "epochs": 3, "partitioner": {"auto": {}}}
-    place = stable_folder(config, "small, digits")
-    assert place == stable_folder(config | {"epochs": 9, "partitioner": {}}, "small, digits")
-    assert place.parent == Path("outputs/checkpoints")
-    assert place != stable_folder(config | {"seed": 1}, "small, digits")
-    assert place != stable_folder(config | {"model": {"layers": 6}}, "small, digits")
-
-
-@pytest.mark.parametrize(
-    ("given_", "words"),
-    [
-        ({"clip_norm": 0.0}, "clip_norm is 0.0: give a number above 0, or null"),
-        ({"autocast": "float8"}, "autocast is 'float8': give one of bfloat16, float16"),
-        ({"on_nonfinite": "ignore"}, "on_nonfinite is 'ignore': give one of stop, warn, skip"),
-        ({"checkpoint": {"every_epoch": 1}}, "every_epoch is not a parameter"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(given_: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        validated(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from netsplit.runtime.reading.told import UnreadBatch
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
-from tests.messages import tells
 from tests.workers import Pools, lent_to_sessions
 
 SIZE, SAMPLES = 8, 30  # three whole batches an epoch, and one of six samples
@@ -197,45 +196,6 @@ class _Indices:
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         return index, index
-
-
-def test_a_sample_that_a_worker_cannot_read_is_named_and_costs_nothing(pools: Pools) -> None:
-    """What is trained then is as if the batch had never been asked for."""
-    index = int(torch.cat([y for _, y in batches(_Indices(), SIZE, seed=3)])[SIZE + 2])
-    pool, states = pools(2), []
-    first, second = itertools.islice(batches(Scenes(), SIZE, seed=3), 2)
-    for fails in (True, False):
-        with parallel(pools) as model:
-            if fails:
-                broken = data(_Later(SAMPLES, bad=index), read_by="workers")
-                with pytest.raises(ReadError) as told:
-                    fit(model, broken, epochs=1, seed=3, metric=None)
-                facts = (
-                    "worker cpu:",
-                    "rank",
-                    f"sample {index}",
-                    "KeyError",
-                    "the model is as it was before it",
-                )
-                assert tells(told.value, *facts)
-            else:
-                model.train_batch(*first)
-            model.train_batch(*second)
-            states.append(model.state_dict())
-        assert pools(2) is pool  # the workers live
-    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
-
-
-@dataclass
-class _Later(Scenes):
-    """Bad where a worker reads it, of whichever it is asked first."""
-
-    home: int = field(default_factory=os.getpid)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if index == self.bad and os.getpid() == self.home:
-            return replace(self, bad=-1)[index]
-        return super().__getitem__(index)
 
 
 class _Counting(Scenes):

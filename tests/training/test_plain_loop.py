@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,10 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import netsplit
-from netsplit.errors import ConfigError
 from netsplit.partition.methods.random import Random
 from netsplit.program.schedules import GPipe
 from netsplit.training.parallel import ParallelModel
@@ -139,15 +136,6 @@ def test_other_shapes_are_captured_of_the_copy() -> None:
     assert model.scale == 3.0
 
 
-def test_hooks_of_all_optimizers_are_refused() -> None:
-    handle = register_optimizer_step_pre_hook(lambda *_: None)
-    try:
-        with pytest.raises(ConfigError, match="hook on the steps of all optimizers"):
-            split(net())
-    finally:
-        handle.remove()
-
-
 # --- state --------------------------------------------------------------------------------------------
 
 
@@ -181,31 +169,6 @@ def test_the_state_of_a_loss_can_be_had() -> None:
     assert state.keys() == loss.state_dict().keys()
     for key, tensor in loss.state_dict().items():
         torch.testing.assert_close(state[key], tensor, rtol=1e-9, atol=1e-9)
-
-
-def test_threads_train_one_after_another() -> None:
-    model, failures = net(), list[BaseException]()
-    plain = SGD(model.parameters())
-    with split(net()) as parallel:
-
-        def train() -> None:
-            try:
-                for _ in range(8):
-                    parallel.train_batch(*pair(0))
-                    parallel.predict(pair(0)[0])
-                    parallel.state_dict()
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=train) for _ in range(2)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert not failures
-        for _ in range(16):
-            plain_step(model, plain, pair(0))
-        assert_same(parallel, model)
 
 
 # --- lists --------------------------------------------------------------------------------------------

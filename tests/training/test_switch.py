@@ -22,7 +22,6 @@ from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
 from netsplit.runtime.share import UpdateRule
-from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
@@ -75,27 +74,6 @@ def test_copies_of_weights_come_and_go(session: Session) -> None:
         wanted += [unmoved.train_batch(*CHAIN.another(10 * n + size, size)) for size in (8, 8, 6)]
     assert losses == pytest.approx(wanted, rel=TOLERANCE)
     close(state, unmoved.state_dict())
-
-
-def test_adapt_follows_a_plan_that_was_switched_to(session: Session) -> None:
-    """With other operators than its own, so that nothing is known of them: it looks at these."""
-    planner = planner_of()[0]
-    plans = [planner.plan(Halves(copies), 0) for copies in (False, True)]
-    adapt = Adapt(every=4, window=3, search_s=0.1, horizon=10**6)
-    model, losses = session.deploy(planner, plans[0], adapt=adapt), []
-    for n in range(12):
-        if n == 2:
-            model.switch(plans[1])
-        losses.append(model.train_batch(*CHAIN.another(n, 8)))
-    unmoved = session.deploy(planner, plans[0])
-    assert losses == pytest.approx(
-        [unmoved.train_batch(*CHAIN.another(n, 8)) for n in range(12)], rel=TOLERANCE
-    )
-    adaptation = model.adaptation
-    assert adaptation is not None
-    assert adaptation.decisions
-    assert adaptation.plan is model.plan
-    assert adaptation.costs.graph.nodes.keys() == model.plan.problem.graph.nodes.keys()
 
 
 @dataclass

@@ -16,7 +16,6 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import profile_compute
-from netsplit.profile.measure.stretches.stretch import windows
 from netsplit.profile.measure.stretches.window import SMALLEST_S, adjusted_to_sum
 from tests.cover import covering
 
@@ -135,16 +134,6 @@ def test_parameters_buffers_batch_and_random_state_are_left_as_they_were(
     assert torch.get_num_threads() == 2
 
 
-@settings(deadline=None)  # the first call captures the graph
-@given(st.integers(0, 20_000))
-def test_windows_hold_every_node_once_in_order_and_cut_no_unit(window_bytes: int) -> None:
-    graph = _graph_with_units()
-    cut = list(windows(graph, window_bytes))
-    assert [name for window in cut for name in window] == list(graph.nodes)
-    for unit in graph.units:
-        assert sum(bool(set(unit) & set(window)) for window in cut) == 1
-
-
 @settings(deadline=None)  # the first call loads SciPy
 @given(
     st.dictionaries(st.text(min_size=1), st.floats(1e-6, 1e-2), min_size=1),
@@ -159,13 +148,3 @@ def test_fitted_seconds_add_up_to_the_segment_and_keep_their_order(
     names = sorted(alone, key=lambda name: alone[name])
     assert all(changed[a] <= changed[b] * (1 + 1e-12) for a, b in pairwise(names))
     assert min(changed.values()) >= SMALLEST_S * (1 - 1e-9)
-
-
-_CACHE: list[Graph] = []
-
-
-def _graph_with_units() -> Graph:
-    if not _CACHE:
-        _CACHE.append(captured(Varied, IMAGES)[1])
-        assert _CACHE[0].units
-    return _CACHE[0]

@@ -197,14 +197,6 @@ def test_a_replicated_stage_warms_up_as_pipedream_says() -> None:
         assert begin == [f"F{first}", f"F{first + 3}", f"B{first}"]
 
 
-def test_double_weights_wait_for_the_version_before_last() -> None:
-    pipeline = chain(3)
-    order = AsyncOneFOneB(12, update_every=4, weights="double").order(pipeline)
-    at = {task: n for n, task in enumerate(order)}
-    for s in range(3):
-        assert max(at["backward", s, i] for i in range(4)) < at["forward", s, 8]
-
-
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"delay_weights is false.*1f1b"):
         ZBH1(4, delay_weights=False)

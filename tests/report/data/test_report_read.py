@@ -217,13 +217,6 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     assert comparison.best is netsplit
 
 
-def test_by_default_the_newest_of_each_name_that_ended(recorded: Recorded) -> None:
-    comparisons = read_report(recorded.uri, ["report *"]).comparisons
-    assert [each.place.run_id for each in comparisons] == [
-        recorded.ids[key] for key in ("planned", "failed", "new")
-    ]
-
-
 @pytest.mark.parametrize(
     ("experiments", "runs", "message"),
     [
@@ -267,19 +260,3 @@ def test_the_command_writes_both_files(run: Run, recorded: Recorded) -> None:
     assert code == 0, err
     assert "Written to outputs/report.html and outputs/report.md: 1 comparison." in out
     assert "<h1>Plans</h1>" in check_output("outputs/report.html")[0].read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["tracking.uri=sqlite:///none.db"], "there is no database"),
-        (["tracking=none"], "choose tracking=mlflow"),
-        (["output=report.txt"], "output is 'report.txt'"),
-    ],
-)
-def test_a_mistake_ends_in_one_sentence(run: Run, arguments: list[str], message: str) -> None:
-    Path("empty.db").touch()
-    code, _, err = run("tracking.uri=sqlite:///empty.db", *arguments)
-    assert code == 2
-    assert message in err
-    assert "Traceback" not in err

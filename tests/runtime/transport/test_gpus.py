@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from netsplit.errors import ConfigError, WorkerError
+from netsplit.errors import WorkerError
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.executor import Executor
@@ -21,8 +21,6 @@ from netsplit.runtime.transport.chunks import Chunks
 from netsplit.runtime.transport.handle import TransportTimeout, moved
 from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.transport.process import ProcessTransport, _PendingWork
-from netsplit.runtime.worker_process import check_gpus_differ
-from netsplit.runtime.workers.messages import FoundGpu
 from tests.builders import cpus
 from tests.nets import CASES, SGD
 
@@ -82,13 +80,6 @@ def test_pairs_of_gpus_are_connected_in_one_order_before_anything_is_sent(
         assert sorted(transport.pairs) == [("a", "b"), ("b", "a")]
         assert {group.backend for group in transport.pairs.values()} == {"nccl"}
     assert orders == [[("isend", 1), ("irecv", 1)], [("irecv", 0), ("isend", 0)]]
-
-
-def test_two_devices_on_one_gpu_are_refused_by_name() -> None:
-    one, other = FoundGpu("H100", "host GPU-1", 1), FoundGpu("H100", "host GPU-2", 1)
-    check_gpus_differ(["a", "b", "c"], [one, other, None])
-    with pytest.raises(ConfigError, match=r"devices a and c are the same GPU, a H100"):
-        check_gpus_differ(["a", "b", "c"], [one, other, one])
 
 
 class Late:

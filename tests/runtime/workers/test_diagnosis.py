@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
-
 from netsplit.program.instructions import Forward, Recv, Reduce, Step
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
 from netsplit.runtime.workers.messages import Reply
-from netsplit.runtime.workers.watchdog import Pace
 from tests.messages import tells
 
 COMPUTING = Standing(Forward(1, 0), None)
@@ -38,18 +33,3 @@ def test_who_died_is_the_cause_and_who_computes_is_not() -> None:
     assert tells(said, "optimiser step", "sum of gradients over a, b", "device a waited 2 s")
     assert tells(said, "c stood", "forward of segment 1, micro-batch 0")
     assert "hangs" not in said
-
-
-def test_a_call_is_late_against_its_own_past_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    pace = Pace()
-    for seconds in (0.5, 0.6, 0.7):
-        assert pace.late("train", now - 100) is None
-        pace.took("train", seconds)
-    assert pace.late("train", now - 1.7) is None
-    assert pace.late("predict", now - 100) is None
-    assert pace.late("train", now - 1.9) == 0.6
-    assert pace.late("train", now - 9) is None
-    now += 31
-    assert pace.late("train", now - 9) == 0.6
