@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
 from netsplit.data import Data, digits
-from netsplit.errors import ConfigError
 
 
 def tensors(data: Data) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -28,9 +26,3 @@ def test_no_image_is_in_both_halves() -> None:
     images, _, test_images, _ = tensors(digits(image_size=8, channels=1))
     both = torch.cat([images, test_images]).flatten(1)
     assert len(both.unique(dim=0)) == len(both)
-
-
-@pytest.mark.parametrize("arguments", [{"image_size": 4}, {"channels": 0}, {"limit": 0}])
-def test_numbers_that_cannot_be_used_are_refused(arguments: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=rf"dataset\.{next(iter(arguments))} is"):
-        digits(**arguments)  # type: ignore[arg-type]

@@ -38,10 +38,6 @@ def same(one: Pairs, other: Pairs) -> bool:
     )
 
 
-def test_the_list_of_names_is_whole(builders: dict[str, Builder]) -> None:
-    assert set(NAMES) == set(builders)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_targets_are_classes_or_ignored(builders: dict[str, Builder], name: str) -> None:
     data = builders[name]()

@@ -40,12 +40,6 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert len({str(one) for one in orders}) == 9
 
 
-@pytest.mark.parametrize("size", [0, 11])
-def test_a_batch_size_that_gives_no_batch_is_refused_at_once(size: int) -> None:
-    with pytest.raises(ConfigError, match=f"batch_size is {size}"):
-        batches(NUMBERS, size)
-
-
 @dataclass(frozen=True)
 class Told:
     """Samples that say their index, their epoch and the process that loaded them; some cannot be loaded."""

@@ -179,10 +179,3 @@ def test_what_cannot_be_done_split_is_refused_before_anything(
 ) -> None:
     with pytest.raises(NetSplitError, match=f"^a split Trainer cannot take {said}"):
         trainer({}, dict(parts), **args)
-
-
-def test_options_that_are_the_trainers_are_refused(trainer: Train) -> None:
-    with pytest.raises(NetSplitError, match=r"clip_norm is the Trainer's to say \(max_grad_norm\)"):
-        trainer({"clip_norm": 1.0})
-    with pytest.raises(NetSplitError, match=r"give a transformers\.Trainer"):
-        split_trainer(gpt2())

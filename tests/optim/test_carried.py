@@ -89,21 +89,6 @@ def counting() -> Callable[[int], float]:
     return factor
 
 
-class Bare(LambdaLR):
-    """Leaves what it counts out of its state."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.counted = 0
-        super().__init__(optimizer, lambda _: 0.9**self.counted)
-
-    def step(self, epoch: int | None = None) -> None:
-        self.counted += 1
-        super().step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in super().state_dict().items() if key != "counted"}
-
-
 def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
     return SequentialLR(optimizer, [StepLR(optimizer, 2), LambdaLR(optimizer, counting())], [1])
 
@@ -113,7 +98,6 @@ def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
     [
         (LearningRate(LambdaLR, lr_lambda=counting()), "lr_lambdas"),
         (LearningRate(in_sequence), "lr_lambdas"),
-        (LearningRate(Bare), "counted"),
     ],
 )
 def test_schedulers_whose_state_lacks_what_changes_are_refused(rate: LearningRate, name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import time
 from functools import partial
 from typing import Any
 
@@ -29,20 +28,10 @@ RATES_REFUSED: dict[str, tuple[Any, str]] = {
         lambda o: lr.LambdaLR(o, lambda _: float(sum(p.norm() for p in o.param_groups[0]["params"]))),
         "goes by values of parameters at .*test_learning_rate.py",
     ),
-    "state": (
-        lambda o: lr.LambdaLR(o, lambda i: 1.0 / (1 + len([s for s in o.state.values() if s]))),
-        "goes by the optimiser's state",
-    ),
     "torch's random numbers": (
         lambda o: lr.LambdaLR(o, lambda _: float(torch.rand(()))),
         "gives another lr each time it is stepped from its beginning, as one that draws random numbers",
     ),
-    "rarely": (
-        lambda o: lr.LambdaLR(o, lambda _: 0.1 if random.random() < 0 else 1.0),
-        r"draws random numbers \(random\)",
-    ),
-    "a process": (lambda o: lr.LambdaLR(o, lambda _: 1.0 + os.getpid() % 2), "goes by the process"),
-    "a clock": (lambda o: lr.LambdaLR(o, lambda _: time.perf_counter()), "reads a clock"),
     "of unknown length": (
         LearningRate(lr.CosineAnnealingLR, T_max="all"),
         "scheduler.T_max is 'all', of a training of unknown length",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import tomllib
 from dataclasses import replace
@@ -16,12 +15,10 @@ from netsplit.report.render import HTML
 from netsplit.report.text import clean
 from netsplit.tracking.table import ComparisonRow
 from tests.tracking.reports import (
-    DRAWING,
     HOSTILE,
     MIB,
     WHEN,
     Parsed,
-    cases,
     method,
     parsed,
     planned,
@@ -123,25 +120,6 @@ def test_markdown_has_the_same_tables() -> None:
     assert "- Cluster: cpu2 (cpu:0, cpu:1)" in text
 
 
-def test_cases_stand_together_beside_what_was_published() -> None:
-    page = parsed(trained(), *cases())
-    assert "unet ★ 1,280.0 1,000 (+28 %) 800.0 vgg 640.0 2,560 (−75 %) ★ 800.0 640.25 (+25 %)" in page.words  # noqa: RUF001
-    assert "netsplit 1,280.0 1,000 +28.0 100 50.0 finished" in page.words
-    assert "pipedream 800.0 640.25 +25.0" in page.words
-    assert "2 cases; fastest: netsplit in 1, pipedream in 1." in page.words
-    assert (
-        "Beside 3 published figures ours differ by 28.0 % in the median, at most by 75.0 % (netsplit in vgg)."
-        in page.words
-    )
-    assert "unet, samples/s" in page.texts
-    assert "Throughput, samples/s / published (difference)" in parsed(cases()[0]).texts
-    assert sum(attrs.get("class") == "mark" for _, attrs in page.tags) == 3 + 1  # the legend's
-    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
-    ids = {f"#{attrs['id']}" for _, attrs in page.tags if "id" in attrs}
-    assert {"#c1", "#c2", "#c3", "#e2"} == {link for link in links if link and link.startswith("#")}
-    assert {"#c1", "#c2", "#c3", "#e2"} == ids
-
-
 def test_the_jobs_of_a_sweep_stand_together_with_what_differs_and_the_fastest_marked() -> None:
     (group,) = grouped(sweep())
     assert group.title == "digits · gpipe"
@@ -161,21 +139,3 @@ def test_the_jobs_of_a_sweep_stand_together_with_what_differs_and_the_fastest_ma
     assert "| schedule.microbatches=2, seed=1 | **300.0** |" in text
     assert "| schedule.microbatches=4, seed=0 | 200.0 |" in text
     assert "### schedule.microbatches=4, seed=0" in text
-
-
-def test_a_study_has_its_table_its_notes_and_its_picture() -> None:
-    page = parsed(trained(), studies=[study()])
-    assert "case latency (µs) PIX 15.0 NODE 7.5" in page.words
-    assert "Latencies are those of the description." in page.words
-    assert "Recorded 2026-11-21 17:44 UTC, on vm." in page.words
-    assert "1 comparison, 1 study. Written" in page.words
-    assert "figure_6_1: Seconds over links" in page.words
-    (image,) = [attrs for tag, attrs in page.tags if tag == "img"]
-    kind, _, content = (image["src"] or "").partition(";base64,")
-    assert (kind, base64.b64decode(content)) == ("data:image/svg+xml", DRAWING)
-    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {"#c1", "#s1"}
-    text = markdown_page(report(studies=[study()]), Path())
-    assert "| case | latency (µs) |\n| --- | ---: |\n| PIX | 15.0 |" in text
-    assert "![links][picture 1.1]" in text
-    assert text.rstrip().endswith(f"[picture 1.1]: {image['src']}")
-    assert "1 comparison" not in parsed(studies=[study()]).words

@@ -28,15 +28,6 @@ def test_a_pair_is_the_line_of_its_link(tmp_path: Path) -> None:
     assert result.metrics["bandwidth.near"] == pytest.approx(10e9)
 
 
-def test_the_pictures_lines_are_the_links_from_end_to_end(tmp_path: Path) -> None:
-    case = ByName({"far": LinkCase(CLUSTER, ("c", "a"))})
-    (picture,) = link_lines(case, tmp_path, smallest=100, largest=10_000).pictures
-    sizes = [nbytes for _, _, nbytes, _ in picture.rows]
-    assert (sizes[0], sizes[-1]) == (100, 10_000)
-    for _, _, nbytes, seconds in picture.rows:
-        assert seconds == pytest.approx(2e-5 + nbytes / 1e9)  # type: ignore[operator]
-
-
 @pytest.mark.slow
 def test_measured_links_have_points_and_the_line_fitted_to_them(tmp_path: Path) -> None:
     result = link_lines(ByName({"here": LinkCase(cpu_cluster(2))}), tmp_path)

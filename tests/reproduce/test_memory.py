@@ -77,10 +77,3 @@ def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
     assert isinstance(peak, int)
     assert static >= 2 * (IMAGE + 6 * MAP) + 4 * (CONV + HEAD)
     assert CONV + HEAD < peak < static
-
-
-def test_adams_moments_are_what_alpha_adds() -> None:
-    plain, adam = (memory_needs(ByName({"mine": case()}), alpha=alpha) for alpha in (2, 4))
-    (before,), (after,) = plain.column("static (MiB)"), adam.column("static (MiB)")
-    trained = [each for each in case().training_graph().initializers.values() if each.requires_grad]
-    assert after - before == 2 * sum(init.nbytes for init in trained)  # type: ignore[operator]

@@ -65,13 +65,6 @@ def test_a_given_placement_is_simulated_and_explained(run: Run) -> None:
     assert (written() / "timeline.png").stat().st_size > 1000
 
 
-def test_a_partitioner_decides_where_no_placement_is_given(run: Run) -> None:
-    end = run("graph=graph.json", "partitioner=round_robin", "schedule=zb_h1", "picture=false")
-    assert end.code == 0
-    assert "round_robin, zb_h1" in end.out
-    assert not (written() / "timeline.png").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -28,16 +28,6 @@ def test_the_fastest_is_said_beside_the_second_and_one_device() -> None:
     assert winner_of(rows) == "auto"
 
 
-def test_methods_are_level_where_their_iterations_vary_by_more_than_what_parts_them() -> None:
-    close = [row("auto", 100.0, 0.1), row("m_topo", 95.0, 0.1), row("single", 50.0)]
-    assert verdict_of(close).startswith("auto and m_topo are level: 100.0 and 95.0 samples/s measured")
-    assert "2.0 times as many as one device" in verdict_of(close)
-    apart = [row("auto", 100.0), row("m_topo", 95.0), row("single", 50.0)]
-    assert verdict_of(apart).startswith(
-        "auto is the fastest: 100.0 samples/s measured, 5.3 % more than m_topo"
-    )
-
-
 def test_what_exceeds_a_limit_does_not_win_and_is_named_where_it_is_faster() -> None:
     rows = [row("auto", 100.0), row("single", 150.0, peak=3)]
     assert winner_of(rows) == "auto"

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import ConfigError
 from netsplit.partition import Dpos, MTopo
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, NodeSeconds
@@ -140,19 +139,3 @@ def test_a_change_that_a_false_cost_asked_for_is_taken_back_and_not_asked_for_ag
     changes = len(workers.changes)
     workers.train(100)
     assert len(workers.changes) == changes
-
-
-def test_what_would_not_pay_is_left() -> None:
-    workers = adapting(real_factor=20.0, horizon=1)
-    workers.adaptation.switch_s = 1000.0
-    workers.train(40)
-    assert not workers.changes
-    assert "less than the change takes" in workers.adaptation.decisions[0].why
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"), [({"every": 3, "window": 3}, "every"), ({"window": 0}, "window")]
-)
-def test_settings_that_cannot_be_used_are_refused(settings: dict[str, float], word: str) -> None:
-    with pytest.raises(ConfigError, match=f"adapt.{word}"):
-        Adapt(**settings)  # type: ignore[arg-type]

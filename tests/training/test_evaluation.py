@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from netsplit.errors import NetSplitError
 from netsplit.training.evaluation import evaluated
 from netsplit.training.metrics import AUTO
-
-SCORES = torch.tensor([[0.0, 1.0, 2.0], [3.0, 1.0, 0.0], [0.0, 5.0, 1.0], [1.0, 0.0, 2.0]])
-CLASSES = torch.tensor([2, 0, 0, 2])
 
 
 def own(x: Tensor) -> Tensor:
@@ -37,24 +31,3 @@ def test_a_regression_is_judged_by_its_squared_error_however_it_is_batched(
     wanted = nn.MSELoss()(x, y).item()
     for metric in (AUTO, "mse"):
         assert evaluated(own, pairs, metric, nn.CrossEntropyLoss()) == pytest.approx(wanted)
-
-
-NONE_SUITS = r"^no metric suits .*: give metric=, a function of \(outputs, targets\)"
-
-
-@pytest.mark.parametrize(
-    ("batches", "metric", "sentence"),
-    [
-        (5, AUTO, r"^batches is 5: give pairs \(inputs, targets\)"),
-        ([], AUTO, "nothing to evaluate"),
-        ([(SCORES[:, :1], CLASSES)], AUTO, NONE_SUITS),
-        ([(SCORES, CLASSES + 1)], AUTO, r"^metric=accuracy needs targets from 0 to 2, .* one is 3: "),
-        ([(SCORES, CLASSES)], "acuracy", r"^metric is 'acuracy': did you mean accuracy\?"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_a_sentence_that_names_the_parameter(
-    batches: Any, metric: Any, sentence: str
-) -> None:
-    with pytest.raises(NetSplitError, match=sentence) as told:
-        evaluated(own, batches, metric, nn.CrossEntropyLoss())
-    assert "metrics=" not in str(told.value)

@@ -129,14 +129,6 @@ def test_uneven_replicas_train_as_data_parallel_ones(turns: tuple[int, ...], sch
     assert_same(local(program, STAGES, batches_of(STAGES)), wanted_of(turns))
 
 
-def test_turns_that_cannot_be_are_refused() -> None:
-    graph = captured_for(STAGES, GPipe(4))
-    placed = dict.fromkeys(graph.nodes, "cpu:0")
-    for own in (("cpu:0", "cpu:0"), ("cpu:0", "cpu:1", "cpu:2")):
-        with pytest.raises(ConfigError, match=r"turns of 'cpu:0'.*cpu:[12]"):
-            compiled(graph, placed, 3, GPipe(4), replicas={"cpu:0": ("cpu:0", "cpu:1")}, turns={"cpu:0": own})
-
-
 def test_devices_that_step_within_a_batch_take_even_turns() -> None:
     """Those of every round in any order; else a replica could step before another has begun."""
     with pytest.raises(ConfigError, match=r"uneven turns.*pipedream"):

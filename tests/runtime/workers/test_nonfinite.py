@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import netsplit
-from netsplit.data.dataset import Data
 from netsplit.errors import NonFiniteError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
@@ -19,11 +17,10 @@ from netsplit.program import GPipe, compile_program
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.settings import OnNonFinite
-from netsplit.training.epochs import fit
 from tests.builders import cpus
 from tests.runtime.equivalence.running import assert_close, cut
 from tests.runtime.references import Batch, plain_loop
-from tests.workers import Pools, lent_to_sessions
+from tests.workers import Pools
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 RUNTIME_LOG = "netsplit.runtime.controller.losses"
@@ -123,25 +120,3 @@ def test_warn_says_it_once_and_trains_as_plain_pytorch(
     state, wanted = trained.state(), state_of(batches)
     for key, tensor in state.items():
         torch.testing.assert_close(tensor, wanted[key], equal_nan=True)
-
-
-def test_fit_counts_what_is_skipped_in_no_mean(pools: Pools, unmeasured: None) -> None:
-    """With gradients of two batches a step: the other batch of the step is left out with it."""
-    (x,), y = (torch.cat([batch(n)[0][0] for n in range(6)]),), torch.cat([batch(n)[1] for n in range(6)])
-    x[20, 0] = -1.0
-    data = Data("own", list(zip(x, y, strict=True)), list(zip(x[:8], y[:8], strict=True)), 5, list("abcde"))
-    with lent_to_sessions(pools):
-        parallel = netsplit.parallelize(
-            model(),
-            nn.CrossEntropyLoss(),
-            batch(0),
-            partitioner="m_topo",
-            schedule="gpipe",
-            on_nonfinite="skip",
-            optimizer=SGD,
-        )
-    with parallel:
-        history = fit(parallel, data, epochs=1, accumulate=2)
-    losses = [it.loss for it in history.iterations]
-    assert sum(map(math.isnan, losses)) == 1
-    assert history.epochs[0].train_loss == pytest.approx(sum(each for each in losses if each == each) / 2)
