@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass, replace
 from typing import Self
 
-import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -123,28 +119,3 @@ def test_a_process_that_dies_ends_in_a_sentence_and_is_replaced() -> None:
     ):
         list(loader.epoch())
     assert indices(loader, 0, skip=8) == [[[8, 0]], [[9, 0]]]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the system ends them on Linux only")
-def test_processes_die_with_their_parent_even_in_the_midst_of_a_sample() -> None:
-    code = """
-import time, torch
-from netsplit.data import batches
-class Slow:
-    def __len__(self): return 9
-    def __getitem__(self, index):
-        import os
-        os.write(1, b"%d\\n" % os.getpid())
-        time.sleep(300)
-next(batches(Slow(), 1, workers=2))
-"""
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    children = {int(parent.stdout.readline()) for _ in range(2)}
-    parent.kill()
-    parent.wait()
-    deadline = time.monotonic() + 20
-    while any(map(psutil.pid_exists, children)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(psutil.pid_exists, children))

@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from netsplit.data import IGNORED, voc2012
-from netsplit.errors import ConfigError
 from tests.data.folders import make_voc
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
@@ -56,15 +55,3 @@ def test_augmented_pictures_and_masks_stay_together(root: Path) -> None:
     assert sum(agrees(image, mask) for image, mask in counted) / len(counted) > 0.85
     # What lies outside the picture is ignored, and only that and the borders are.
     assert all(((image[1] > 0) >= (mask != IGNORED)).all() for image, mask in samples)
-
-
-@pytest.mark.parametrize("kind", ["JPEGImages", "SegmentationClass"])
-def test_a_missing_or_corrupt_file_is_named(root: Path, kind: str) -> None:
-    data = voc2012(str(root), 32)
-    file_of(root, kind, 0).write_bytes(b"broken")
-    file_of(root, kind, 1).unlink()
-    for index in (0, 1):
-        with pytest.raises(
-            ConfigError, match=rf"cannot read .*{file_of(root, kind, index).name} as an image"
-        ):
-            data.train[index]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations, pairwise
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,14 +10,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.graph.storage import storage_bytes
 from netsplit.profile.measure.transients import transient_bytes
-from netsplit.program import GPipe, OneFOneB, Program, Schedule, compile_program
+from netsplit.program import GPipe, OneFOneB, Program, Schedule
 from netsplit.program.instructions import Forward
-from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.program.schedules import ZBH1, ZBV, AsyncOneFOneB, DualPipeV, VMin
 from netsplit.simulate import predicted_peak_bytes
-from tests.builders import cpus
 from tests.cover import covering
 from tests.nets import CASES, DRAWING, DROPPED, Case
 from tests.runtime.equivalence.running import (
@@ -36,7 +30,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import assert_same_bits
-from tests.simulate.test_memory import MOMENTUM, chain_of, measured_peak_bytes, node_of
+from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
 
 IN_TWO_PARTS = (ZBH1(4), ZBV(4), VMin(4), DualPipeV(4))
 
@@ -171,33 +165,3 @@ def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
     program = compiled(in_place, cut(in_place, []), 1, GPipe(4), recomputed=frozenset(in_place.nodes))
     for unit in in_place.units:
         assert sum(not set(unit).isdisjoint(segment.nodes) for segment in program.segments) == 1
-
-
-def saving_chain(sizes: Sequence[int]) -> Graph:
-    """Each node saves what it reads (100 bytes) and so many bytes beside."""
-    nodes, reads = [], "x"
-    for n, size in enumerate(sizes):
-        nodes.append(node_of(f"n{n}", reads, saved=(reads,), saved_bytes=size))
-        reads = f"k_n{n}"
-    return chain_of(*nodes)
-
-
-@given(st.lists(st.integers(0, 900), min_size=2, max_size=9), st.integers(1, 4))
-def test_a_run_is_cut_where_it_holds_least(sizes: list[int], flights: int) -> None:
-    graph = saving_chain(sizes)
-    program = compile_program(
-        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cpus(1), GPipe(flights)
-    )
-    (segment,) = program.segments
-    (pieces,) = pieces_in_order(graph, [segment])
-    run = SegmentBytes(program.graph, segment, pieces, storage_bytes(program.graph))
-
-    def held(cuts: Sequence[int]) -> float:
-        ends = list(pairwise(cuts))
-        return flights * sum(run.handed[a, b] for a, b in ends) + max(run.inside[a, b] for a, b in ends)
-
-    count = len(sizes)
-    ways = [[0, *inner, count] for r in range(count) for inner in combinations(range(1, count), r)]
-    assert held(run.cut(flights)) <= 1.05 * min(map(held, ways))
-    assert run.inside[0, count] == sum(sizes) + 100 * (count - 1)
-    assert run.handed[0, count] == 100

@@ -114,30 +114,12 @@ def test_figure_4_2_in_small(run: Run) -> None:
     assert row["devices"] == "4"
 
 
-@pytest.mark.slow
-def test_figure_4_2_measured_in_small(run: Run) -> None:
-    dropped = [f"~study.cases.{name}" for name in ("four_gpus", "small_batch", "small_head")]
-    changes = [*dropped, "study.iterations=2", "study.warmup=1"]
-    changes += shrunk("two_workers", "model.width=2", "batch_size=8")
-    (row,) = complete(run("experiment=figure_4_2", *changes), "breakdown", 1)
-    assert "measured" in row["case"]
-    assert float(row["forward (%)"]) > 0
-    assert float(row["communication (%)"]) > 0
-
-
 @pytest.mark.parametrize(("name", "lines"), [("figure_6_1", 2)])
 def test_described_links(run: Run, name: str, lines: int) -> None:
     rows = complete(run(f"experiment={name}", "~study.cases.here"), "links", lines)
     for row in rows:
         milliseconds = float(row["latency (µs)"]) / 1e3 + 1 / float(row["bandwidth (GB/s)"])
         assert float(row["1 MB (ms)"]) == pytest.approx(milliseconds)
-
-
-@pytest.mark.slow
-def test_links_of_this_machine_beside_described_ones(run: Run) -> None:
-    rows = complete(run("experiment=figure_6_1"), "links", 4)
-    assert [row["kind"] for row in rows] == ["measured", "measured", "described", "described"]
-    assert all(0 <= float(row["R²"]) <= 1 for row in rows[:2])
 
 
 @pytest.mark.parametrize("name", few(list(studies()), 5))

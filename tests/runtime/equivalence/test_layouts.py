@@ -38,19 +38,6 @@ def _view_written(t: Tensor) -> Tensor:
     return doubled.flatten(1)
 
 
-def _raveled(t: Tensor) -> Tensor:
-    copy = t.ravel()
-    copy.mul_(0.5)
-    return t.flatten(1) + 3 * copy.view(len(t), 12)
-
-
-def _converted(t: Tensor) -> Tensor:
-    picture = t.view(len(t), 2, 2, 3).permute(0, 3, 1, 2)
-    copy = picture.to(memory_format=torch.contiguous_format)
-    copy.mul_(0.5)
-    return (picture + 3 * copy).flatten(1)
-
-
 def _conjugate(t: Tensor) -> Tensor:
     lazy = torch.view_as_complex(t.reshape(len(t), 6, 2)).conj()
     copy = lazy.resolve_conj()
@@ -64,18 +51,9 @@ def _channels_last(t: Tensor) -> Tensor:
     return blurred.permute(0, 2, 3, 1).view(len(t), -1)
 
 
-def _repeated(t: Tensor) -> Tensor:
-    mean = t.mean(1)[:, None].tanh().expand(t.shape)
-    most = torch.maximum(mean, t)  # lies as the second, where the first repeats itself
-    return most.as_strided((len(t), 12), (12, 1)) + most.transpose(1, 2).view(len(t), 12)
-
-
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {
-    each.__name__: each
-    for each in (
-        _strided, _viewed, _view_written, _raveled, _converted, _conjugate, _channels_last, _repeated,
-    )
-}  # fmt: skip
+    each.__name__: each for each in (_strided, _viewed, _view_written, _conjugate, _channels_last)
+}
 
 
 class _Turned(nn.Module):
