@@ -72,11 +72,6 @@ def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(NetSplitError, match="'extra' is a int"):
         save_safetensors({"a": torch.ones(1), "extra": 3}, tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(NetSplitError, match="there is no file of safetensors"):
-        load_safetensors(tmp_path / "none.safetensors")
-    (tmp_path / "short.safetensors").write_bytes(b"\x00" * 5)
-    with pytest.raises(NetSplitError, match=r"short.safetensors' cannot be read"):
-        load_safetensors(tmp_path / "short.safetensors")
     (tmp_path / "out.safetensors.index.json").write_text('{"weight_map": {"a": "../b.safetensors"}}')
     with pytest.raises(NetSplitError, match="not in its folder"):
         load_safetensors(tmp_path / "out.safetensors.index.json")

@@ -15,21 +15,17 @@ from torch import nn
 from benchmarks._subjects import Subject, UNet, resnet, transformer
 from benchmarks.predictor.models import mobilenet
 from netsplit.cluster.catalogue import RATES
-from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
 from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.graph import Graph, capture
 from netsplit.graph.deferral.deferrable import deferrable_nodes
-from netsplit.partition import METHODS
-from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.predict import (
     calibrate_rates,
     predicted_costs,
     predicted_seconds,
 )
-from netsplit.program import GPipe
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -124,29 +120,6 @@ def test_calibration_finds_known_rates_again(spoilt: float) -> None:
         truth, refitted = (predicted_seconds(captured(name), rates) for rates in (KNOWN, fitted))
         sums = [sum(each.total_s for each in seconds.values()) for seconds in (truth, refitted)]
         assert sums[1] == pytest.approx(sums[0], rel=0.12), name
-
-
-def planned(name: str) -> Workload:
-    """A captured model of which nothing was measured."""
-    return Workload(name, captured(name), Costs({}, alpha=3))
-
-
-def test_a_workload_is_planned_on_models_of_accelerators() -> None:
-    devices = [DescribedDevice("old", model="GTX 1080 Ti"), DescribedDevice("new", model="RTX 4090")]
-    work = planned("resnet")
-    problem = work.problem(
-        described_cluster("x", devices, LinkCost(6e9, 3e-5)), "simulated", schedule=GPipe(4)
-    )
-    assert problem.costs.alpha == 3
-    assert set(problem.costs.devices) == {"GTX 1080 Ti", "RTX 4090"}
-    totals = {
-        kind: sum(each.total_s for each in costs.nodes.values())
-        for kind, costs in problem.costs.devices.items()
-    }
-    assert totals["RTX 4090"] < totals["GTX 1080 Ti"]
-    assert problem.evaluate is not None
-    placement = METHODS["m_topo"]().partition(problem)
-    assert problem.evaluate(placement).iteration_s > 0
 
 
 Case = tuple[str, int, float]  # model, samples in a batch, samples per second

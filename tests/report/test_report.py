@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from netsplit.planning.explanation.change import PlacementChange
 from netsplit.report import EpochFigures, Report, grouped, html_page, markdown_page, write_report
 from netsplit.report.data.results import Place
 from netsplit.report.render import HTML
 from netsplit.report.text import clean
 from netsplit.tracking.table import ComparisonRow
+from netsplit.training.adapt.decisions import Decision
 from tests.tracking.reports import (
     HOSTILE,
     MIB,
@@ -24,7 +26,6 @@ from tests.tracking.reports import (
     planned,
     report,
     study,
-    sweep,
     trained,
 )
 from tests.tracking.samples import rows
@@ -120,22 +121,32 @@ def test_markdown_has_the_same_tables() -> None:
     assert "- Cluster: cpu2 (cpu:0, cpu:1)" in text
 
 
-def test_the_jobs_of_a_sweep_stand_together_with_what_differs_and_the_fastest_marked() -> None:
-    (group,) = grouped(sweep())
-    assert group.title == "digits · gpipe"
-    assert [one.label for one in group.comparisons] == [
-        "schedule.microbatches=1, seed=0", "schedule.microbatches=2, seed=1",
-        "schedule.microbatches=4, seed=0",
-    ]  # fmt: skip
-    words = parsed(*sweep(), trained()).words
-    assert (
-        "3 comparisons of one sweep. Fastest: netsplit (schedule.microbatches=2, seed=1) with 300.0" in words
-    )
-    assert "Throughput, samples/s; ★ the fastest of all Parameters netsplit" in words
-    assert "=1, seed=0 100.0" in words
-    assert "=2, seed=1 ★ 300.0" in words
-    assert words.count("★ ") == 2
-    text = markdown_page(report(*sweep()), Path())
-    assert "| schedule.microbatches=2, seed=1 | **300.0** |" in text
-    assert "| schedule.microbatches=4, seed=0 | 200.0 |" in text
-    assert "### schedule.microbatches=4, seed=0" in text
+KEPT = Decision(
+    40,
+    "cpu:1 takes 6.10 times as long",
+    "kept",
+    0.02,
+    0.01,
+    0.03,
+    0.012,
+    "auto",
+    0.5,
+    0.041,
+    4096,
+    PlacementChange(3, 1, 0, ("3 operators from cpu:1 to cpu:0", "now fc1 in 2 parts")),
+)
+STAYED = Decision(
+    7, "the first measured iterations; no plan is predicted to be shorter by enough", "stayed", 0.02
+)
+
+
+def test_every_decision_is_a_line() -> None:
+    one = trained()
+    decided = replace(one.methods[0], decisions=[asdict(STAYED), asdict(KEPT)])
+    shown = replace(one, methods=[decided, *one.methods[1:]])
+    words = parsed(shown).words
+    assert "netsplit 7 stayed 20.0" in words
+    changed = "3 3 operators from cpu:1 to cpu:0; now fc1 in 2 parts"
+    assert f"netsplit 40 kept 20.0 10.0 30.0 12.0 41.0 {changed} cpu:1 takes 6.10 times as long" in words
+    page = markdown_page(report(shown), Path())
+    assert "| netsplit | 40 | kept | 20.0 | 10.0 | 30.0 | 12.0 | 41.0 | 3 | 3 operators from cpu:1" in page

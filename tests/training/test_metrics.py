@@ -11,12 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import netsplit
 from netsplit.data import IGNORED
 from netsplit.errors import ConfigError
+from netsplit.training.evaluation import evaluated
 from netsplit.training.metrics import (
     AUTO,
     NAMES,
@@ -135,3 +136,24 @@ def test_objects_like_those_of_torchmetrics_and_functions_are_metrics() -> None:
             metric.update(outputs, targets)
         assert name_of_metric(metric) == name
         assert value_of(metric) == pytest.approx(wanted)
+
+
+def own(x: Tensor) -> Tensor:
+    return x
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    columns=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_a_regression_is_judged_by_its_squared_error_however_it_is_batched(
+    sizes: list[int], columns: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(2, sum(sizes), columns, generator=generator, dtype=torch.float64)
+    pairs = list(zip(x.split(sizes), y.split(sizes), strict=True))
+    wanted = nn.MSELoss()(x, y).item()
+    for metric in (AUTO, "mse"):
+        assert evaluated(own, pairs, metric, nn.CrossEntropyLoss()) == pytest.approx(wanted)

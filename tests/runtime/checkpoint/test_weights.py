@@ -91,36 +91,6 @@ def test_a_seed_and_a_name_say_the_value_whatever_else_is_asked_for(names: set[s
     assert not torch.equal(FILLED[0]["words.weight"], FILLED[1]["words.weight"])
 
 
-class Forgetful(nn.Linear):
-    def reset_parameters(self) -> None:
-        with torch.no_grad():
-            self.weight.normal_()
-
-
-class Unknown(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.w
-
-
-@pytest.mark.parametrize(
-    ("part", "sentence"),
-    [
-        (lambda: Forgetful(3, 3), "reset_parameters of Forgetful leaves '0.bias' without a value"),
-        (Unknown, "'0' has no first values, as Unknown has no reset_parameters"),
-    ],
-)
-def test_what_no_module_draws_is_said(part, sentence: str) -> None:
-    with torch.device("meta"):
-        built = nn.Sequential(part())
-        wanted = capture(built, nn.MSELoss(), (torch.randn(4, 3), torch.randn(4, 3))).initializers
-    with pytest.raises(ConfigError, match=sentence):
-        SeededWeights(0).check(wanted, built)
-
-
 def shards(folder: Path, values: dict[str, Tensor], index: bool, prefix: str = "") -> None:
     """As Hugging Face writes them: each tied tensor once."""
     names = sorted(values)

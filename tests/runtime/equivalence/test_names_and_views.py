@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import CALL
-from netsplit.program import GPipe, Schedule
+from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
 from tests.nets import SGD, Case
 from tests.runtime.equivalence.running import assert_same, batches_of, compiled, local
-from tests.runtime.references import plain_loop
+from tests.runtime.references import Trained, plain_loop
 
 
 class _Sums(nn.Module):
@@ -117,3 +117,33 @@ def test_metrics_are_those_of_the_forward(schedule: Schedule) -> None:
     graph = capture(OBSERVED.fresh(), _loss, OBSERVED.another(0, 2))
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 2, schedule)
     _observed(LocalRuntime(program, cpus(2), initial_values(OBSERVED.fresh(), graph), SGD))
+
+
+class _Shifted(nn.Module):
+    """The gradient of the sum's result is that of both its terms, seen through views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+        self.shift = nn.Parameter(torch.randn(2, 3))
+        self.after = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.before(x).view(6) + self.shift.view(6)).view(1, 5)
+
+
+CASE = Case("shifted", _Shifted, (torch.randn(8, 6, dtype=torch.float64),), torch.arange(8) % 5)
+
+
+def _program(schedule: Schedule) -> Program:
+    graph = capture(CASE.fresh(), CASE.loss, CASE.another(0, 1))
+    second = graph.position["view"]
+    return compiled(graph, {k: f"cpu:{int(i >= second)}" for k, i in graph.position.items()}, 2, schedule)
+
+
+def _plain() -> Trained:
+    return plain_loop(CASE.fresh(), CASE.loss, batches_of(CASE), 1, SGD)
+
+
+def test_a_gradient_that_waits_is_left_as_it_is() -> None:
+    assert_same(local(_program(GPipe(8)), CASE, batches_of(CASE)), _plain())
