@@ -22,7 +22,10 @@ from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.errors import WorkerError
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
+from netsplit.program.instructions import Forward, Recv, Reduce, Step
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
+from netsplit.runtime.workers.messages import Reply
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from tests.builders import cpus
@@ -207,3 +210,31 @@ def test_a_port_in_use_is_refused_before_anything_is_spawned(tmp_path: Path) -> 
         with pytest.raises(WorkerError, match=f"port {port} on 127.0.0.1 is in use"):
             WorkerPool(spec, tmp_path)
     assert not (tmp_path / "workers.log").exists()
+
+
+COMPUTING = Standing(Forward(1, 0), None)
+WAITING = Standing(Forward(2, 0), Recv("k@c", "k", 0, "b", False, 7))
+SUMMING = Standing(Step(), Reduce("gradients", ("a", "b"), 9))
+TIMED_OUT = Reply(error="device a waited 2 s", known=True, waited=True)
+
+
+def sentence(**facts: object) -> str:
+    given = {"asked": [0, 1, 2], "dead": {}, "replies": {}, "quiet": [], "standings": {}}
+    return diagnose(Findings(**given | facts), "abc".__getitem__, "train")  # type: ignore[arg-type]
+
+
+def test_who_computes_while_others_wait_is_the_cause() -> None:
+    said = sentence(replies={0: TIMED_OUT}, standings={0: SUMMING, 1: COMPUTING, 2: WAITING})
+    assert said.startswith("worker b hangs")
+    assert tells(said, "forward of segment 1, micro-batch 0", "device a waited 2 s", "c stood")
+    assert tells(
+        said, "forward of segment 2, micro-batch 0", "'k'", "micro-batch 0 from b", "cluster.timeout_s"
+    )
+
+
+def test_who_died_is_the_cause_and_who_computes_is_not() -> None:
+    said = sentence(dead={1: "died"}, replies={0: TIMED_OUT}, standings={1: SUMMING, 2: COMPUTING})
+    assert said.startswith("worker b died")
+    assert tells(said, "optimiser step", "sum of gradients over a, b", "device a waited 2 s")
+    assert tells(said, "c stood", "forward of segment 1, micro-batch 0")
+    assert "hangs" not in said
