@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from netsplit.data import IGNORED, Data, batches
-from netsplit.errors import ConfigError
-from tests.cover import covering
 from tests.data.conftest import Builder
 
 NAMES = [
@@ -80,10 +78,3 @@ def test_only_what_is_augmented_changes_from_epoch_to_epoch(builders: dict[str, 
     epochs = [loaded(data, epoch=epoch, shuffle=False) for epoch in (0, 0, 1)]
     assert same(epochs[0], epochs[1])
     assert same(epochs[0], epochs[2]) == (name not in CHANGING)
-
-
-@covering(key=["limit", "prefetch", "workers", "seed"], name=WITH_WORKERS)
-def test_numbers_that_cannot_be_used_are_refused(builders: dict[str, Builder], name: str, key: str) -> None:
-    value = -1 if key in ("workers", "seed") else 0
-    with pytest.raises(ConfigError, match=rf"dataset\.{key} is {value}: give at least {value + 1}"):
-        builders[name](**{key: value})

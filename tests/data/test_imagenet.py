@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from netsplit.data import imagenet
-from netsplit.data.pictures import centre_crop
 from tests.data.folders import WNIDS, make_imagenet
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
@@ -28,14 +25,3 @@ def test_classes_are_the_wnids_in_order_and_files_go_with_them(root: Path) -> No
         for image, target in (half[index] for index in range(len(half))):
             assert image.shape == (3, 32, 32)
             assert image.mean().item() * 255 == pytest.approx(47 + 80 * target.item(), abs=6)
-
-
-def test_the_test_half_sees_the_middle() -> None:
-    pixels = np.zeros((40, 80, 3), dtype=np.uint8)
-    pixels[10:30, 30:50] = 255  # half of the shorter side
-    inner = np.array(centre_crop(Image.fromarray(pixels), shorter=32, size=16))
-    assert inner.shape == (16, 16, 3)
-    assert (inner[1:-1, 1:-1] == 255).all()
-    whole = np.array(centre_crop(Image.fromarray(pixels), shorter=32, size=32))
-    assert whole[:6].max() == 0
-    assert whole[16, 16].min() == 255

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import netsplit
-from netsplit.errors import NetSplitError
 from netsplit.partition import Dpos
 from netsplit.program import GPipe
 from netsplit.program.newly_held import newly_held_bytes
@@ -116,13 +115,3 @@ def test_a_worker_that_becomes_slow_in_training_loses_work_and_nothing_else_chan
             assert (kept[0].nbytes > 0) == any(arriving.values()), "none of what was replicated there"
             assert str(kept[0]) in str(placed.summary())
         assert_as_plain(placed, losses)
-
-
-def test_what_cannot_be_switched_is_refused_before_training(pools: Pools) -> None:
-    with pytest.raises(NetSplitError, match="step within the batch"), lent_to_sessions(pools):
-        netsplit.parallelize(
-            model(), nn.CrossEntropyLoss(), batch(0), schedule="pipedream", partitioner="m_topo",
-            progress=False, adapt=True,
-        )  # fmt: skip
-    with pytest.raises(NetSplitError, match="adapt is 'yes'"):
-        netsplit.parallelize(model(), nn.CrossEntropyLoss(), batch(0), adapt="yes")  # type: ignore[arg-type]

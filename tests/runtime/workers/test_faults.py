@@ -230,11 +230,3 @@ def test_who_computes_while_others_wait_is_the_cause() -> None:
     assert tells(
         said, "forward of segment 2, micro-batch 0", "'k'", "micro-batch 0 from b", "cluster.timeout_s"
     )
-
-
-def test_who_died_is_the_cause_and_who_computes_is_not() -> None:
-    said = sentence(dead={1: "died"}, replies={0: TIMED_OUT}, standings={1: SUMMING, 2: COMPUTING})
-    assert said.startswith("worker b died")
-    assert tells(said, "optimiser step", "sum of gradients over a, b", "device a waited 2 s")
-    assert tells(said, "c stood", "forward of segment 1, micro-batch 0")
-    assert "hangs" not in said
