@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from numba.core.registry import cpu_target
 from torch import Tensor, nn
 
 import netsplit
@@ -28,6 +29,12 @@ from netsplit.training.parallel import ParallelModel
 from tests.workers import Pools, lent_to_sessions
 
 CLUSTER = replace(netsplit.cpu_cluster(2), latency_s=1e-5, bandwidth=1e9)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _numba_is_whole() -> None:
+    """An import that Ctrl-C breaks off would stay half for all later tests."""
+    cpu_target.target_context.refresh()
 
 
 def press() -> None:
