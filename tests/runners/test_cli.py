@@ -123,8 +123,8 @@ def test_what_is_new_runs_at_once(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_is_there_already_is_not_written_again(run: Callable[..., Ended]) -> None:
-    assert run("new", "model", "lab").code == 0
-    again = run("new", "model", "lab")
+    assert run("new", "dataset", "lab").code == 0
+    again = run("new", "dataset", "lab")
     assert again.code == 2
     assert "is there already" in again.err
 
