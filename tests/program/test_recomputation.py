@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -30,7 +32,7 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import assert_same_bits
-from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes
+from tests.simulate.test_memory import MOMENTUM, chain_of, measured_peak_bytes, node_of
 
 IN_TWO_PARTS = (ZBH1(4), ZBV(4), VMin(4), DualPipeV(4))
 
@@ -165,3 +167,12 @@ def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
     program = compiled(in_place, cut(in_place, []), 1, GPipe(4), recomputed=frozenset(in_place.nodes))
     for unit in in_place.units:
         assert sum(not set(unit).isdisjoint(segment.nodes) for segment in program.segments) == 1
+
+
+def saving_chain(sizes: Sequence[int]) -> Graph:
+    """Each node saves what it reads (100 bytes) and so many bytes beside."""
+    nodes, reads = [], "x"
+    for n, size in enumerate(sizes):
+        nodes.append(node_of(f"n{n}", reads, saved=(reads,), saved_bytes=size))
+        reads = f"k_n{n}"
+    return chain_of(*nodes)
