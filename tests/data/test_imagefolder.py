@@ -47,7 +47,7 @@ def test_a_file_is_opened_only_when_asked_for(root: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(root: Path) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.root is .*nowhere.*train/ and val/"):
         imagefolder(str(root / "nowhere"))
-    with pytest.raises(ConfigError, match="train is not there"):
+    with pytest.raises(ConfigError, match="must hold train/<class>/ and val/<class>/"):
         imagefolder(str(root / "train"))
 
 

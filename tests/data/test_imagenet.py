@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from netsplit.data import imagenet
-from netsplit.data.pictures import centre_crop
 from netsplit.errors import ConfigError
 from tests.data.folders import WNIDS, make_imagenet
 
@@ -40,15 +39,15 @@ def test_the_default_is_224_of_256_and_normalised(root: Path) -> None:
     torch.testing.assert_close(image * std + mean, plain, atol=1e-5, rtol=0)
 
 
-def test_the_test_half_sees_the_middle() -> None:
+def test_the_test_half_sees_the_middle(root: Path) -> None:
     pixels = np.zeros((40, 80, 3), dtype=np.uint8)
     pixels[10:30, 30:50] = 255  # half of the shorter side
-    inner = np.array(centre_crop(Image.fromarray(pixels), shorter=32, size=16))
-    assert inner.shape == (16, 16, 3)
-    assert (inner[1:-1, 1:-1] == 255).all()
-    whole = np.array(centre_crop(Image.fromarray(pixels), shorter=32, size=32))
-    assert whole[:6].max() == 0
-    assert whole[16, 16].min() == 255
+    Image.fromarray(pixels).save(root / "val" / WNIDS[0] / "ILSVRC2012_val_00000000.JPEG")
+    inner = imagenet(str(root), 16, 32, **PLAIN).test[0][0]
+    assert (inner[:, 2:-2, 2:-2] > 0.9).all()
+    whole = imagenet(str(root), 32, 32, **PLAIN).test[0][0]
+    assert whole[:, :5].max() < 0.1
+    assert whole[:, 16, 16].min() > 0.9
 
 
 def test_a_corrupt_image_is_named(root: Path) -> None:
