@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,15 +72,22 @@ class Plot:
         """The inside of an SVG element of 340 by 220 points, or by 340 of points about a diagonal."""
         from matplotlib import rc_context
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         height = _INCHES * (0.65 if self.band is None else 1.0)
         soft = dict.fromkeys(
-            ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _COLOURS["soft"]
+            ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color"),
+            _COLOURS["soft"],
         )
-        given = {"svg.fonttype": "none", "font.size": _TEXT, "grid.color": _COLOURS["line"], **soft}
-        with rc_context(
-            {**given, "axes.spines.top": False, "axes.spines.right": False, "text.color": _COLOURS["soft"]}
-        ):
+        bare = {"axes.spines.top": False, "axes.spines.right": False}
+        given: Any = {
+            "svg.fonttype": "none",
+            "font.size": _TEXT,
+            "grid.color": _COLOURS["line"],
+            **soft,
+            **bare,
+        }
+        with rc_context(given):
             figure = Figure(figsize=(_INCHES, height), layout="constrained", facecolor="none")
             axes = figure.subplots(subplot_kw={"facecolor": "none"})
             axes.set_axisbelow(True)
@@ -88,7 +95,7 @@ class Plot:
             axes.set_xlabel(self.x_name)
             axes.set_ylabel(self.y_name)
             if self.whole_steps:
-                axes.xaxis.get_major_locator().set_params(integer=True)
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if self.band is None:
                 self._lines(axes)
             else:

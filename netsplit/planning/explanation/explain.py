@@ -6,18 +6,11 @@ placement, timeline ──► explain ──► Explanation ──► .lines()  
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.explanation.binding import (
-    load_binding,
-    memory_sentence,
-    path_binding,
-    stages_binding,
-    try_moves,
-)
+from netsplit.planning.explanation.binding import load_binding, path_binding, stages_binding
 from netsplit.planning.explanation.explanation import Explanation
 from netsplit.planning.explanation.parts import placed_splits
 from netsplit.planning.explanation.path import PathSpan, critical_path, overheads, predicted
@@ -35,16 +28,12 @@ def explain(
     placement: Placement,
     timeline: Timeline | None = None,
     program: Program | None = None,
-    moves: int = 80,
-    moves_time_s: float = 3.0,
 ) -> Explanation:
     """Explain a placement.
 
     Args:
         timeline: predicted, of the placement. None: `problem.evaluate` is asked; `max_load` needs none.
         program: the program that was simulated; without it segments on the critical path have no names.
-        moves: how many moves of a few nodes are scored to see which memory limit is tight; 0 for none.
-        moves_time_s: and for how long at most.
 
     Raises:
         ValueError: a latency without a timeline, and without a way to get one.
@@ -53,15 +42,10 @@ def explain(
     where = instance.encode(placement.device_of)
     cuts = cut_edges(instance, where)
     path: tuple[PathSpan, ...] = ()
-    score = problem.objective.scorer(problem)
     loads = problem.objective.loads(problem, placement)
     if loads is not None:
         objective_s, uses = loads.period_s, device_uses(instance, placement, loads)
-        if loads.stages:
-            binding, score = stages_binding(loads, instance.devices), None
-        else:
-            binding = load_binding(loads, instance.devices)
-        hot = [name for name, device in placement.device_of.items() if device == binding.name]
+        binding = (stages_binding if loads.stages else load_binding)(loads, instance.devices)
     else:
         timeline = predicted(problem, placement) if timeline is None else timeline
         if timeline is None:
@@ -69,10 +53,6 @@ def explain(
         objective_s, uses = timeline.iteration_s, device_uses(instance, placement, timeline)
         path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs), problem.cluster)
         binding = path_binding(instance, path, objective_s)
-        hot = [name for span in path for name in span.nodes] or list(placement.device_of)
-    if score is not None and moves > 0 and len(instance.devices) > 1:
-        blocked, free, tried = try_moves(instance, placement, score, cuts, hot, moves, moves_time_s)
-        binding = replace(binding, blocked=blocked, open=free, tried=tried)
     return Explanation(
         method=placement.method,
         objective=problem.objective,
@@ -80,7 +60,6 @@ def explain(
         devices=uses,
         cuts=cuts,
         binding=binding,
-        memory=memory_sentence(binding, objective_s),
         path=path,
         stages=placement.stages,
         recomputed=_recomputed(instance, placement),

@@ -30,7 +30,6 @@ class Explanation:
     devices: tuple[DeviceUse, ...]  # in rank order
     cuts: tuple[CutEdge, ...]  # all of them, the costliest first
     binding: Binding
-    memory: str  # the sentence about memory limits; "" where no move could be tried
     path: tuple[PathSpan, ...]  # the critical path from start to end; empty under `max_load`
     stages: tuple[Stage, ...] = ()
     recomputed: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -68,7 +67,7 @@ class Explanation:
                 "seconds": sum(edge.seconds for edge in self.cuts),
                 "costliest": [asdict(edge) | {"seconds": edge.seconds} for edge in self.cuts[:top]],
             },
-            "binds": asdict(self.binding) | {"memory": self.memory, "tight": list(self.binding.tight)},
+            "binds": asdict(self.binding),
             "critical_path": {
                 "seconds_of": self.path_totals,
                 "spans": [_span_facts(span) for span in merged(self.path)],
@@ -84,18 +83,7 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     """What binds first, then devices, cut edges and the critical path."""
     says = f"{explanation.objective.says} {seconds(explanation.objective_s)}"
     lines = wrapped(f"{explanation.method}: {says}")
-    binding = explanation.binding
-    lines += wrapped(binding.sentence, "  ", "  ")
-    if explanation.memory:
-        lines += wrapped(explanation.memory, "  ", "  ")
-    for move in binding.open[:1]:
-        gain = f"{seconds(move.gain_s)} ({percent(move.gain_s, explanation.objective_s)})"
-        lines += wrapped(
-            f"Not optimal: moving {node_run(move.nodes)} from {move.source} to {move.target} fits and saves"
-            f" {gain}.",
-            "  ",
-            "  ",
-        )
+    lines += wrapped(explanation.binding.sentence, "  ", "  ")
     for number, stage in enumerate(explanation.stages):
         replicas = f", {len(stage.devices)} replicas" if len(stage.devices) > 1 else ""
         if stage.turns:
