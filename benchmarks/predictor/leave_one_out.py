@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from benchmarks._subjects import Subject
+from benchmarks.predictor.fit import calibrate_rates
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
-from netsplit.profile.predict import calibrate_rates, operator_class, predicted_seconds
+from netsplit.profile.predict import operator_class, predicted_seconds
 from netsplit.profile.speed import reference_seconds
 
 __all__ = ["Error", "Profile", "left_out", "profile"]

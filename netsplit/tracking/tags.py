@@ -1,6 +1,6 @@
 """Tags of runs that are read again, by the report."""
 
-__all__ = ["COMMAND", "COMPARISON", "DECISION", "PARTS", "PUBLISHED"]
+__all__ = ["COMMAND", "COMPARISON", "DECISION", "PUBLISHED"]
 
 PUBLISHED = "published."
 """``published.<method>``: the samples per second that others report of it."""
@@ -10,5 +10,3 @@ COMMAND = "command"
 """The same of all that one command recorded, its cases or the jobs of a sweep."""
 DECISION = "adaptive.decision."
 """``adaptive.decision.<n>``: of a method's run, what was decided about its plan in training, as JSON."""
-PARTS = "in_parts."
-"""``in_parts.<n>``: of a method's run, operators that are in parts alike, as JSON."""

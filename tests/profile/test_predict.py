@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks._subjects import Subject, UNet, resnet, transformer
+from benchmarks.predictor.fit import calibrate_rates
 from benchmarks.predictor.models import mobilenet
 from netsplit.cluster.catalogue import RATES
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
@@ -28,7 +29,6 @@ from netsplit.partition import METHODS
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.predict import (
-    calibrate_rates,
     predicted_costs,
     predicted_seconds,
     unknown_in_words,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.training.metrics import (
     AUTO,
     NAMES,
-    PARAMETER,
     Metric,
     accuracy,
     as_metric,
@@ -96,9 +94,7 @@ def test_what_does_not_fit_is_refused_and_not_broadcast(
     make: Callable[[], Metric], outputs: Any, targets: Tensor
 ) -> None:
     metric = make()
-    with pytest.raises(
-        ConfigError, match=rf"metrics={name_of_metric(metric)} needs .*choose another of metrics"
-    ):
+    with pytest.raises(ConfigError, match=rf"metric {name_of_metric(metric)} needs .*choose another metric"):
         metric.update(outputs, targets)
 
 
@@ -108,11 +104,8 @@ def test_a_target_that_is_no_class_of_the_model_s_is_refused_and_not_counted(
 ) -> None:
     metric = make()
     sentence = rf"{name_of_metric(metric)} needs targets from 0 to 2, .* and one is {wrong}: .* -100 counts"
-    with pytest.raises(ConfigError, match=f"^metrics={sentence}"):
-        metric.update(torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]))
-    with pytest.raises(ConfigError, match=f"^metric={sentence}") as told:
-        update_metric(metric, torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]), PARAMETER)
-    assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+    with pytest.raises(ConfigError, match=f"^metric {sentence}"):
+        update_metric(metric, torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]))
     metric.reset()
     metric.update(torch.zeros(4, 3), torch.tensor([0, IGNORED, 2, 1]))
 
@@ -159,13 +152,13 @@ def test_objects_like_those_of_torchmetrics_and_functions_are_metrics() -> None:
 
 def test_what_is_no_metric_or_gives_no_number_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"metric is 'acuracy': did you mean accuracy\?"):
-        as_metric("acuracy", "metric")
+        as_metric("acuracy")
     for wrong in (Largest, 3):
-        with pytest.raises(ConfigError, match=r"metrics is .*: give an object with reset"):
+        with pytest.raises(ConfigError, match=r"metric is .*: give an object with reset"):
             as_metric(wrong)
     several = Largest()
     several.value = torch.zeros(3)
-    with pytest.raises(ConfigError, match="metrics=Largest computes Tensor, which is not one number"):
+    with pytest.raises(ConfigError, match="metric Largest computes Tensor, which is not one number"):
         value_of(several)
     with pytest.raises(NetSplitError, match="nothing to evaluate"):
         value_of(accuracy())

@@ -1,5 +1,4 @@
-"""Operators in parts as they are written down: every part in a file that MLflow shows as a table, and as tags
-of a method's run what is told together, for the report."""
+"""Operators in parts as they are written down: in words, and every part in a file that MLflow shows."""
 
 from __future__ import annotations
 
@@ -9,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.files import write_json
-from netsplit.planning.explanation.notation import listed
-from netsplit.planning.explanation.parts import PlacedPart, parts_summary, split_groups
+from netsplit.planning.explanation.parts import PlacedPart, parts_summary
 from netsplit.planning.plan import Plan
 from netsplit.tracking import MethodRun
-from netsplit.tracking.tags import PARTS
 
 __all__ = ["record_parts", "write_parts"]
 
@@ -21,8 +18,6 @@ _FILE = "parts.json"
 _COLUMNS = (
     "operator", "module", "along", "part", "of", "size", "fraction", "devices", "seconds", "of_iteration",
 )  # fmt: skip
-_TAGGED = 50  # groups; the file has all
-_NAMED = 12  # operators of a group
 
 
 def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
@@ -32,9 +27,8 @@ def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
     if not splits:
         return
     write_parts(plan, folder)
-    groups = {f"{PARTS}{n}": json.dumps(each) for n, each in enumerate(_groups(plan))}
     shown = json.dumps([{"path": _FILE, "type": "table"}])  # as `mlflow.log_table` has it
-    run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown, **groups})
+    run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown})
 
 
 def write_parts(plan: Plan, folder: Path) -> None:
@@ -52,25 +46,6 @@ def _rows(plan: Plan) -> Iterator[list[Any]]:
                 split.operator, split.module, split.along, n, len(split.parts), part.size, part.fraction,
                 ", ".join(part.devices), seconds, seconds / whole if whole else None,
             ]  # fmt: skip
-
-
-def _groups(plan: Plan) -> list[dict[str, Any]]:
-    return [
-        {
-            "operators": group.named(_NAMED),
-            "count": len(group.splits),
-            "along": group.along,
-            "parts": [
-                {
-                    "fraction": parts[0].fraction,
-                    "devices": listed(parts[0].devices),
-                    "seconds": sum(_seconds(plan, part) for part in parts),
-                }
-                for parts in zip(*(split.parts for split in group.splits), strict=True)
-            ],
-        }
-        for group in split_groups(plan.splits)[:_TAGGED]
-    ]
 
 
 def _seconds(plan: Plan, part: PlacedPart) -> float:

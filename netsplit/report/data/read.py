@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-from netsplit.tracking.tags import COMPARISON, DECISION, PARTS, PUBLISHED
+from netsplit.tracking.tags import COMPARISON, DECISION, PUBLISHED
 from netsplit.training.adapt.decisions import CHANGED
 
 __all__ = ["read_report"]
@@ -121,7 +121,6 @@ def _method(client: MlflowClient, uri: str, run: Run, tags: Mapping[str, str]) -
         epochs=epochs,
         published=_finite(tags.get(plain_key(PUBLISHED + row.method))),
         decisions=_records(run.data.tags, DECISION),
-        parts=_records(run.data.tags, PARTS),
         over_capacity=run.data.tags.get("over_capacity", ""),
     )
 

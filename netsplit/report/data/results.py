@@ -64,7 +64,6 @@ class MethodResult:
     epochs: Sequence[EpochFigures] = ()
     published: float | None = None  # samples per second that others report
     decisions: Sequence[Mapping[str, Any]] = ()  # about its plan while it trained, as they were recorded
-    parts: Sequence[Mapping[str, Any]] = ()  # operators in parts, those together that are alike; as recorded
     over_capacity: str = ""  # devices whose capacity its plan exceeds
 
     @property
@@ -141,7 +140,7 @@ class ComparisonResult:
     seconds: float | None = None
     error: str | None = None
     detail: str = ""  # tells it from others of its name, or of its sweep
-    older: Sequence[str] = ()  # ids of comparisons of its name that are left out
+    older: int = 0  # comparisons of its name that are left out
     more: int = 0  # comparisons of its command that are left out
 
     @property

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     Array = Any
 
-__all__ = ["fitted_rates"]
+__all__ = ["calibrate_rates"]
 
 UNITS = np.array([1e-6, 1e-11, 1e-10, 1e-10, 1e-5, 1e-11])
 """Seconds of a call, a FLOP, a byte of variables, one of weights, of a call in a crowded step more, and of an
@@ -48,8 +48,16 @@ BEST = 1e-3  # smallest coefficient that a peak may be taken from
 Sample = tuple[Array, float]  # features as of `_features`, seconds
 
 
-def fitted_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], name: str) -> Rates:
-    """See `profile.predict.calibrate_rates`."""
+def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], name: str) -> Rates:
+    """Rates of a processor under which measured profiles are predicted best.
+
+    Args:
+        profiles: graphs with the measured seconds of every node, all on the same device.
+        name: the device kind of the answer.
+
+    Raises:
+        ValueError: no profile.
+    """
     if not profiles:
         raise ValueError("rates are fitted to at least one measured profile, and there is none.")
     samples = _samples(profiles)
