@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
-from math import sqrt
+from math import isnan
 
 from netsplit.tables import Column, Table
 
@@ -84,9 +83,11 @@ def kendall_tau(ours: Iterable[float], theirs: Iterable[float]) -> float | None:
 
     Source: M. G. Kendall, The treatment of ties in ranking problems, Biometrika 33, 1945.
     """
-    signs = [(_sign(a - c), _sign(b - d)) for (a, b), (c, d) in combinations(_rounded(ours, theirs), 2)]
-    ordered = sqrt(sum(x != 0 for x, _ in signs) * sum(y != 0 for _, y in signs))
-    return sum(x * y for x, y in signs) / ordered if ordered else None
+    from scipy.stats import kendalltau
+
+    sides = [[round(100 * each) for each in side] for side in (ours, theirs)]
+    tau = float(kendalltau(*sides).statistic)
+    return None if isnan(tau) else tau
 
 
 def best_constant(figures: Iterable[float]) -> float:
@@ -103,11 +104,3 @@ def best_constant(figures: Iterable[float]) -> float:
 
 def _met(ours: Iterable[float], theirs: Iterable[float]) -> int:
     return sum(abs(a / b - 1) <= NEAR for a, b in zip(ours, theirs, strict=True))
-
-
-def _rounded(ours: Iterable[float], theirs: Iterable[float]) -> list[tuple[int, int]]:
-    return [(round(100 * a), round(100 * b)) for a, b in zip(ours, theirs, strict=True)]
-
-
-def _sign(value: int) -> int:
-    return (value > 0) - (value < 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from netsplit.report.curves import Curve, Plot
 from netsplit.report.data.results import ComparisonResult, MethodResult, Report
-from netsplit.report.units import OVER, as_given, column, decimals, fixed
+from netsplit.report.text import OVER, as_given, column, decimals, fixed
 from netsplit.tables import common_unit
 from netsplit.tracking.table import metric_of
 from netsplit.training.metrics import words_of_metric

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from netsplit.report import charts, tables, units
+from netsplit.report import charts, tables, text
 from netsplit.report.data import facts
 from netsplit.report.data.results import ComparisonResult, Report
 from netsplit.report.text import clean, link_to, pieces
@@ -73,7 +73,7 @@ def _environment(**given: Any) -> Environment:
         lstrip_blocks=True,
         **given,
     )
-    environment.globals |= {"facts": facts, "link_to": link_to, "tables": tables, "units": units}
+    environment.globals |= {"facts": facts, "link_to": link_to, "tables": tables, "units": text}
     return environment
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
-from netsplit.report.text import link_to
-from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
+from netsplit.report.text import NONE, OVER, as_given, column, decimals, fixed, link_to, moment, took
 from netsplit.tables import Column, Table, common_unit
 from netsplit.tracking.table import OPTIMAL, ComparisonRow, metric_of
 

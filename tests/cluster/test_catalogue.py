@@ -16,8 +16,7 @@ from netsplit.cluster.described import (
     described_cluster,
     uniform_cluster,
 )
-from netsplit.cluster.rates import Efficiency, Rates
-from netsplit.cluster.rates_file import write_rates
+from netsplit.cluster.rates import Efficiency, Rates, write_rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.profile.roofline.flops import CLASSES, Pass

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from netsplit.report.text import abbreviated
-from netsplit.report.units import as_given, column, fixed, took
+from netsplit.report.text import abbreviated, as_given, column, fixed, took
 
 
 def test_numbers_of_a_column_have_equal_decimals() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from netsplit.tracking import Tracker
-from netsplit.tracking.owner import is_gone, owner_mark
-from netsplit.tracking.store import MlflowStore
+from netsplit.tracking.store import MlflowStore, is_gone, owner_mark
 
 KILLED = """
 import os, signal, sys

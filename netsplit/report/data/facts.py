@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 
 from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
-from netsplit.report.units import column, fixed, moment, took
+from netsplit.report.text import column, fixed, moment, took
 
 __all__ = [
     "facts_of", "failures_of", "lead_of", "lead_of_group", "left_out_of", "links_of", "own_error",

@@ -22,8 +22,7 @@ from netsplit.report.data.choose import (
     is_study,
     runs_of,
 )
-from netsplit.report.data.differences import told_apart
-from netsplit.report.data.groups import grouped
+from netsplit.report.data.groups import grouped, told_apart
 from netsplit.report.data.places import duration_s, place_of, started
 from netsplit.report.data.results import (
     ComparisonResult,

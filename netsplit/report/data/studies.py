@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.report.data.places import place_of, started
 from netsplit.report.data.results import PictureFile, Place, StudyRecord
-from netsplit.report.units import NONE, moment
+from netsplit.report.text import NONE, moment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,7 +18,7 @@ from netsplit.partition.base import SolverReport
 from netsplit.report import check_output, read_report, write_report
 from netsplit.report.data import choose
 from netsplit.report.data.places import place_of
-from netsplit.report.units import NONE
+from netsplit.report.text import NONE
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.metrics import (
