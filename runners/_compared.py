@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.agreement import agreement_table
-from netsplit.experiment.cases import Cases
+from netsplit.experiment.cases import Cases, agreement_table
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of

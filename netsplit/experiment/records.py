@@ -23,6 +23,7 @@ from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
 from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.metrics import (
+    DECISION,
     epoch_metrics,
     iteration_metrics,
     learning_rate_metrics,
@@ -32,7 +33,6 @@ from netsplit.tracking.metrics import (
     timeline_metrics,
     timeline_tags,
 )
-from netsplit.tracking.tags import DECISION
 from netsplit.training.adapt.decisions import Decision, decision_table
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History

@@ -19,14 +19,13 @@ from netsplit.errors import ConfigError
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
+from netsplit.pictures.drawing import ShownFigure
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.memory_figure import memory_figure
-from netsplit.pictures.shown import ShownFigure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.exchanges import exchange_line
 from netsplit.planning.explanation.difference import PlanDiff
-from netsplit.planning.explanation.explain import explain
-from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, placed_splits
 from netsplit.planning.needed_bytes import needed_bytes

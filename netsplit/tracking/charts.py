@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from netsplit.tracking.database import open_client
-from netsplit.tracking.tags import COMPARISON
+from netsplit.tracking.metrics import COMPARISON
 
 __all__ = ["charts_of", "newest_charts", "server_of"]
 

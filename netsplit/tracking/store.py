@@ -250,13 +250,13 @@ def _user() -> str:
 def owner_mark(pid: int | None = None) -> str:
     """Host, boot and process namespace, process and when it began: no other process ever has the same."""
     process = psutil.Process(pid)
-    return f"{_here()} {process.pid} {process.create_time():.2f}"
+    return f"{_process_space()} {process.pid} {process.create_time():.2f}"
 
 
 def is_gone(mark: str) -> bool:
     """Whether the process of a mark is known to have ended; of another machine's, nothing is known."""
     here, *process = mark.rsplit(" ", 2)
-    if here != _here() or len(process) != 2:
+    if here != _process_space() or len(process) != 2:
         return False
     try:
         running = psutil.Process(int(process[0]))
@@ -265,7 +265,7 @@ def is_gone(mark: str) -> bool:
         return True
 
 
-def _here() -> str:
+def _process_space() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")

@@ -32,6 +32,7 @@ from netsplit.tracking.columns import LABELS, parameters, title
 from netsplit.tracking.database import artifact_root, check_address, open_client, open_experiment, sqlite_path
 from netsplit.tracking.datasets import records_of
 from netsplit.tracking.host import host_tags
+from netsplit.tracking.metrics import COMPARISON
 from netsplit.tracking.store import (
     MAX_METRICS,
     OWNER,
@@ -42,7 +43,6 @@ from netsplit.tracking.store import (
     StoreError,
     owner_mark,
 )
-from netsplit.tracking.tags import COMPARISON
 from netsplit.tracking.values import as_tags, as_yaml, dotted_keys, masked
 
 if TYPE_CHECKING:

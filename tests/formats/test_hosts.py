@@ -13,7 +13,7 @@ from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.profile.measure.overhead import trivial_step
+from netsplit.profile.measure.messages import trivial_step
 from netsplit.simulate.contention import contends
 from tests.builders import cpus
 

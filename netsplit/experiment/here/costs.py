@@ -19,7 +19,7 @@ from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show
 from netsplit.experiment.whole.in_turn import SizeSeconds, measured_in_turn
 from netsplit.profile.costs import Costs
-from netsplit.profile.measure.overhead import trivial_step
+from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
 from netsplit.program.compile import compile_program

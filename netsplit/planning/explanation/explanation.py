@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from netsplit.partition.base import Objective, Stage
+from netsplit.partition.base import Objective, Placement, Problem, Stage
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.exchange import Exchange
-from netsplit.planning.explanation.binding import Binding
+from netsplit.planning.explanation.binding import Binding, load_binding, path_binding, stages_binding
 from netsplit.planning.explanation.notation import node_run, percent, seconds, short, wrapped
-from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
-from netsplit.planning.explanation.path import PathSpan, merged, totals
-from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
+from netsplit.planning.explanation.parts import PlacedSplit, parts_lines, placed_splits
+from netsplit.planning.explanation.path import PathSpan, critical_path, merged, overheads, predicted, totals
+from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding, cut_edges, device_uses
 from netsplit.tables import nbytes
 
-__all__ = ["Explanation", "path_lines"]
+if TYPE_CHECKING:
+    from netsplit.program.instructions import Program
+    from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Explanation", "explain", "path_lines"]
 
 _NO_LIMIT = 2**50  # bytes; graph files have devices without a limit
 
@@ -201,3 +206,56 @@ def _span_facts(span: PathSpan) -> dict[str, Any]:
     facts = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
     del facts["nodes"]
     return facts | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else facts
+
+
+def explain(
+    problem: Problem,
+    placement: Placement,
+    timeline: Timeline | None = None,
+    program: Program | None = None,
+) -> Explanation:
+    """Explain a placement.
+
+    Args:
+        timeline: predicted, of the placement. None: `problem.evaluate` is asked; `max_load` needs none.
+        program: the program that was simulated; without it segments on the critical path have no names.
+
+    Raises:
+        ValueError: a latency without a timeline, and without a way to get one.
+    """
+    instance = Instance.of(problem)
+    where = instance.encode(placement.device_of)
+    cuts = cut_edges(instance, where)
+    path: tuple[PathSpan, ...] = ()
+    loads = problem.objective.loads(problem, placement)
+    if loads is not None:
+        objective_s, uses = loads.period_s, device_uses(instance, placement, loads)
+        binding = (stages_binding if loads.stages else load_binding)(loads, instance.devices)
+    else:
+        timeline = predicted(problem, placement) if timeline is None else timeline
+        if timeline is None:
+            raise ValueError("a timeline is needed to explain a latency")
+        objective_s, uses = timeline.iteration_s, device_uses(instance, placement, timeline)
+        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs), problem.cluster)
+        binding = path_binding(instance, path, objective_s)
+    return Explanation(
+        method=placement.method,
+        objective=problem.objective,
+        objective_s=objective_s,
+        devices=uses,
+        cuts=cuts,
+        binding=binding,
+        path=path,
+        stages=placement.stages,
+        recomputed=_recomputed(instance, placement),
+        splits=placed_splits(placement, problem.graph),
+        exchanges=placement.exchanges,
+    )
+
+
+def _recomputed(instance: Instance, placement: Placement) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    nodes: dict[str, list[str]] = {device: [] for device in instance.devices}
+    for name in instance.names:
+        if name in placement.recomputed:
+            nodes[placement.device_of[name]].append(name)
+    return tuple((device, tuple(own)) for device, own in nodes.items() if own)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from netsplit.errors import ConfigError
 from netsplit.report.data.results import source_of
 from netsplit.signature import suggest
-from netsplit.tracking.tags import COMMAND, COMPARISON
+from netsplit.tracking.metrics import COMMAND, COMPARISON
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -23,12 +23,14 @@ from netsplit.report.data.choose import (
     runs_of,
 )
 from netsplit.report.data.groups import grouped, told_apart
-from netsplit.report.data.places import duration_s, place_of, started
 from netsplit.report.data.results import (
     ComparisonResult,
     EpochFigures,
     MethodResult,
     Report,
+    duration_s,
+    place_of,
+    started,
 )
 from netsplit.report.data.studies import read_studies
 from netsplit.tracking.database import open_client, require_database
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-from netsplit.tracking.tags import COMPARISON, DECISION, PUBLISHED
+from netsplit.tracking.metrics import COMPARISON, DECISION, PUBLISHED
 from netsplit.training.adapt.decisions import CHANGED
 
 __all__ = ["read_report"]

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from netsplit.report.data.places import place_of, started
-from netsplit.report.data.results import PictureFile, Place, StudyRecord
+from netsplit.report.data.results import PictureFile, Place, StudyRecord, place_of, started
 from netsplit.report.text import NONE, moment
 
 if TYPE_CHECKING:

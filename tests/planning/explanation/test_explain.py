@@ -14,8 +14,7 @@ from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, Sol
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.binding import longest_chain
-from netsplit.planning.explanation.explain import explain
-from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.path import critical_path, merged, totals
 from netsplit.profile.memory import static_bytes
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program

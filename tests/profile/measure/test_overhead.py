@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from netsplit.cluster.cluster import Cluster, Device
-from netsplit.profile.measure.overhead import instruction_seconds, trivial_step
+from netsplit.profile.measure.messages import instruction_seconds, trivial_step
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.executor import Executor

@@ -17,7 +17,7 @@ from netsplit.experiment.cases import published_tags
 from netsplit.partition.base import SolverReport
 from netsplit.report import check_output, read_report, write_report
 from netsplit.report.data import choose
-from netsplit.report.data.places import place_of
+from netsplit.report.data.results import place_of
 from netsplit.report.text import NONE
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import ComparisonRun, Tracker
