@@ -15,12 +15,15 @@ fit of all classes together, which is the prior of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.cluster.rates import Efficiency, Rates, crowding
+from netsplit.files import write_json
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.roofline.flops import Pass, node_work, operator_class, step_bytes
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 else:
     Array = Any
 
-__all__ = ["calibrate_rates"]
+__all__ = ["calibrate_rates", "write_rates"]
 
 UNITS = np.array([1e-6, 1e-11, 1e-10, 1e-10, 1e-5, 1e-11])
 """Seconds of a call, a FLOP, a byte of variables, one of weights, of a call in a crowded step more, and of an
@@ -161,3 +164,8 @@ def _rates(coefficients: Mapping[str, Array], name: str) -> Rates:
         overlaps=False,
         crowded_bytes=CROWDED_BYTES,
     )
+
+
+def write_rates(rates: Rates, path: str | Path) -> None:
+    """A file that `netsplit.cluster.rates.read_rates` reads; whole or not at all."""
+    write_json(path, asdict(rates))

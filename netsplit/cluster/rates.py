@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError
-from netsplit.files import parsed_json, write_text
+from netsplit.files import parsed_json
 
 __all__ = [
     "TF32_CLASSES",
@@ -19,7 +18,6 @@ __all__ = [
     "Rates",
     "crowding",
     "read_rates",
-    "write_rates",
 ]
 
 TF32_CLASSES = ("convolution", "pointwise convolution")
@@ -138,13 +136,8 @@ class Rates:
         )
 
 
-def write_rates(rates: Rates, path: str | Path) -> None:
-    """Whole or not at all."""
-    write_text(path, json.dumps(asdict(rates), indent=1) + "\n")
-
-
 def read_rates(path: str | Path, key: str) -> dict[str, Any]:
-    """The arguments of `Rates` that `write_rates` wrote.
+    """The arguments of `Rates` that `benchmarks.predictor --rates` wrote.
 
     Raises:
         ConfigError: naming `key`: no such file, or none of rates.

@@ -31,9 +31,8 @@ from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, plac
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
-from netsplit.planning.sent_weights import weight_lines
 from netsplit.planning.simulated import Simulated, simulated_by
-from netsplit.planning.summary import PlanSummary
+from netsplit.planning.summary import PlanSummary, weight_lines
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from benchmarks.predictor.fit import write_rates
 from netsplit.cluster.catalogue import CONTEXT_BYTES, CPU_THREAD, RATES, accelerator
 from netsplit.cluster.described import (
     ClusterDescription,
@@ -16,7 +17,7 @@ from netsplit.cluster.described import (
     described_cluster,
     uniform_cluster,
 )
-from netsplit.cluster.rates import Efficiency, Rates, write_rates
+from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.profile.roofline.flops import CLASSES, Pass

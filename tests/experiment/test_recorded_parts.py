@@ -11,7 +11,7 @@ import pytest
 from netsplit.experiment.forecast import forecast, planner_of
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, Partitioner, Problem, Single
-from netsplit.planning.sent_weights import weight_lines
+from netsplit.planning.summary import weight_lines
 from netsplit.report import markdown_page, read_report
 from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate
 from netsplit.tables import nbytes
