@@ -13,7 +13,7 @@ from netsplit.experiment.cases import Cases, agreement_table
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
-from netsplit.tracking.charts import server_of
+from netsplit.tracking.database import server_of
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import ONE_DEVICE
 

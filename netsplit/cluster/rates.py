@@ -90,7 +90,7 @@ class Rates:
     overheads: Overheads | None = None
     """Beside operators; None: an instruction and a message take `launch_s`, and nothing disturbs."""
     reference_s: float = 0.0
-    """Of `profile.speed.reference_seconds` on the device that the rates were fitted on; 0: not known."""
+    """Of `reference_seconds` on the device that the rates were fitted on; 0: not known."""
     host_bandwidth: float = 12e9
     """Bytes/s to and from pinned memory of the host, either way; of 16 lanes of PCIe 3.0 by default."""
 

@@ -12,16 +12,26 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
+from netsplit.tracking.metrics import COMPARISON
 from netsplit.tracking.values import masked, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["artifact_root", "check_address", "open_client", "open_experiment", "sqlite_path"]
+__all__ = [
+    "artifact_root",
+    "charts_of",
+    "check_address",
+    "newest_charts",
+    "open_client",
+    "open_experiment",
+    "server_of",
+    "sqlite_path",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -284,3 +294,36 @@ def _check_server(uri: str) -> None:
             f"no MLflow server answers at {masked(uri)} ({error.strerror or error}): "
             "start it, or set another tracking.uri."
         ) from error
+
+
+def charts_of(experiment_id: str, run_id: str) -> str:
+    """What follows a server's address: the charts of the methods of the comparison with this run's id."""
+    query = {
+        "workflowType": "machine_learning",
+        "compareRunsMode": "CHART",
+        "searchFilter": f"tags.{COMPARISON}='{run_id}'",
+    }
+    return f"#/experiments/{quote(experiment_id)}/runs?{urlencode(query, quote_via=quote)}"
+
+
+def server_of(uri: str) -> str:
+    """A tracking server's address for a link: without name and password; empty where `uri` is of none."""
+    parts = urlsplit(uri)
+    if not parts.scheme.startswith("http"):
+        return ""
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/") + "/"
+
+
+def newest_charts(uri: str) -> str | None:
+    """The charts of the newest comparison that is recorded at `uri`; None where there is none.
+
+    Raises:
+        ConfigError: `uri` cannot be opened.
+    """
+    client = open_client(uri)
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    condition = f"tags.role = 'method' and tags.{COMPARISON} LIKE '%'"
+    newest = ["attributes.start_time DESC"]
+    for run in client.search_runs(experiments, condition, max_results=1, order_by=newest):
+        return charts_of(run.info.experiment_id, run.data.tags[COMPARISON])
+    return None

@@ -27,9 +27,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.tracking.charts import charts_of
 from netsplit.tracking.columns import LABELS, parameters, title
-from netsplit.tracking.database import artifact_root, check_address, open_client, open_experiment, sqlite_path
+from netsplit.tracking.database import (
+    artifact_root,
+    charts_of,
+    check_address,
+    open_client,
+    open_experiment,
+    sqlite_path,
+)
 from netsplit.tracking.datasets import records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.metrics import COMPARISON

@@ -14,7 +14,7 @@ import pytest
 
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import Tracker
-from netsplit.tracking.charts import newest_charts
+from netsplit.tracking.database import newest_charts
 from netsplit.tracking.metrics import epoch_metrics, iteration_metrics, timeline_metrics
 from tests.browser import needs_browser, watch
 from tests.tracking.test_server import STARTS_IN_S, free_port

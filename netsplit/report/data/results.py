@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from netsplit.tracking.charts import server_of
+from netsplit.tracking.database import server_of
 from netsplit.tracking.metrics import COMMAND
 from netsplit.tracking.table import ComparisonRow
 
