@@ -21,8 +21,7 @@ from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.pictures.drawing import ShownFigure
 from netsplit.pictures.graph_figure import graph_figure
-from netsplit.pictures.memory_figure import memory_figure
-from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.planning.exchanges import exchange_line
 from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explanation import Explanation, explain

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.tracking.columns import LABELS, parameters, title
 from netsplit.tracking.database import (
     artifact_root,
     charts_of,
@@ -49,7 +48,7 @@ from netsplit.tracking.store import (
     StoreError,
     owner_mark,
 )
-from netsplit.tracking.values import as_tags, as_yaml, dotted_keys, masked
+from netsplit.tracking.values import LABELS, as_tags, as_yaml, dotted_keys, masked, parameters, title
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -343,7 +342,7 @@ class Tracker:
 
         Args:
             params: the nested config.
-            tags: those of `netsplit.tracking.columns.LABELS` are parameters of all runs too; beside them this
+            tags: those of `netsplit.tracking.values.LABELS` are parameters of all runs too; beside them this
                 run has the whole config, dotted, and a method's run what tells methods apart.
         """
         store = self.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netsplit.tracking.columns import parameters, title
+from netsplit.tracking.values import parameters, title
 
 CONFIG = {
     "model": {"_target_": "netsplit.models.amoebanet_d", "num_layers": 3, "small_images": True},

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
+from netsplit.report.data.results import ComparisonGroup, ComparisonResult, StudyRecord
 from netsplit.report.text import column, fixed, moment, took
 
 __all__ = [
@@ -73,17 +73,10 @@ def left_out_of(comparisons: Sequence[ComparisonResult]) -> str | None:
 
 
 def failures_of(comparison: ComparisonResult) -> list[tuple[str, str]]:
-    """Who failed, and why; each reason once, whichever method it names."""
-    alike: dict[tuple[str, str], list[MethodResult]] = {}
-    for method in comparison.failed:
-        reason = (method.row.error or "").removeprefix(method.name)
-        alike.setdefault((reason, method.outcome), []).append(method)
+    """Who failed, and why."""
     own = own_error(comparison)
     whole = [] if own is None else [("the comparison", own)]
-    return whole + [
-        (f"{', '.join(method.name for method in methods)} {outcome}", methods[0].row.error or "")
-        for (_, outcome), methods in alike.items()
-    ]
+    return whole + [(f"{each.name} {each.outcome}", each.row.error or "") for each in comparison.failed]
 
 
 def own_error(comparison: ComparisonResult) -> str | None:
