@@ -251,7 +251,7 @@ class _Scorer:
 
     def __init__(self, problem: Problem, changes: Sequence[Change]) -> None:
         self.problems = [problem.moved_to(*apply_change(problem, change)) for change in changes]
-        self._under = {None: problem, **dict(enumerate(self.problems))}
+        self._under: dict[int | None, Problem] = {None: problem, **dict(enumerate(self.problems))}
         self._instances: dict[int | None, Instance] = {}
 
     def __call__(self, i: int | None, placement: Placement) -> float:
