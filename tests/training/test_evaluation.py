@@ -62,7 +62,7 @@ NONE_SUITS = r"^no metric suits .*: give metric=, a function of \(outputs, targe
         (5, AUTO, r"^batches is 5: give pairs \(inputs, targets\)"),
         ([], AUTO, "nothing to evaluate"),
         ([(SCORES[:, :1], CLASSES)], AUTO, NONE_SUITS),
-        ([(SCORES, CLASSES + 1)], AUTO, r"^metric=accuracy needs targets from 0 to 2, .* one is 3: "),
+        ([(SCORES, CLASSES + 1)], AUTO, r"^metric accuracy needs targets from 0 to 2, .* one is 3: "),
         ([(SCORES, CLASSES)], "acuracy", r"^metric is 'acuracy': did you mean accuracy\?"),
     ],
 )
