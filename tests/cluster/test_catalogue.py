@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from benchmarks.predictor.fit import write_rates
 from netsplit.cluster.catalogue import CONTEXT_BYTES, CPU_THREAD, RATES, accelerator
 from netsplit.cluster.described import (
     ClusterDescription,
@@ -17,7 +18,6 @@ from netsplit.cluster.described import (
     uniform_cluster,
 )
 from netsplit.cluster.rates import Efficiency, Rates
-from netsplit.cluster.rates_file import write_rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.profile.roofline.flops import CLASSES, Pass

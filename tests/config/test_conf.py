@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build, validated
 from netsplit.data import Data
-from netsplit.experiment.case_overrides import cases_of
 from netsplit.optim.optimizers import for_model
+from runners._case_overrides import cases_of
 from tests.cover import few
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

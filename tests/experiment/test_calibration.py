@@ -22,7 +22,7 @@ from netsplit.experiment.calibration import Calibration, calibrate, located
 from netsplit.experiment.session import Session
 from netsplit.experiment.trial_run import Fit, TrialRun
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.profile.measure.overhead import trivial_step
+from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
 from netsplit.runtime.workers.handshake import Hello

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.carry_out import comparisons_of
 from netsplit.experiment.records import Comparison
 from netsplit.tracking import ComparisonRow
+from runners._carry_out import comparisons_of
 
 
 def test_a_case_that_fails_stops_no_other() -> None:

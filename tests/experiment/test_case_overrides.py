@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import ConfigError
-from netsplit.experiment.case_overrides import cases_of, published_of
+from runners._case_overrides import cases_of, published_of
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = """# @package _global_

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import ConfigError
-from netsplit.experiment.case_overrides import cases_of
 from netsplit.experiment.cases import Cases, cases_figure
 from netsplit.experiment.records import Comparison
 from netsplit.tracking.table import ComparisonRow
+from runners._case_overrides import cases_of
 
 CONFIG = OmegaConf.create(
     {

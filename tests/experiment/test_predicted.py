@@ -22,7 +22,7 @@ from netsplit.experiment.session import Session
 from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
-from netsplit.profile.measure.overhead import trivial_step
+from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs

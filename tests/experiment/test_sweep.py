@@ -14,8 +14,8 @@ import pytest
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 
+from hydra_plugins.netsplit_sweeps._sweep import Mark, marks_in
 from netsplit.errors import NetSplitError
-from netsplit.experiment.sweep import Mark, marks_in
 from runners import _entry
 from runners._entry import CONF, entry, sentence
 from tests.commands import Command, Ended

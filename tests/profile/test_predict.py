@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks._subjects import Subject, UNet, resnet, transformer
+from benchmarks.predictor.fit import calibrate_rates
 from benchmarks.predictor.models import mobilenet
 from netsplit.cluster.catalogue import RATES
 from netsplit.cluster.rates import Efficiency, Rates
@@ -23,7 +24,6 @@ from netsplit.graph.analyse import analyse
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.predict import (
-    calibrate_rates,
     predicted_costs,
     predicted_seconds,
 )

@@ -28,12 +28,12 @@ PROBE = """<script>addEventListener("load", function () {
     inner: innerWidth, scroll: document.documentElement.scrollWidth,
     boxes: Array.from(document.querySelectorAll("svg, dl, p, h1, h2, figure, nav"), function (each) {
       return each.getBoundingClientRect().right; }),
-    clipped: Array.from(document.querySelectorAll("figure svg text")).filter(function (each) {
+    clipped: Array.from(document.querySelectorAll("figure svg text, .bar span")).filter(function (each) {
       var inner = each.getBoundingClientRect(), outer = each.closest("figure").getBoundingClientRect();
       return inner.left < outer.left || inner.right > outer.right;
     }).map(function (each) { return each.textContent; }),
-    covered: Array.from(document.querySelectorAll("figure svg g")).filter(function (each) {
-      var parts = each.querySelectorAll("text");
+    covered: Array.from(document.querySelectorAll("figure .bar")).filter(function (each) {
+      var parts = each.querySelectorAll("span");
       return parts[0].getBoundingClientRect().right > parts[1].getBoundingClientRect().left;
     }).map(function (each) { return each.textContent; }),
     pictures: Array.from(document.images, function (each) { return each.naturalWidth; }),

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from netsplit.tracking import Tracker
-from netsplit.tracking.owner import is_gone, owner_mark
-from netsplit.tracking.store import MlflowStore
+from netsplit.tracking.store import MlflowStore, is_gone, owner_mark
 
 KILLED = """
 import os, signal, sys

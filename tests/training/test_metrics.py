@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from netsplit.training.evaluation import evaluated
 from netsplit.training.metrics import (
     AUTO,
     NAMES,
-    PARAMETER,
     Metric,
     accuracy,
     as_metric,
@@ -89,11 +87,8 @@ def test_a_target_that_is_no_class_of_the_model_s_is_refused_and_not_counted(
 ) -> None:
     metric = make()
     sentence = rf"{name_of_metric(metric)} needs targets from 0 to 2, .* and one is {wrong}: .* -100 counts"
-    with pytest.raises(ConfigError, match=f"^metrics={sentence}"):
-        metric.update(torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]))
-    with pytest.raises(ConfigError, match=f"^metric={sentence}") as told:
-        update_metric(metric, torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]), PARAMETER)
-    assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+    with pytest.raises(ConfigError, match=f"^metric {sentence}"):
+        update_metric(metric, torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]))
     metric.reset()
     metric.update(torch.zeros(4, 3), torch.tensor([0, IGNORED, 2, 1]))
 

@@ -23,9 +23,8 @@ from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.cutting import BatchCuts
-from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.in_turn import SizeSeconds
-from netsplit.experiment.whole.sizes import Sizes
+from netsplit.experiment.whole.sizes import Sizes, or_with_further
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss

@@ -14,8 +14,7 @@ from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, Sol
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.binding import longest_chain
-from netsplit.planning.explanation.explain import explain
-from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.path import critical_path, merged, totals
 from netsplit.profile.memory import static_bytes
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
@@ -194,7 +193,7 @@ def test_text_is_narrow_and_the_dictionary_is_json(
 ) -> None:
     problem, placement, program, timeline = drawn
     problem = replace(simulated(problem), objective=MaxLoad() if periodic else Latency())
-    explanation = explain(problem, placement, timeline, program, moves=5)
+    explanation = explain(problem, placement, timeline, program)
     assert max(map(len, explanation.lines())) <= 100
     for device in problem.cluster.devices:
         assert any(line.strip().startswith(f"{device.name} (") for line in explanation.lines())
@@ -222,8 +221,8 @@ def test_a_chain_binds_where_nothing_else_could_be_shorter() -> None:
     assert "n0 .. n2 (3 nodes)" in binding.sentence
 
 
-def test_a_device_binds_where_independent_nodes_share_it_and_memory_where_they_cannot_part() -> None:
-    """Four nodes of 3 s on d0: half of them would take half the time, but d1 has room for none."""
+def test_a_device_binds_where_independent_nodes_share_it() -> None:
+    """Four nodes of 3 s on d0: half of them would take half the time."""
     names = [f"n{i}" for i in range(4)]
     graph = graph_of(names, [(name, 1, []) for name in names], dict.fromkeys(names, 100))
     roomy = trained(Problem(graph, costs_of(graph), cluster_of([1000, 1000])))
@@ -234,18 +233,6 @@ def test_a_device_binds_where_independent_nodes_share_it_and_memory_where_they_c
         "d0",
         12.0,
     )
-    assert (why.binding.tight, why.binding.open[0].gain_s) == ((), 3.0)
-    assert "Not optimal: moving n" in "\n".join(why.lines())
-
-    third = replace(roomy, cluster=cluster_of([1000, 1000, 150]))
-    assert explained(third, placement).binding.tight == ()  # d1 has the room that d2 lacks
-
-    narrow = replace(roomy, cluster=cluster_of([1000, 150]))
-    why = explained(narrow, placement)
-    assert why.binding.tight == ("d1",)
-    assert not why.binding.open
-    assert why.binding.blocked[0].missing_bytes == 202 - 150
-    assert tells(why.memory, "memory of d1", "52 B more on d1")
 
 
 def test_the_load_that_binds_says_what_it_is_made_of() -> None:
@@ -286,4 +273,3 @@ def test_a_stage_time_is_explained_by_itself(nbytes: int, binds: str) -> None:
     uses = explained.devices
     assert [(use.busy_s, use.send_s + use.receive_s) for use in uses] == [(3.0, 2 * nbytes / 1000.0)] * 2
     assert [edge.value_s for edge in explained.cuts] == pytest.approx([nbytes / 1000.0])  # none pays twice
-    assert all(move.gain_s <= period_s for move in explained.binding.open)
