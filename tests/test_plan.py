@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +50,6 @@ def test_a_plan_leaves_model_and_batch_as_they_are_and_one_without_values_has_th
     assert hollow.plan.problem.graph == whole.plan.problem.graph
     assert hollow.plan.problem.costs == whole.plan.problem.costs
     assert set(whole.peak_bytes) == {f"d{q}" for q in range(8)}
-
-
-def test_workers_of_this_machine_are_predicted_at_its_speed_with_links_as_stated() -> None:
-    stated = replace(netsplit.cpu_cluster(2), latency_s=1e-3, bandwidth=1e6)
-    for cluster, latency_s, bandwidth in ((stated, 1e-3, 1e6), (2, 60e-6, 6e9)):
-        whole = netsplit.plan(fresh(), LOSS, (X, Y), cluster, schedule=QUICK)
-        link = whole.plan.problem.cluster.links["cpu:0", "cpu:1"]
-        assert (link.latency_s, link.bandwidth) == (latency_s, pytest.approx(bandwidth))
-        assert whole.plan.problem.costs.predicted
-        assert 0 < whole.iteration_s < 1
 
 
 def test_a_named_schedule_is_planned_as_parallelize_would() -> None:

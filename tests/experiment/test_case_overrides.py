@@ -66,12 +66,6 @@ def test_an_option_for_all_takes_the_place_of_each_case_s_own(cases: Cases) -> N
     assert configs["unet"].batch_size == 4
 
 
-def test_what_cases_change_within_an_option_is_kept_with_another_one(cases: Cases) -> None:
-    configs = cases("devices", "schedule=gpipe", "cluster.bandwidth=5GB")
-    assert [each.cluster.devices for each in configs.values()] == [1, 2]
-    assert {each.cluster.bandwidth for each in configs.values()} == {"5GB"}
-
-
 @pytest.mark.parametrize(
     ("experiment", "override", "words"),
     [

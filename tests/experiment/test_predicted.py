@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import netsplit
 from netsplit.cluster.catalogue import CPU_THREAD, accelerator
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.local import ClusterSpec
@@ -57,18 +56,6 @@ def fresh() -> Wide:
     return Wide()
 
 
-@pytest.fixture
-def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would measure costs fails, here and before it reaches a worker."""
-
-    def measured(*_: object) -> None:
-        raise AssertionError("a cost was measured")
-
-    monkeypatch.setattr("netsplit.experiment.here.costs.calibrate", measured)
-    for name in ("_measure_part", "_measure_copying", "fit_trial"):
-        monkeypatch.setattr(calibration, name, measured)
-
-
 def session_of(pools: Pools, folder: Path) -> Session:
     session = lent_session(pools, folder)
     session.profile = "predicted"
@@ -90,6 +77,18 @@ def test_of_a_machine_its_speed_alone_is_measured() -> None:
     assert here.nodes["mul"].forward_s == pytest.approx(2 * as_fitted.nodes["mul"].forward_s)
     assert here.message_overhead_s == pytest.approx(2 * as_fitted.message_overhead_s)
     assert here.contention == as_fitted.contention >= 1
+
+
+@pytest.fixture
+def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would measure costs fails, here and before it reaches a worker."""
+
+    def measured(*_: object) -> None:
+        raise AssertionError("a cost was measured")
+
+    monkeypatch.setattr("netsplit.experiment.here.costs.calibrate", measured)
+    for name in ("_measure_part", "_measure_copying", "fit_trial"):
+        monkeypatch.setattr(calibration, name, measured)
 
 
 @pytest.mark.usefixtures("_nothing_is_measured")
@@ -115,11 +114,6 @@ def test_a_session_plans_from_predicted_costs_and_trains_so(
         losses = [parallel.train_batch(*samples(16)) for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]
     assert not (tmp_path / "kept").exists()
-
-
-def test_another_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^profile is .*: give one of reuse, refresh, off, predicted\.$"):
-        netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), samples(16), profile="guessed")
 
 
 @pytest.mark.parametrize(

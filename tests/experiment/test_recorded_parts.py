@@ -6,22 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from netsplit.experiment.forecast import forecast, planner_of
+from netsplit.experiment.forecast import forecast
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, Partitioner, Problem, Single
-from netsplit.planning.sent_weights import weight_lines
 from netsplit.report import markdown_page, read_report
-from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate
-from netsplit.tables import nbytes
+from netsplit.rewrite import Rewrite, Split, applied
 from netsplit.tracking import Tracker
 from tests.experiment.subjects import experiment_of, two
 from tests.tracking.reports import parsed, report
 
-SENT = (
-    "weights sent in an iteration to where they are read: {0} from a to b; gradients of them: {0} from b to a"
-)
 Rewrites = Callable[[Graph, int], Sequence[Rewrite]]
 
 
@@ -62,27 +55,3 @@ def test_a_reader_of_the_report_knows_what_was_cut_along_what_and_where_it_runs(
     assert "cut linear_1 (3) 1 dimension 1 of input 2 of 2 25.0 b" in words
     assert "| cut | linear (1) and relu (2) | 2 | dimension 1 | 2 of 2 | 25.0 | b |" in page
     assert "linear\\_1 (3) along dimension 1 of input: 75 % on a, 25 % on b" in page
-
-
-@pytest.mark.parametrize(
-    ("rewrites", "told"),
-    [
-        (along_samples, SENT),
-        (replicate, "copies of weights, whose gradients are summed in an iteration: {0} over a, b"),
-        (columns, None),
-    ],
-)
-def test_a_summary_says_what_weights_travel_where_a_device_computes_with_those_of_another(
-    rewrites: Rewrites, told: str | None
-) -> None:
-    asked = experiment_of(Cut(rewrites))
-    plan = planner_of(asked, two()).plan(Cut(rewrites))
-    whole = nbytes(sum(each.nbytes for each in asked.model.parameters()))
-    lines = list(weight_lines(*plan.simulated))
-    assert lines == ([] if told is None else [told.format(whole)])
-    assert {*lines} <= {*plan.summary().lines}
-    if rewrites is not columns:
-        assert "; and" not in str(plan.summary())
-        assert "linear (1), relu (2), linear_1 (3) and 1 more along the samples: 50 % on a, 50 % on b" in str(
-            plan.summary()
-        )

@@ -12,7 +12,7 @@ import pytest
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import forecast, planner_of
 from netsplit.experiment.records import ProgressRecorder, row_of
-from netsplit.partition import Ddp, MTopo, Single
+from netsplit.partition import MTopo, Single
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
@@ -22,16 +22,6 @@ from tests.experiment.subjects import experiment_of, two
 @pytest.fixture
 def experiment() -> Experiment:
     return experiment_of(Single())
-
-
-def test_a_replica_has_the_nodes_and_the_bytes_of_its_stage(experiment: Experiment) -> None:
-    planner = planner_of(experiment, two())
-    plan = planner.plan(Ddp())
-    assert plan.nodes == {"a": len(planner.graph), "b": len(planner.graph)}
-    assert row_of(plan, "ddp").nodes == plan.nodes
-    assert plan.static_bytes["a"] == plan.static_bytes["b"] > 0
-    (told,) = (row for row in plan.summary().devices.rows if row[0] == "b")
-    assert told[1] == len(planner.graph)
 
 
 def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.errors import NetSplitError
 from netsplit.experiment.sweep import Mark, marks_in
 from runners import _entry
-from runners._entry import CONF, entry, sentence
+from runners._entry import entry, sentence
 from tests.commands import Command, Ended
 
 Run = Callable[..., Ended]
@@ -109,15 +108,6 @@ def test_the_same_command_runs_only_what_is_not_done(run: Run) -> None:
     assert ran() == []
 
 
-def test_a_job_that_was_killed_is_run_again(run: Run) -> None:
-    run("seed=0,2")
-    path = Path("sweep/1/job.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"outcome": "running"}))
-    ran()
-    run("seed=0,2")
-    assert ran() == ["2 3"]
-
-
 def test_interrupted_sweeps_say_how_to_go_on(run: Run) -> None:
     def interrupted(cfg: DictConfig) -> None:
         if cfg.seed:
@@ -198,16 +188,6 @@ def test_a_search_runs_again_what_failed_and_its_table_has_all_jobs(run: Run) ->
     assert run(*search)[0] == 0
     assert ran() == []
     assert sorted(rows()) == [(f"seed={seed}", "done") for seed in range(2, 6)]
-
-
-def test_a_search_over_cases_is_refused_before_its_first_job(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("optuna")
-    monkeypatch.setattr(_entry, "CONF", CONF)
-    code, _, err = run(*OPTUNA, "experiment=table_6_4", "seed=2,4")
-    assert (code, ran()) == (2, [])
-    assert "cases=null" in err
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,3 @@ def test_the_order_is_the_least_one_and_shorter_only_where_there_is_a_cycle(
         }
         behind = on_cycles | {w for v in on_cycles for w in networkx.descendants(graph, v)}
         assert set(order) == set(range(n)) - behind
-
-
-@given(drawn_edges())
-def test_without_a_key_the_first_that_is_ready_comes_first(drawn: tuple[int, list[tuple[int, int]]]) -> None:
-    n, edges = drawn
-    order = topological_order(_after(n, edges))
-    place = {v: i for i, v in enumerate(order)}
-    last = {v: max((place[u] for u, w in edges if w == v), default=-1) for v in order}
-    assert [last[v] for v in order] == sorted(last[v] for v in order)

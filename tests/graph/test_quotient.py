@@ -29,8 +29,3 @@ def test_components_count_up_and_have_the_edges_of_the_condensation(
     expected = {(mapping[a], mapping[b]) for a, b in whole.edges}
     assert [(a, b) for a, targets in enumerate(ours) for b in targets] == sorted(expected)
     assert set(passing((label[v], label[w], None) for v, w in edges)) == expected
-
-
-def test_what_passes_between_sets_is_named_once_and_in_order() -> None:
-    edges = [(0, 1, "b"), (0, 0, "c"), (1, 2, "a"), (0, 1, "a"), (0, 1, "b")]
-    assert passing(edges) == {(0, 1): ("b", "a"), (1, 2): ("a",)}

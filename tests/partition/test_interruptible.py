@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import signal
@@ -75,33 +74,6 @@ def test_a_solver_ends_with_an_interrupt(built: Callable[[], Callable[[], object
         solve()
     assert time.perf_counter() - began < LIMIT_S / 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_interrupt_where_python_drops_exceptions_is_not_lost() -> None:
-    """In a callback of the collector, which here runs in the main thread while that waits."""
-    solve, pressed = by_cp_sat(), []
-
-    def press(*_: object) -> None:
-        if not pressed:
-            pressed.append(True)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def collect(*_: object) -> None:
-        gc.callbacks.append(press)
-        gc.collect()
-        gc.callbacks.remove(press)
-
-    before = signal.signal(signal.SIGALRM, collect)
-    signal.setitimer(signal.ITIMER_REAL, 0.4)
-    began = time.perf_counter()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            solve()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert pressed
-    assert time.perf_counter() - began < LIMIT_S / 2
 
 
 def test_answers_and_errors_come_through() -> None:

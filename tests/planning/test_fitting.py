@@ -23,7 +23,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import lifetimes_model
-from netsplit.program.schedules import ZBV, GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.program.schedules.base import Recompute
 from tests.builders import costs_of, cpus
 from tests.nets import CASES
@@ -114,13 +114,6 @@ def test_a_device_holds_its_peak_and_not_a_byte_more(case: str, schedule: str) -
         decide(problem_of(case, schedule, need - 1), Single())
 
 
-def test_the_static_count_refuses_what_fits() -> None:
-    need = peak_of_one("chain", "gpipe")
-    assert peak(decide(problem_of("chain", "gpipe", need), SEARCH)) <= need
-    with pytest.raises(InfeasibleError):
-        decide(problem_of("chain", "gpipe", need, memory="static"), Single())
-
-
 @settings(max_examples=12, deadline=None)
 @given(
     case=st.sampled_from(["chain", "u_shape", "tied"]),
@@ -196,25 +189,3 @@ def test_where_no_answer_fits_the_portfolio_is_made_to_fit(recompute: Recompute)
     assert led.objective_s <= alone.objective_s
     assert led.placement.method == "single"
     assert recompute or led.placement.report.notes["found_by"] == "m_topo"
-
-
-def test_a_portfolio_that_does_not_fit_either_is_refused() -> None:
-    problem = problem_of("u_shape", "gpipe", int(0.2 * peak_of_one("u_shape", "gpipe")))
-    with pytest.raises(InfeasibleError, match="single finds no placement that fits"):
-        decide(problem, Leads())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", [0.3, 0.95])
-def test_what_is_recomputed_by_choice_needs_no_more_than_where_everything_is(part: float) -> None:
-    """Of a schedule whose peaks the linear count says little of."""
-    capacity = int(part * peak_of_one("u_shape", "1f1b"))
-    needed: list[int] = []
-    for recompute in (True, "auto"):
-        schedule = ZBV(4, recompute=recompute)
-        problem = under(problem_of("u_shape", "1f1b", capacity), schedule)
-        try:
-            needed.append(peak(decide(replace(problem, in_flight=schedule.in_flight(2)), SEARCH)))
-        except InfeasibleError as refusal:
-            needed.append(enough(refusal))
-    assert needed[1] <= max(needed[0], capacity)

@@ -68,16 +68,6 @@ def test_replicas_sum_their_gradients_over_a_ring_before_they_step() -> None:
     assert spans(timeline, "step") == [(9.0, 12.0)] * 3
 
 
-def test_a_norm_takes_latencies_only_and_waits_for_the_sums() -> None:
-    cluster = linked(["p", "q"], SLOW)
-    program, costs = made(
-        GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")}, shared_norm=True
-    )
-    timeline = simulate(program, cluster, costs)
-    assert spans(timeline, "reduce", "p") == [(3.0, 6.0), (6.0, 7.0)]
-    assert timeline.iteration_s == 7.0
-
-
 def test_a_sum_waits_for_the_last_device_to_come_to_it() -> None:
     cluster = linked(["p", "q"], SLOW)
     program, costs = made(GPipe(3), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
@@ -93,47 +83,6 @@ def test_a_sum_without_a_link_is_refused() -> None:
     program, costs = made(GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
     with pytest.raises(ConfigError, match="no link from q to p"):
         simulate(program, cluster.with_links({("p", "q"): SLOW}), costs)
-
-
-def test_messages_have_an_overhead_of_their_own() -> None:
-    """p: 0.125 and 1 s of forward, 0.5 of its send. q: 0.125 before its backward, 0.5 of its send."""
-    cluster = linked(["p", "q"], Link(0.0, 0.0))
-    program, costs = made(SingleBatch(), "p", "q", cluster=cluster)
-    costs = costs.with_device("cpu", instruction_s=0.125, message_s=0.5)
-    timeline = simulate(program, cluster, costs)
-    assert spans(timeline, "send") == [(1.625, 1.625), (5.25, 5.25)]
-
-
-def side_by_side(
-    first_s: float,
-    second_s: float,
-    names: tuple[str, str] = ("cpu:0", "cpu:1"),
-    hosts: tuple[str | None, str | None] = ("here", "here"),
-    torch_device: str = "cpu",
-    contention: tuple[float, float] = (1.25, 2.0),
-) -> tuple[Timeline, Cluster]:
-    """Two replicas of different kinds that compute one forward each, alone on their devices."""
-    cluster = linked(names, Link(0.0, 0.0))
-    devices = tuple(
-        replace(device, kind=kind, host=host, torch_device=torch_device)
-        for device, kind, host in zip(cluster.devices, "ab", hosts, strict=True)
-    )
-    cluster = replace(cluster, devices=devices)
-    graph = chain(1)
-    program = compile_program(
-        graph, {"n0": names[0]}, graph.position, cluster, GPipe(2), False, {names[0]: names}
-    )
-    slower = zip("ab", (first_s, second_s), contention, strict=True)
-    costs = {kind: DeviceCosts({"n0": NodeSeconds(s, 0.0)}, contention=c) for kind, s, c in slower}
-    return simulate(program, cluster, Costs(costs, 2)), cluster
-
-
-@pytest.mark.parametrize("hosts", [("here", "there"), (None, None), ("here", None)])
-def test_devices_without_a_host_in_common_do_not_slow_one_another(
-    hosts: tuple[str | None, str | None],
-) -> None:
-    timeline, _ = side_by_side(6.0, 2.0, hosts=hosts)
-    assert sorted(spans(timeline, "forward")) == [(0.0, 2.0), (0.0, 6.0)]
 
 
 def test_two_hosts_are_busy_each_for_itself() -> None:
@@ -155,13 +104,6 @@ def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
     assert spans(timeline, "send", "cpu:0")[0] == (1.0, 5.5)
     assert [end for _, end in spans(timeline, "forward", "cpu:0")] == pytest.approx([1.0, 1.0 + 9 / 5])
     assert spans(timeline, "forward", "cpu:1")[0][1] == pytest.approx(5.5 + 9 / 5)
-
-
-def test_a_transfer_that_copies_all_the_time_stops_its_ends_and_no_more() -> None:
-    cluster = linked(["cpu:0", "cpu:1"], SLOW)
-    program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
-    timeline = simulate(program, cluster, costs.with_device("cpu", copy_s_per_byte=100.0))
-    assert spans(timeline, "forward", "cpu:0")[1] == (1.0, 6.5)
 
 
 def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> None:

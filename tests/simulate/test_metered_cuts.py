@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 from netsplit.graph import Graph, initial_values
 from netsplit.graph.recording.step import capture
@@ -41,18 +40,6 @@ def cut(graph: Graph, at: int) -> dict[str, str]:
     return device_of
 
 
-class Gaps(nn.Module):
-    """Every other column, one column that is repeated, and the last half of the columns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.one, self.head = nn.Linear(12, 128), nn.Linear(12, 1), nn.Linear(64, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = self.wide(x)
-        return self.head(wide.view(-1, 64, 2)[..., 1] * self.one(x).expand(-1, 64) + wide.relu()[:, 64:])
-
-
 @cache
 def case_of(name: str) -> Case:
     return CASES[name] if name in CASES else replace(CASES["fan"], build=Gaps)
@@ -72,13 +59,6 @@ def check(name: str, at: int, schedule: Schedule, samples: int) -> None:
     predicted = predicted_peak_bytes(program, MOMENTUM, transients)
     for device, nbytes in measured.items():
         assert within_margin(predicted[device], nbytes)
-
-
-@SETTINGS
-@given(st.integers(0, 99), st.sampled_from(SCHEDULES))
-def test_an_attention_that_is_cut_anywhere(at: int, schedule: Schedule) -> None:
-    """What is received lies in plain order: what was a view of the attention's result is a copy there."""
-    check("attention", at, schedule, 8)
 
 
 @pytest.mark.parametrize("name", ["chain", "cells", "tied", "attention", "fan"])

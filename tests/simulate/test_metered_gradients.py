@@ -78,23 +78,3 @@ def check(model: nn.Module, cut: str = "") -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_take_what_is_predicted(name: str) -> None:
     check(MODELS[name]())
-
-
-class OneProjection(nn.Module):
-    """Attention whose queries, keys and values are views of what one projection makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        turned = self.first(x).unflatten(-1, (3, 4, WIDTH // 4)).permute(2, 0, 3, 1, 4)
-        queries, keys, values = turned
-        mixed = (queries @ keys.transpose(-2, -1)).softmax(-1) @ values
-        scores: Tensor = self.last(mixed.transpose(1, 2).flatten(2).tanh().mean(1))
-        return scores
-
-
-@pytest.mark.parametrize("at", ["unflatten", "matmul", "softmax", "flatten", "tanh"])
-def test_attention_that_is_cut_behind_its_projection(at: str) -> None:
-    check(OneProjection(), cut=at)

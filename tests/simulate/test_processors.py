@@ -59,21 +59,6 @@ def test_equal_devices_at_once_take_as_many_times_as_long_as_there_are_too_many(
     )
 
 
-@settings(deadline=None)
-@given(
-    seconds=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=6), processors=st.integers(1, 4),
-)  # fmt: skip
-def test_no_host_computes_more_than_its_processors_can(seconds: list[float], processors: int) -> None:
-    """And where all are busy all the time, just that."""
-    kinds = "abcdef"[: len(seconds)]
-    cluster = here(len(seconds), processors, kinds)
-    took = at_once(cluster, dict(zip(kinds, seconds, strict=True))).iteration_s
-    least = max(sum(seconds) / processors, max(seconds))
-    assert took >= least * (1 - 1e-12)
-    if processors == 1:
-        assert took == pytest.approx(sum(seconds))
-
-
 def test_who_has_a_processor_of_its_own_disturbs_nobody() -> None:
     costs = Costs({"a": DeviceCosts({})}, 2)
     assert not contends(here(4, 4), costs)

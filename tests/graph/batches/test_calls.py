@@ -225,20 +225,6 @@ def test_a_loss_that_is_none_says_what_it_returned(loss: Callable[..., Any], rea
         capture(nn.Linear(3, 3), loss, (torch.randn(4, 3), MASK))
 
 
-def test_a_metric_that_is_no_scalar_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"metric of shape \(4, 3\)"):
-        capture(Masked(), lambda y, t: (mse(y, t), y), (X, MASK))
-
-
-def test_a_loss_that_is_a_parameter_is_an_operators_result() -> None:
-    model = Returns(lambda m, y, x, t: m.bias)
-    graph = capture(model, None, (X, None))
-    (outputs,) = recomputed(graph, model, Batch.of(X))
-    assert outputs.item() == 2.0
-    outputs.backward()
-    assert model.bias.grad is not None
-
-
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "tensor": lambda m, y, x, t: y,
     "none": lambda m, y, x, t: {"y": y, "nothing": None, "name": "y", "n": 3},

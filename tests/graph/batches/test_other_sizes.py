@@ -39,9 +39,3 @@ def test_sizes_that_are_no_whole_numbers_are_not_guessed() -> None:
     few, many = (capture(Halved(), lambda y, t: y.mean(), (torch.ones(n, 3), torch.ones(n))) for n in (2, 4))
     assert graph_at(few, many, 8) is not None
     assert graph_at(few, many, 3) is None
-
-
-def test_graphs_that_differ_in_more_than_numbers_have_none_between() -> None:
-    case, other = list(CASES.values())[:2]
-    assert graph_at(at(case, 2), at(other, 16), 4) is None
-    assert graph_at(at(case, 2), at(case, 2), 4) is None

@@ -131,14 +131,6 @@ class NotesTheDate(TrainsOtherwiseAfterwards):
         return y
 
 
-class Longest(Layered):
-    longest = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.longest = max(self.longest, x.shape[1])
-        return x.sum((1, 2)) / self.longest + self.layer(x).sum((1, 2))
-
-
 class Normed(Layered):
     def __init__(self) -> None:
         super().__init__()
@@ -182,31 +174,3 @@ def test_what_the_captured_graph_would_predict_otherwise_is_refused_with_its_cau
 )
 def test_what_is_right_is_taken(kind: type[nn.Module]) -> None:
     assert captures(kind).inference(Batch.of(X))
-
-
-def test_what_is_left_of_another_shape_is_refused() -> None:
-    long, short = torch.randn(2, 5, 4), torch.randn(2, 3, 4)
-    with pytest.raises(CaptureError, match="Longest"):
-        captures(Longest).inference(Batch.of(long[:, :, :3].transpose(1, 2)))
-    trained = captures(Longest)
-    trained.inference(Batch.of(short))
-    with pytest.raises(CaptureError, match="after one of other shapes"):
-        trained.inference(Batch.of(long))
-
-
-def test_it_is_the_trained_values_that_are_compared() -> None:
-    class BranchesInEval(Layered):
-        sign = 1.0
-
-        def eval(self) -> Self:
-            self.sign = self.layer.bias.sum().sign().item()
-            return super().eval()
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.layer(x)
-            return y * self.sign
-
-    bias = BranchesInEval().layer.bias.detach()
-    assert captures(BranchesInEval).inference(Batch.of(X))
-    with pytest.raises(CaptureError, match=r"train\(\) or eval\(\) of its own"):
-        captures(BranchesInEval, **{"layer.bias": -bias}).inference(Batch.of(X))

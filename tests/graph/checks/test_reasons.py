@@ -45,11 +45,6 @@ def test_a_scripted_function_trains_whether_it_has_run_before_or_not(warm: int) 
     assert "aten.sigmoid.default" in {node.op for node in checked_capture(model, nn.CrossEntropyLoss(), own)}
 
 
-@pytest.mark.parametrize("name", ["_values", "meta", "_graph", "hold", "_buffers"])
-def test_a_submodule_may_have_any_name(name: str) -> None:
-    assert checked_capture(Net(name), nn.CrossEntropyLoss(), batch())
-
-
 def test_a_forward_that_casts_a_layer_leaves_the_users_own_as_it_was() -> None:
     model = Cast()
     checked_capture(model, nn.CrossEntropyLoss(), batch())
@@ -67,10 +62,3 @@ def test_a_parameter_whose_elements_share_memory_is_named(bias: Tensor, reason: 
 def test_lazy_modules_that_never_ran_are_named() -> None:
     with pytest.raises((CaptureError, ConfigError), match=r"'0\.weight' of Sequential has no shape yet"):
         refuse_tensors(nn.Sequential(nn.LazyLinear(3)))
-
-
-def test_modules_may_nest_as_deep_as_python_lets_them() -> None:
-    model: nn.Module = nn.Linear(6, 3)
-    for _ in range(160):
-        model = nn.Sequential(model)
-    assert checked_capture(model, nn.CrossEntropyLoss(), batch())

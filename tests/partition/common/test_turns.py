@@ -1,13 +1,10 @@
 """Micro-batches over unlike devices: as good as any way to share them, and in an order that mixes them."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.partition.base import Stage, device_in_turn
 from netsplit.partition.common.turns import turns_for
 
 some_seconds = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=4)
@@ -41,12 +38,3 @@ def test_equal_devices_take_one_after_the_other_and_faster_ones_more() -> None:
     assert turns_for([1.0, 1.0, 1.0], 6) == (0, 1, 2, 0, 1, 2)
     assert turns_for([2.0, 1.0], 6) == (1, 0, 1, 1, 0, 1)
     assert turns_for([100.0, 1.0], 4) == (1, 1, 1, 1)
-
-
-@given(some_seconds, st.integers(1, 9))
-def test_a_stage_s_parts_are_those_of_its_turns(seconds: list[float], microbatches: int) -> None:
-    names = tuple(f"d{place}" for place in range(len(seconds)))
-    stage = Stage(("n",), names, turns=turns_for(seconds, microbatches))
-    taken = Counter(device_in_turn(stage.in_turn, i) for i in range(3 * microbatches))
-    assert stage.parts == pytest.approx({name: taken[name] / (3 * microbatches) for name in names})
-    assert Stage(("n",), names).in_turn == names

@@ -22,7 +22,7 @@ from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, SingleBatch
-from netsplit.rewrite import CopyWeights, Rewrite, Split, along_samples, applied, replicate, rewritten_costs
+from netsplit.rewrite import CopyWeights, Rewrite, along_samples, applied, replicate, rewritten_costs
 from tests.builders import cluster_of, costs_of
 from tests.examples import tried
 from tests.nets import CASES, SGD
@@ -113,17 +113,6 @@ def long_layer(seconds: float, devices: int = 2, pace: float = 0.0) -> Problem:
     return Problem(graph, costs, cluster_of([ROOMY] * devices, seconds_per_byte=pace))
 
 
-def test_the_longest_operator_of_the_critical_path_is_split_first() -> None:
-    """Into as many parts as there are devices, where what moves takes no time."""
-    problem = long_layer(9.0, devices=3)
-    placement = OsDpos(start="whole").partition(problem)
-    first = placement.rewrites[0]
-    assert isinstance(first, Split)
-    assert first.node == "linear_1"
-    assert len(first.sizes) == 3
-    assert placement.report.objective < 0.5 * placement.report.notes["whole_s"]
-
-
 def layers_of_weights(pace: float) -> Problem:
     """Layers that take a second each way, and all else a tenth of that."""
     graph = branches((2,))
@@ -148,13 +137,6 @@ def test_weights_are_copied_where_that_ends_sooner() -> None:
     served = along_samples(problem.graph, 2)
     assert placement.report.objective < naive_fastt.os_dpos_start(problem, served).finish_s
     verify(after, placement).require()
-
-
-def test_nothing_is_split_where_moving_takes_longer_than_computing() -> None:
-    placement = OsDpos().partition(long_layer(9.0, pace=10.0))
-    assert placement.rewrites == ()
-    assert placement.report.notes["ended_by"] == "no gain"
-    assert len(set(placement.device_of.values())) == 1
 
 
 def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:

@@ -82,39 +82,3 @@ def test_what_fits_as_replicas_is_never_refused(problem: Problem) -> None:
     placement = fitted(problem, OsDpos(time_limit_s=1.0))
     instance = Instance.of(problem.rewritten(placement.rewrites))
     assert (needed_bytes(instance, placement) <= instance.capacity).all()
-
-
-def test_replicas_are_answered_where_dpos_uses_up_the_room_of_some_devices() -> None:
-    """The second device is near the data, the others are behind a slow link."""
-    graph = GRAPHS["one way"]
-    reached = graph.requires_backward
-    nodes = {v: NodeSeconds(1e-3, 1e-3 * bool(reached & {*node.outputs})) for v, node in graph.nodes.items()}
-    costs = Costs({"cpu": DeviceCosts(nodes, accumulate_s_per_byte=1e-9)}, 2)
-    cluster = cluster_of([10**9] * 4)
-    near = {"d0", "d1"}
-    cluster = cluster.with_links(
-        {ends: Link(0.0, 1e-9 if {*ends} <= near else 1e-2) for ends in cluster.links}
-    )
-    problem = Workload("near", graph, costs, cluster).problem(objective="simulated", memory="lifetimes")
-    own, placement = replicas_of(problem)
-    needed = needed_bytes(Instance.of(own), placement).tolist()
-    answer = fitted(with_room(problem, needed), OsDpos(time_limit_s=5.0))
-    assert answer.report.notes["answered"] == "replicas"
-    assert set(answer.device_of.values()) == {each.name for each in cluster.devices}
-
-
-def test_replicas_are_answered_where_they_are_foreseen_to_take_less() -> None:
-    """What DPOS lists lets no message wait for another."""
-    graph = GRAPHS["one way"]
-    nodes = {
-        v: NodeSeconds(1.0, 1.0 * bool(graph.requires_backward & {*n.outputs}))
-        for v, n in graph.nodes.items()
-    }
-    costs = Costs({"cpu": DeviceCosts(nodes, accumulate_s_per_byte=1e-9)}, 2)
-    cluster = cluster_of([10**9] * 2, seconds_per_byte=1e-6)
-    problem = Workload("even", graph, costs, cluster).problem(objective="simulated", memory="lifetimes")
-    placement = OsDpos().partition(problem)
-    _, replicas = replicas_of(problem)
-    assert problem.evaluate is not None
-    assert placement.report.notes["foreseen_s"]
-    assert problem.evaluate(placement).iteration_s <= problem.evaluate(replicas).iteration_s * (1 + 1e-9)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import ZBV, compile_program
 from tests.builders import chain, cluster_of
-from tests.partition.builders import large_problem, problems, with_capacities
+from tests.partition.builders import problems, with_capacities
 
 
 def on_two(seconds: dict[str, float], capacity: int = 10**6) -> Problem:
@@ -53,12 +52,6 @@ def test_runs_go_over_the_devices_and_back_and_the_turn_is_cut() -> None:
     assert len(compile_program(*args).segments) == 3
 
 
-def test_a_fast_device_has_longer_runs() -> None:
-    placement = Balanced(v=True).partition(on_two({"slow": 3.0, "fast": 1.0}))
-    assert sum(device == "d1" for device in placement.device_of.values()) == 6
-    assert placement.report.objective == pytest.approx(6.0)
-
-
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
 def test_the_slowest_run_is_the_fastest_there_is_where_memory_is_ample(problem: Problem) -> None:
@@ -81,11 +74,3 @@ def test_the_slowest_run_is_the_fastest_there_is_where_memory_is_ample(problem: 
     load = np.bincount(where, total[np.arange(instance.n), where], devices)
     assert load.max() <= 2 * least + 1e-9
     assert placement.report.objective == pytest.approx(load.max())
-
-
-def test_a_tight_memory_limit_is_heeded_by_both_runs_together() -> None:
-    problem = large_problem(200, 4)
-    instance = Instance.of(problem)
-    assert instance.fits(instance.encode(Balanced(v=True).partition(problem).device_of))
-    with pytest.raises(InfeasibleError, match="are missing"):
-        Balanced(v=True).partition(with_capacities(problem, [1000] * 4))

@@ -283,13 +283,6 @@ def test_before_operator_set_13_a_softmax_is_over_all_dimensions_from_its_axis_o
     assert torch.allclose(outputs.flatten(1), torch.from_numpy(A).flatten(1).softmax(1))
 
 
-def test_an_output_shape_stands_for_the_margins_that_give_it(tmp_path: Path) -> None:
-    x, weight = draw(1, 2, 4, 4), draw(2, 3, 3, 3)
-    asked = Case("ConvTranspose", (x, weight), attributes={"strides": [2, 2], "output_shape": [8, 7]})
-    said = Case("ConvTranspose", (x, weight), attributes={"strides": [2, 2], "pads": [1, 1, 0, 1]})
-    assert torch.equal(run(asked, tmp_path), run(said, tmp_path))
-
-
 def test_upsample_repeats_what_is_before(tmp_path: Path) -> None:
     outputs = run(Case("Upsample", (IMAGE,), (floats(1, 1, 2, 3),), opset=9), tmp_path)
     expected = torch.from_numpy(IMAGE).repeat_interleave(2, 2).repeat_interleave(3, 3)

@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration, Single
+from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration
 from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealer
-from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.engines.neighbourhood import Neighbourhood
 from netsplit.planning.simulated import Simulated
@@ -24,7 +23,7 @@ from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, OneFOneB
 from tests.builders import cluster_of, graph_of
 from tests.examples import tried
-from tests.partition.builders import large_problem, problems, required_bytes, trained, with_capacities
+from tests.partition.builders import large_problem, problems, trained, with_capacities
 
 pytestmark = pytest.mark.usefixtures("few_moves")
 quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -68,16 +67,6 @@ def test_its_objective_is_what_the_simulator_says_and_its_bound_is_below(problem
     assert report.bound is not None
     assert report.bound <= report.objective
     assert report.notes["bound_for"] == "latency"
-
-
-def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
-    problem = simulated(large_problem(40, devices=2), GPipe(4))
-    problem = with_capacities(problem, [required_bytes(problem)] * 2)
-    placement = Auto(time_limit_s=3.0, starts=4).partition(replace(problem, objective=SimulatedIteration()))
-    others = [METHODS[name]().partition(problem) for name in ("m_topo", "balanced", "netsplit")]
-    assert seconds(problem, placement) <= min(seconds(problem, other) for other in others)
-    assert placement.report.objective == pytest.approx(seconds(problem, placement))
-    assert placement.report.bound is None
 
 
 @pytest.mark.parametrize("memory", get_args(MemoryRule))
@@ -143,13 +132,6 @@ def test_a_feasible_problem_is_placed_however_short_the_time() -> None:
     assert Instance.of(problem).fits(Instance.of(problem).encode(placement.device_of))
 
 
-def test_a_problem_without_room_is_refused() -> None:
-    problem = large_problem(30)
-    tight = with_capacities(problem, [d.capacity_bytes // 3 for d in problem.cluster.devices])
-    with pytest.raises(InfeasibleError, match="missing"):
-        Auto(time_limit_s=1.0).partition(tight)
-
-
 @settings(quiet, max_examples=tried(30))
 @given(problem=problems(max_nodes=9).map(trained))
 def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Problem) -> None:
@@ -163,15 +145,6 @@ def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Prob
         ).all()
         step = CompiledStep(instance).makespan_s(places.where, places.order)
         assert places.value_s == step
-
-
-def test_a_method_that_refuses_is_no_candidate() -> None:
-    problem = large_problem(20, devices=2, room=2.5)
-    costs = Costs({"cpu": problem.costs.devices["cpu"]}, 4)
-    small = with_capacities(replace(problem, costs=costs), [1, 1])
-    instance = Instance.of(small)
-    answers = list(candidates(small, instance, (MTopo(), Single()), lambda placement: 1.0, float("inf")))
-    assert [(each.method, each.fits) for each in answers] == [("single", False)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from benchmarks.scaling.drawn import drawn_problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.auto import auto
 from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
-from netsplit.partition.methods.auto.intervals import intervals, repeated
+from netsplit.partition.methods.auto.intervals import intervals
 from netsplit.partition.methods.auto.large import most_instructions
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.heft import Heft
@@ -19,13 +19,6 @@ from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.program.instructions import Recv, Send
-
-
-def test_what_is_repeated_is_found_with_its_period() -> None:
-    layer = list(range(1, 12))
-    labels = np.array([90, 91, *(6 * layer), 92])
-    assert repeated(labels) == (2, 2 + 6 * len(layer), len(layer))
-    assert repeated(np.arange(200)) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("graph", ["blocks", "layered"])

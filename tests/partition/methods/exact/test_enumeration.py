@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition import NetSplitExact, Problem
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.methods.exact.enumeration import best_order, least_s
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import behind_nics
@@ -80,20 +78,3 @@ def is_best_of_all(problem: Problem) -> None:
     assert report.bound is not None
     assert report.bound <= best * (1 + 1e-9) + 1e-12
     assert report.status == "optimal"
-
-
-@settings(quiet, max_examples=40)
-@given(problem=problems(max_nodes=5, max_devices=3, roomy=True).map(trained))
-def test_orders_and_the_bound_of_a_placement(problem: Problem) -> None:
-    instance = Instance.of(problem)
-    step = CompiledStep(instance)
-    where = np.arange(instance.n, dtype=np.int64)[
-        instance.atoms.items[instance.atoms.starts[instance.atom_of]]
-    ]
-    where %= len(instance.devices)
-    feeders = np.array([sum(1 << int(u) for u in instance.predecessors[v]) for v in range(instance.n)])
-    value, sequence = best_order(where, feeders, step.arrays, math.inf)
-    least = min(step.makespan_s(where, np.array(order)) for order in orders(instance))
-    assert value == pytest.approx(least, abs=1e-12)
-    assert step.makespan_s(where, sequence) == value
-    assert least_s(where, step.arrays) <= value * (1 + 1e-12)

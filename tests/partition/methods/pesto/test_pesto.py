@@ -3,13 +3,10 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
-from netsplit.partition.engines.outcome import Outcome
 from netsplit.partition.methods.pesto.pesto import Pesto
-from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.profile.costs import NodeSeconds
-from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.builders import cluster_of, costs_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import problems
 from tests.partition.every_placement import assert_best_of_all
@@ -50,19 +47,3 @@ def test_backward_seconds_change_nothing():
     placement = Pesto(engine="highs", **EXACT).partition(problem)
     assert set(placement.device_of.values()) == {"d1"}
     assert placement.report.objective == pytest.approx(1.0)
-
-
-def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeypatch):
-    monkeypatch.setattr(grouped_module, "solve", lambda *_, **__: Outcome("none 0", "limit"))
-    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
-    placement = Pesto().partition(Problem(graph, costs_of(graph), cluster_of([260, 260])))
-    assert placement.report.status == "limit"
-    assert placement.report.bound is None
-    assert list(placement.device_of.values()) == ["d0", "d0", "d1"]
-
-
-def test_what_cannot_be_packed_is_an_error_with_the_missing_bytes():
-    """Three nodes of 100 bytes of state on two devices of 150 each."""
-    graph = graph_of("abc", [], weights=dict.fromkeys("abc", 50))
-    with pytest.raises(InfeasibleError, match=r"pesto finds no placement .* bytes are missing"):
-        Pesto(engine="highs").partition(Problem(graph, costs_of(graph), cluster_of([150, 150])))

@@ -11,9 +11,8 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.layers import Layers
 from netsplit.partition.methods.pipedream.best_stages import best_stages, lower_bound_s
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.random import Random
 from netsplit.partition.stage_time import Formula, levels_of, stage_time_s
-from tests.partition.builders import large_problem, problems
+from tests.partition.builders import problems
 from tests.partition.stage_problems import chain_problem, devices, plans, slowest
 
 
@@ -61,11 +60,3 @@ def test_on_chains_the_best_stages_are_the_best_of_all(seconds, tensors, weights
     answer = best_stages(problem, 5.0)
     assert answer.status == "optimal"
     assert answer.objective_s == pytest.approx(least)
-
-
-def test_a_scattered_placement_is_no_faster_than_the_contiguous_bound_of_its_work():
-    problem = large_problem(60, 3)
-    placement = Random().partition(problem)
-    assert stage_time_s(problem, placement) >= lower_bound_s(
-        Layers.of(problem), Formula(levels_of(problem), "released")
-    ) * (1 - 1e-9)

@@ -3,10 +3,9 @@
 import pytest
 
 from netsplit.errors import ModelSizeError
-from netsplit.partition import Auto, NetSplit
+from netsplit.partition import NetSplit
 from netsplit.partition.engines.mixed_integer import highs
 from netsplit.partition.methods.pesto.pesto import Pesto
-from netsplit.partition.methods.thesis import grouped
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
 from tests.partition.builders import large_problem
@@ -33,11 +32,3 @@ def test_a_model_that_needs_too_much_memory_is_not_built(method, monkeypatch):
     )
     with pytest.raises(ModelSizeError, match=said):
         method().partition(large_problem(400, devices=96, room=40.0))
-
-
-def test_auto_answers_without_the_methods_whose_models_are_too_large(monkeypatch):
-    monkeypatch.setattr(grouped, "MOST_BYTES", 1000)
-    report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(30)).report
-    assert set(report.notes["left_out"]) == {"pesto", "netsplit"}
-    assert "netsplit's model of 6 groups on 3 devices" in report.notes["left_out"]["netsplit"]
-    assert "m_topo" in report.notes["portfolio"]
