@@ -174,20 +174,16 @@ def test_a_search_ends_with_the_least_and_goes_on(run: Run) -> None:
 
 def test_a_search_runs_again_what_failed_and_its_table_has_all_jobs(run: Run) -> None:
     pytest.importorskip("optuna")
-    search = (*OPTUNA, "seed=range(2,6)")
+    search = (*OPTUNA, "seed=2,3")
     Path("broken").touch()
-    run(*search)
-    ran()
     assert run(*search)[0] == 2
-    assert sorted(ran()) == ["3 3", "5 3"]
+    ran()
     Path("broken").unlink()
     code, out, _ = run(*search)
     assert code == 0
-    assert sorted(ran()) == ["3 3", "5 3"]
-    assert "Best of 4 trials" in out
-    assert run(*search)[0] == 0
-    assert ran() == []
-    assert sorted(rows()) == [(f"seed={seed}", "done") for seed in range(2, 6)]
+    assert sorted(ran()) == ["3 3"]
+    assert "Best of 2 trials" in out
+    assert sorted(rows()) == [(f"seed={seed}", "done") for seed in (2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ortools.sat.python import cp_model
 
 from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.engines.mixed_integer import highs, run_highs
+from tests.cover import covering
 
 LIMIT_S = 40.0  # far more than it takes to press, in models that no solver ends in it
 
@@ -63,8 +64,7 @@ def _ends_waits() -> Iterator[None]:
     signal.siginterrupt(signal.SIGINT, True)
 
 
-@pytest.mark.parametrize("ends_waits", [True, False])  # Python's setting; what native code leaves
-@pytest.mark.parametrize("built", [by_cp_sat, by_highs])
+@covering(ends_waits=[True, False], built=[by_cp_sat, by_highs])  # Python's setting; what native code leaves
 def test_a_solver_ends_with_an_interrupt(built: Callable[[], Callable[[], object]], ends_waits: bool) -> None:
     solve = built()
     signal.siginterrupt(signal.SIGINT, ends_waits)

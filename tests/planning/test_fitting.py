@@ -26,6 +26,7 @@ from netsplit.profile.memory import lifetimes_model
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.program.schedules.base import Recompute
 from tests.builders import costs_of, cpus
+from tests.examples import tried
 from tests.nets import CASES
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4), "1f1b": OneFOneB(4)}
@@ -114,7 +115,7 @@ def test_a_device_holds_its_peak_and_not_a_byte_more(case: str, schedule: str) -
         decide(problem_of(case, schedule, need - 1), Single())
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tried(12), deadline=None)
 @given(
     case=st.sampled_from(["chain", "u_shape", "tied"]),
     schedule=st.sampled_from(sorted(SCHEDULES)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -18,7 +17,7 @@ from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
 from tests.examples import tried
-from tests.nets import CASES, Case
+from tests.nets import CASES
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes, within_margin
 
 SCHEDULES: tuple[Schedule, ...] = (SingleBatch(), GPipe(4), OneFOneB(4), ZBH1(4))
@@ -27,7 +26,7 @@ SETTINGS = settings(deadline=None, max_examples=tried(12))
 
 @cache
 def graph_of(name: str, samples: int) -> Graph:
-    case = case_of(name)
+    case = CASES[name]
     inputs, targets = case.batch(samples)
     return capture(case.fresh(), case.loss, (inputs[0] if len(inputs) == 1 else inputs, targets))
 
@@ -40,14 +39,9 @@ def cut(graph: Graph, at: int) -> dict[str, str]:
     return device_of
 
 
-@cache
-def case_of(name: str) -> Case:
-    return CASES[name] if name in CASES else replace(CASES["fan"], build=Gaps)
-
-
 def check(name: str, at: int, schedule: Schedule, samples: int) -> None:
     """Of a batch of so many samples, the last micro-batch smaller where they do not divide."""
-    case, size = case_of(name), schedule.microbatch_size(samples)
+    case, size = CASES[name], schedule.microbatch_size(samples)
     graph, schedule = graph_of(name, size), schedule.for_batch(samples)
     device_of = cut(graph, at % (len(graph) + 1))
     program = compile_program(graph, device_of, graph.position, cpus(2), schedule)

@@ -18,6 +18,7 @@ from netsplit.graph import Graph, capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
 from netsplit.training.captures import checked_capture
+from tests.cover import covering
 from tests.nets import CASES, DRAWING, DROPPED, STAGES
 
 COUNT = SimpleNamespace()
@@ -186,8 +187,7 @@ def test_a_parameter_that_the_graph_does_not_use_is_found() -> None:
 GOOD = {**CASES, DROPPED.name: DROPPED, DRAWING.name: DRAWING, STAGES.name: STAGES}
 
 
-@pytest.mark.parametrize("name", GOOD)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@covering(name=GOOD, dtype=[torch.float32, torch.float64])
 def test_good_models_pass(name: str, dtype: torch.dtype) -> None:
     case = GOOD[name]
     inputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in case.inputs)

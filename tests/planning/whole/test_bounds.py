@@ -30,7 +30,7 @@ def with_sparse(problem: Problem, names: list[str]) -> Problem:
     return replace(problem, graph=graph, evaluate=replace(simulated_by(problem), graph=graph))
 
 
-@settings(max_examples=tried(90), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tried(45), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_nodes=4, max_devices=3), seed=st.integers(0, 10**6))
 def test_no_plan_is_below_the_bound_of_all(problem: Problem, seed: int) -> None:
     draw = random.Random(seed)

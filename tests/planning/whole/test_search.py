@@ -147,8 +147,6 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
     ("count", "options", "said"),
     [
         (1, {}, {"Pipeline plans skipped: they need at least 2 devices."}),
-        (3, {"replicas": False}, {"Hybrid plans skipped: schedule.replicas is false."}),
-        (3, {"microbatches": 1}, {"Hybrid plans skipped: they need at least 2 micro-batches."}),
         (3, {"time_limit_s": 1e-6}, {"Pipeline plans skipped: there was no time to try one."}),
         (3, {}, set()),
     ],

@@ -25,6 +25,7 @@ from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
 from netsplit.simulate.simulate import simulate
+from tests.cover import covering
 from tests.nets import CASES
 
 SAMPLES, WIDTH = 64, 256
@@ -59,7 +60,7 @@ def model(norm: bool = False) -> nn.Module:
 
 
 def planned(devices: ClusterDescription, norm: bool = False, samples: int = 4096, **open_: Any) -> WholePlan:
-    given = netsplit.AutoSchedule(**({"time_limit_s": 2.0} | open_))
+    given = netsplit.AutoSchedule(**({"time_limit_s": 1.0} | open_))
     return netsplit.plan(model(norm), nn.CrossEntropyLoss(), batch(samples), devices, schedule=given)
 
 
@@ -110,8 +111,7 @@ class Wide(nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
-@pytest.mark.parametrize("capacities", [("30MB", "30MB"), ("30MB", "60MB")], ids=["alike", "unlike"])
-@pytest.mark.parametrize("method", ["auto", "balanced"])
+@covering(capacities=[("30MB", "30MB"), ("30MB", "60MB")], method=["auto", "balanced"])
 def test_where_no_device_holds_an_operator_what_would_be_enough_is_said_and_is(
     method: str, capacities: tuple[str, str]
 ) -> None:
@@ -165,7 +165,7 @@ def test_batch_statistics_are_remarked_on_where_there_are_any() -> None:
 
 
 def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> None:
-    whole = planned(cluster(2), time_limit_s=10.0)
+    whole = planned(cluster(2))
     rows = whole.frontier
     assert rows[0].why_not == ""
     assert all(row.why_not for row in rows[1:])

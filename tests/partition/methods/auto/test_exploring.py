@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -11,13 +10,12 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from netsplit.graph.ir import Graph, Node
-from netsplit.partition import Auto, Dpos, OsDpos, Partitioner, Problem
+from netsplit.partition import Dpos, OsDpos, Problem
 from netsplit.partition.engines import exploring
 from netsplit.planning.decide import decide
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
 from netsplit.rewrite import Rewrite, Split, seconds
-from tests.cover import covering
 from tests.examples import tried
 from tests.partition.meters import SlowParts
 from tests.partition.methods.auto.test_in_parts import problem_of
@@ -25,8 +23,6 @@ from tests.partition.methods.auto.test_in_parts import problem_of
 pytestmark = pytest.mark.usefixtures("few_moves")
 LAYER_S = 2e-3  # long enough to be worth cutting, short enough to be measured within the limit
 WRONG = 5.0  # times what parts take is what is estimated of them
-WHOLE = Auto(time_limit_s=8.0, starts=2)
-IN_PARTS = replace(WHOLE, splits=True)
 
 
 @pytest.fixture
@@ -48,12 +44,10 @@ def right_by(problem: Problem) -> tuple[SlowParts, Problem]:
     return SlowParts.on(problem, lambda rewrites: 1 / WRONG)
 
 
-@covering(method=[IN_PARTS, OsDpos(time_limit_s=20.0)], schedule=[None, GPipe(1)])
-def test_an_estimate_that_is_too_high_hides_nothing(
-    too_high: None, method: Partitioner, schedule: Schedule | None
-) -> None:
+@pytest.mark.usefixtures("too_high")
+def test_an_estimate_that_is_too_high_hides_nothing() -> None:
     """Without devices that measure it does; with them the plan takes what truly gains."""
-    problem = problem_of(LAYER_S, schedule=schedule)
+    problem, method = problem_of(LAYER_S, schedule=GPipe(1)), OsDpos(time_limit_s=20.0)
     hidden = decide(problem, method)
     assert hidden.placement.rewrites == ()
     meter, problem = right_by(problem)

@@ -66,9 +66,8 @@ def problem_of(
     return work(seconds, kinds).problem(cluster, objective, schedule=schedule, memory=memory)
 
 
-@pytest.mark.parametrize("schedule", [None, GPipe(1)])
-def test_operators_are_in_parts_where_that_takes_less(schedule: Schedule | None) -> None:
-    problem = problem_of(1.0, schedule=schedule)
+def test_operators_are_in_parts_where_that_takes_less() -> None:
+    problem = problem_of(1.0)
     whole, parts = decide(problem, SEARCH), decide(problem, IN_PARTS)
     assert not whole.placement.rewrites
     assert any(isinstance(each, Split) for each in parts.placement.rewrites)
@@ -77,11 +76,10 @@ def test_operators_are_in_parts_where_that_takes_less(schedule: Schedule | None)
     assert len({*parts.placement.device_of.values()}) == 2
 
 
-@pytest.mark.parametrize("schedule", [None, GPipe(2)])
-def test_what_fits_nowhere_whole_is_refused_or_in_parts(schedule: Schedule | None) -> None:
+def test_what_fits_nowhere_whole_is_refused_or_in_parts() -> None:
     """Though it takes longer so."""
     layer = 4 * 512 * 16
-    problem = problem_of(1e-7, 3 * layer, schedule)
+    problem = problem_of(1e-7, 3 * layer, GPipe(2))
     with pytest.raises(
         InfeasibleError, match=r"auto finds no placement that fits on cluster 'cpu2', as .*missing"
     ):

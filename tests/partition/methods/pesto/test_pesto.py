@@ -33,7 +33,7 @@ def forward_path(problem, device_of):
 
 
 @examples
-@given(problem=problems(max_nodes=6))
+@given(problem=problems(max_nodes=4))
 def test_without_coplacement_the_objective_is_that_of_the_best_of_all_placements(problem):
     assert_best_of_all(Pesto(engine="highs", **EXACT), problem, forward_path)
 
