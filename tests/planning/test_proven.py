@@ -132,14 +132,11 @@ def test_where_no_device_holds_all_an_edge_is_cut_and_paid_for() -> None:
     assert iteration_bound_s(problem, AnySchedule(within=False)) == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("capacities", [[100] * 4, [100, 101, 102, 103], [100, 100, 101, 101]])
+@pytest.mark.parametrize("capacities", [[100] * 4, [100, 100, 101, 101]])
 @pytest.mark.parametrize(
     ("processors", "contention", "seconds"),
     [
         (None, 1.0, 20.0),
-        (4.0, 1.0, 20.0),
-        (2.0, 1.0, 40.0),
-        (1.0, 1.0, 80.0),
         (1.6, 1.0, 50.0),
         (2.0, 1.5, 60.0),
     ],

@@ -80,7 +80,8 @@ def test_a_ring_goes_once_out_of_every_host(order: tuple[str, ...]) -> None:
 
 @settings(max_examples=tried(100), deadline=None)
 @given(drawn=networked(disturbed=False))
-def test_both_engines_agree_with_nics_too(drawn: Drawn) -> None:
+def test_timelines_with_nics_compute_their_step_in_both_engines(drawn: Drawn) -> None:
+    assert wrong_in(drawn.problem, drawn.placement, drawn.program, drawn.timeline) == []
     assert_engines_agree(drawn)
 
 

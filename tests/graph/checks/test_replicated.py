@@ -83,12 +83,6 @@ class Counts(nn.Module):
         return self.layer(x) * (self.n / 10).clamp(max=1.0)
 
 
-class CountsAnew(Counts):
-    def forward(self, x: Tensor) -> Tensor:
-        self.n = self.n + 1
-        return self.layer(x) * self.n
-
-
 class CountsForLater(Counts):
     """Nothing reads it in training; but one device counts to another number."""
 
@@ -100,31 +94,6 @@ class CountsForLater(Counts):
 class ReadsItsNorm(Counts):
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.layer(x)) * (1 + self.norm.running_var.clone())
-
-
-class ReadsItsNormBefore(Counts):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.layer(x) - self.norm.running_mean.detach().clone())
-
-
-class ReadsTheCountOfItsNorm(Counts):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.layer(x)) / (1 + self.norm.num_batches_tracked)
-
-
-class NormalisesAsInEvaluation(Counts):
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.layer(x)
-        mean, var = self.norm.running_mean.clone(), self.norm.running_var.clone()
-        return self.norm(y) + nn.functional.batch_norm(y, mean, var)
-
-
-class ScalesByItsStatistics(Counts):
-    """The running variance is the same node's weight, too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean, var = self.norm.running_mean, self.norm.running_var
-        return nn.functional.batch_norm(self.layer(x), mean, var, weight=var, training=True)
 
 
 class Averages(Counts):
@@ -140,13 +109,8 @@ class Averages(Counts):
 
 READERS = {
     Counts: "n",
-    CountsAnew: "n",
     CountsForLater: "n",
     ReadsItsNorm: "norm.running_var",
-    ReadsItsNormBefore: "norm.running_mean",
-    ReadsTheCountOfItsNorm: "norm.num_batches_tracked",
-    NormalisesAsInEvaluation: "norm.running_",
-    ScalesByItsStatistics: "norm.running_var",
     Averages: "norm.",
 }
 
