@@ -7,27 +7,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
-from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition import MaxLoad, MTopo, NetSplit, Placement, Problem, Random, Single, SolverReport
+from netsplit.errors import NetSplitError
+from netsplit.partition import MaxLoad, Placement, Problem, Random, SolverReport
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.heft import Heft
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import recompute_used_bytes, verify
 from netsplit.planning.verify_score import recomputed_max_load_s
 from netsplit.profile.memory import static_bytes
-from netsplit.program import compile_program
-from netsplit.program.schedules import GPipe, SingleBatch
-from netsplit.simulate import simulate
+from netsplit.program.schedules import GPipe
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 from tests.partition.builders import problems, with_capacities
-from tests.simulate.timeline_check import wrong_in
 
 examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-METHODS = [Heft(), Dpos(), MTopo(), NetSplit(engine="highs"), Random(), Single()]
 
 
 def trained(problem: Problem) -> Problem:
@@ -167,21 +161,3 @@ def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
     for p, device in enumerate(instance.devices):
         nodes = {name for name, q in device_of.items() if q == device}
         assert recompute_used_bytes(problem, nodes) == instance.used_bytes(where)[p]
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-@settings(examples, max_examples=15)
-@given(problem=problems(), schedule=st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]), train=st.booleans())
-def test_answers_and_simulated_timelines_of_all_methods_hold(method, problem, schedule, train):
-    problem = trained(problem) if train else problem
-    costs = problem.costs.with_device("cpu", step_s_per_byte=0.01, instruction_s=0.001)
-    problem = replace(problem, costs=costs.with_device("gpu", step_s_per_byte=0.02))
-    try:
-        placement = method.partition(problem)
-    except InfeasibleError:
-        return
-    verify(problem, placement, method.respects_capacity).require()
-    program = compile_program(
-        problem.graph, placement.device_of, placement.priority, problem.cluster, schedule, train
-    )
-    assert wrong_in(problem, placement, program, simulate(program, problem.cluster, problem.costs)) == []

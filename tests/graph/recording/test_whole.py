@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.graph import Graph, capture, draws, initial_values, rebuild, run_microbatch
-from netsplit.graph.batches.strides import Strides
 from netsplit.graph.ir import HOOK
 from netsplit.graph.random_draws import DrawKey
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.program import GPipe
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
+from tests.cover import covering
 from tests.nets import SGD, TOLERANCE
 from tests.runtime.equivalence.running import assert_close, compiled, cut
 from tests.runtime.references import plain_loop
@@ -234,8 +231,7 @@ def _trained_plainly(case: Whole, graph: Graph) -> Any:
     return plain_loop(case.fresh(), LOSS, batches, 2, SGD, drawing=lambda n, i: draws(graph, SEED, n, i))
 
 
-@pytest.mark.parametrize("at", [0.3, 0.7])
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, at=[0.3, 0.7])
 def test_two_workers_train_what_the_plain_loop_trains(pools: Pools, name: str, at: float) -> None:
     case, graph = CASES[name], captured(name)
     placed = cut(graph, [at])
@@ -251,34 +247,3 @@ def test_two_workers_train_what_the_plain_loop_trains(pools: Pools, name: str, a
     assert losses == pytest.approx(wanted.losses, rel=case.tolerance)
     assert_close(runtime.state(), wanted.state, case.tolerance)
     assert any(not torch.equal(wanted.state[k], t) for k, t in case.fresh().state_dict().items())
-
-
-@st.composite
-def lying(draw: st.DrawFn) -> Tensor:
-    """Turned, cut, repeated, and with steps in between."""
-    shape = draw(st.lists(st.integers(1, 4), min_size=0, max_size=4))
-    tensor = torch.arange(float(prod(shape))).view(shape)
-    if not shape:
-        return tensor
-    tensor = tensor.permute(draw(st.permutations(range(len(shape)))))
-    for d in range(len(shape)):
-        kind = draw(st.sampled_from(["as it is", "cut", "steps", "repeated"]))
-        if kind == "cut":
-            tensor = tensor.narrow(d, 0, max(1, tensor.size(d) - 1))
-        elif kind == "steps":
-            tensor = tensor[(slice(None),) * d + (slice(None, None, 2),)]
-        elif kind == "repeated":
-            tensor = tensor.narrow(d, 0, 1).expand(*tensor.shape[:d], 3, *tensor.shape[d + 1 :])
-    return tensor
-
-
-@settings(deadline=None)
-@given(tensor=lying())
-def test_what_is_laid_out_again_lies_as_before(tensor: Tensor) -> None:
-    strides = Strides.of(tensor)
-    assert strides.laid_out(tensor) is tensor
-    again = strides.laid_out(tensor.clone(memory_format=torch.contiguous_format))
-    assert torch.equal(again, tensor)
-    assert Strides.of(again).apart == strides.apart
-    assert again.is_contiguous() == tensor.is_contiguous()
-    assert (again.contiguous().data_ptr() == again.data_ptr()) == tensor.is_contiguous()

@@ -16,7 +16,6 @@ from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Choice, OsDpos, Problem
-from netsplit.partition.methods.dpos import Order
 from netsplit.partition.methods.os_dpos.sequenced import sums_s
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
@@ -24,6 +23,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, SingleBatch
 from netsplit.rewrite import CopyWeights, Rewrite, along_samples, applied, replicate, rewritten_costs
 from tests.builders import cluster_of, costs_of
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.partition.methods import naive_fastt
@@ -150,8 +150,7 @@ def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:
     assert evaluate(answered).iteration_s == pytest.approx(min(seconds))
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("parts", [2, 3])
+@covering(name=STEPS, parts=[2, 3])
 def test_data_parallelism_by_splits_is_the_same_step(name: str, parts: int) -> None:
     step = STEPS[name]
     graph = step.graph()
@@ -206,16 +205,15 @@ class Unhindered(OsDpos):
         return super().choose(replace(problem, evaluate=None, cluster=problem.cluster.with_links(links)))
 
 
-@pytest.mark.parametrize("order", ["priority", "fifo"])
-def test_its_plan_trains_what_one_device_trains(order: Order, pools: Pools, unmeasured: None) -> None:
-    """In either order, on workers."""
+@pytest.mark.usefixtures("unmeasured")
+def test_its_plan_trains_what_one_device_trains(pools: Pools) -> None:
     case = CASES["attention"]
     batches = [case.another(seed, 8) for seed in range(4)]
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD)
     with (
         lent_to_sessions(pools),
         netsplit.parallelize(
-            case.fresh(), case.loss, case.batch(), partitioner=Unhindered(order=order), schedule=GPipe(2),
+            case.fresh(), case.loss, case.batch(), partitioner=Unhindered(order="fifo"), schedule=GPipe(2),
             optimizer=SGD, progress=False,
         ) as trained,
     ):  # fmt: skip

@@ -73,7 +73,7 @@ class LatencyModel:
         atoms = [[int(v) for v in instance.atoms[a]] for a in range(len(instance.atoms))]
         place = [[self._bool("x", a, d) for d in self.devices] for a in range(len(atoms))]
         self.x = [place[a] for a in instance.atom_of]  # [n][D]
-        for a, row in enumerate(place):
+        for row in place:
             model.add_exactly_one(row)
         self._memory(place, atoms)
         self._symmetry(place)
