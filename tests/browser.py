@@ -1,7 +1,5 @@
 """Chromium without a window: `browse` a page that is whole at once, `watch` one that loads by parts."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """`netsplit.parallelize`: what somebody with a model of their own relies on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """`netsplit.plan`: an answer without a worker, and a model that is left as it was."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`netsplit.tables`: cells are shown in the unit and the form of their column, and no cell breaks a line."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

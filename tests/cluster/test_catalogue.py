@@ -1,7 +1,5 @@
 """Devices described by model: possible figures, capacities, speeds, and one sentence for each mistake."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

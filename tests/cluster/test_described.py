@@ -1,7 +1,5 @@
 """Clusters that are described: levels, speeds, fractions of memory, and one sentence for each mistake."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from netsplit.cluster.described import (
     uniform_cluster,
 )
 from netsplit.errors import ConfigError
+from tests.builders import cluster_of
 
 
 def test_uniform_devices_have_one_link_between_any_two() -> None:
@@ -98,3 +97,11 @@ def test_a_pair_without_a_link_is_named() -> None:
         Cluster("x", devices, {("a", "b"): Link(0.0, 0.0)}).check_links()
     with pytest.raises(ConfigError, match="from 'a' to 'b' has latency nan"):
         Cluster("x", devices, {("a", "b"): Link(float("nan"), 0.0)}).check_links()
+
+
+def test_link_costs_are_those_of_the_links_by_rank_and_zero_elsewhere():
+    cluster = cluster_of([1, 1, 1])
+    links = {("d0", "d1"): Link(0.5, 0.25), ("d2", "d0"): Link(2.0, 4.0)}
+    latency_s, seconds_per_byte = cluster.with_links(links).link_costs
+    assert latency_s.tolist() == [[0, 0.5, 0], [0, 0, 0], [2, 0, 0]]
+    assert seconds_per_byte.tolist() == [[0, 0.25, 0], [0, 0, 0], [4, 0, 0]]

@@ -1,7 +1,5 @@
 """`local_cluster`: what a config says, checked against the machine."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

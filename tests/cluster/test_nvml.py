@@ -1,7 +1,5 @@
 """The GPUs that the driver lists: from a driver that is made up, and from a real one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

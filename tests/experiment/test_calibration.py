@@ -1,7 +1,5 @@
 """Costs measured on workers, kept and found again: on real ones, and on such as say what they are told to."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

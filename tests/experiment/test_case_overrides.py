@@ -1,7 +1,5 @@
 """What the command line gives for all reaches cases that have their own; what would be lost is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

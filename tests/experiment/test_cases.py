@@ -1,7 +1,5 @@
 """Several comparisons in one config, and what is made of their results."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparisons on devices that are not here: planned, predicted, nothing trained."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

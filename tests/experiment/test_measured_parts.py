@@ -1,7 +1,5 @@
 """What a rewrite makes is measured on workers, once for all that do the same work."""
 
-from __future__ import annotations
-
 import logging
 import re
 from dataclasses import dataclass, replace

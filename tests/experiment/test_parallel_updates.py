@@ -1,7 +1,5 @@
 """What a training loop asks of a split model: learning rates, states to load, averages, epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """`profile=predicted`: plans for devices that run, made without measuring an operator on them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import netsplit
 from netsplit.cluster.catalogue import CPU_THREAD, accelerator
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
 from netsplit.experiment import calibration
 from netsplit.experiment.calibration import predicted_here
+from netsplit.experiment.records import row_of
 from netsplit.experiment.session import Session
 from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
@@ -29,7 +29,8 @@ from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import cpus
 from tests.experiment.test_calibration import Told
-from tests.workers import Pools, cpu_workers, lent_session
+from tests.nets import SGD
+from tests.workers import Pools, cpu_workers, lent_session, lent_to_sessions
 
 ADAM = partial(torch.optim.Adam, lr=0.02)
 ALPHA = 4
@@ -144,3 +145,16 @@ def test_what_has_no_rates_is_refused_before_anything_is_captured_or_started(
     with pytest.raises(ConfigError) as told:
         session.planner(fresh(), nn.CrossEntropyLoss(), samples(16), GPipe(2), ADAM, autocast=autocast)
     assert str(told.value).startswith(f"profile is predicted, and {sentence}, which measures")
+
+
+def test_an_iteration_is_predicted_with_the_controller_s_part(pools: Pools) -> None:
+    batch = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    with lent_to_sessions(pools), netsplit.parallelize(
+        nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, cluster=netsplit.cpu_cluster(1), schedule=GPipe(2),
+        optimizer=SGD, partitioner="single", profile="predicted", progress=False,
+    ) as parallel:  # fmt: skip
+        plan = parallel.plan
+        assert 0 < plan.problem.costs.controller_s < 1
+        assert plan.iteration_s == plan.simulated[1].iteration_s + plan.problem.costs.controller_s
+        assert row_of(plan, "single").predicted_s == plan.iteration_s
+        assert torch.isfinite(torch.tensor(parallel.train_batch(*batch)))  # the workers are free again

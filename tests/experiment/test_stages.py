@@ -1,7 +1,5 @@
 """What `parallelize` says of its stages, and to whom."""
 
-from __future__ import annotations
-
 import io
 import sys
 

@@ -1,7 +1,5 @@
 """Multiruns: failures stop nothing, what is done is not done again, searches find what is least."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

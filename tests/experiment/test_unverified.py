@@ -1,7 +1,5 @@
 """A method whose placement breaks a rule: refused by every way to a plan, before anything is deployed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Under autocast a graph has the dtypes of its run, and gives the plain loop's bits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

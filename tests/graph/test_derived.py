@@ -1,7 +1,5 @@
 """What is derived of a graph is computed once, and kept by the graph."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from netsplit.graph.ir import Graph, once_of

@@ -1,7 +1,5 @@
 """Keys of draws, which operators draw, and a plain model that draws by its graph's nodes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

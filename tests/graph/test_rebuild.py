@@ -1,7 +1,5 @@
 """Rebuilt modules compute what the model computes, bit for bit; graph files lose nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ctrl-C ends a solver, and the process outlives it."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """What a placement scores under each objective, which solver and which bounds go with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The graph's picture: groups are convex and of one device, boxes do not overlap, cut edges stand out."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How variables travel is chosen by simulation: never longer than send and receive, within capacities."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

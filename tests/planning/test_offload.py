@@ -1,7 +1,5 @@
 """Plans of trainings with offload: what fits, how long it takes, what a file says of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

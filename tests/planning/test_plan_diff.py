@@ -1,7 +1,5 @@
 """What moved between two placements: nothing by mere names, and why the rest pays."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A plan as text, as a table and as pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is proven of every plan: at most what any placement takes under any schedule, replicas included."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,5 +1,6 @@
 """The verifier: right answers pass, and every way to break one is found and named."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -7,14 +8,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Link
-from netsplit.errors import NetSplitError
-from netsplit.partition import MaxLoad, Placement, Problem, Random, SolverReport
-from netsplit.partition.base import Stage
+from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.partition import (
+    MaxLoad,
+    Objective,
+    PipeDream,
+    Placement,
+    Problem,
+    Random,
+    SolverReport,
+    StageTime,
+)
+from netsplit.partition.base import Loads, Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.objectives import SimulatedIteration
+from netsplit.planning.decide import verified
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import recompute_used_bytes, verify
-from netsplit.planning.verify_score import recomputed_max_load_s
+from netsplit.planning.verify_score import recomputed_max_load_s, recomputed_s
 from netsplit.profile.memory import static_bytes
 from netsplit.program.schedules import GPipe
 from tests.builders import cluster_of, costs_of, graph_of
@@ -161,3 +172,39 @@ def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
     for p, device in enumerate(instance.devices):
         nodes = {name for name, q in device_of.items() if q == device}
         assert recompute_used_bytes(problem, nodes) == instance.used_bytes(where)[p]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problem=problems(max_devices=4, roomy=True),
+    split=st.booleans(),
+    backward=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_stage_time_is_that_of_the_other_definition(
+    problem: Problem, split: bool, backward: bool, seed: int
+) -> None:
+    problem = trained(problem) if backward else problem
+    problem = replace(problem, objective=StageTime(), seed=seed)
+    if split and len(problem.cluster.devices) == 4:
+        problem = replace(problem, cluster=replace(problem.cluster, levels=((2, 100.0), (2, 20.0))))
+    answers = [Random().partition(problem)]
+    with suppress(InfeasibleError):
+        answers.append(PipeDream().partition(problem))
+    for placement in answers:
+        expected = problem.objective.score_s(problem, placement)
+        assert recomputed_s(problem, placement) == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("objective", [MaxLoad(), StageTime()])
+def test_a_score_that_is_not_the_definitions_is_a_fault(objective: Objective) -> None:
+    kind = type(objective)
+
+    class Wrong(kind):  # type: ignore[misc, valid-type]
+        def loads(self, problem: Problem, placement: Placement) -> Loads:
+            right = super().loads(problem, placement)
+            return replace(right, seconds=right.seconds * 1.001)
+
+    problem = replace(four(), objective=Wrong())
+    with pytest.raises(NetSplitError, match="by the definition"):
+        verified(problem, answer(problem, "0012"))

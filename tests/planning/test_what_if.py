@@ -1,7 +1,5 @@
 """What would help: what binds gives a gain, what does not gives none, and nothing is guessed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import product
 

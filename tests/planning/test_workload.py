@@ -1,7 +1,5 @@
 """Workloads: the reader is chosen by content, and a problem has the costs of its cluster."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Laws of any timeline: it computes the step, and its critical path and times add up to the iteration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Predicted peak bytes: known answers by hand, and what a meter sees while the program runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

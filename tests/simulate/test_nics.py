@@ -1,7 +1,5 @@
 """Transfers between hosts wait for NICs: in the simulator, in compiled steps, and for the verifier."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Devices that take turns on the processors of their host."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Chrome traces hold both timelines, in microseconds, and load as JSON."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

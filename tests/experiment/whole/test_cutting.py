@@ -1,7 +1,5 @@
 """Batches are kept whole whose loss or gradients are no mean over micro-batches, unless these are named."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A training that goes on keeps the micro-batches that were decided for it, or says where it does not."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Costs between two sizes lie on a line, and three captures stand for many."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

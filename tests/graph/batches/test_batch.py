@@ -1,7 +1,5 @@
 """Batches of any structure as flat tensors and back, and what is cut into micro-batches."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any

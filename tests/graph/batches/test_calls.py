@@ -1,7 +1,5 @@
 """How model and loss are called, and which loss and metrics are read from what they return."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass

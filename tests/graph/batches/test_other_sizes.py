@@ -1,7 +1,5 @@
 """A graph at a size it was not captured at is what a capture there gives."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The check of models that are too large to run twice."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

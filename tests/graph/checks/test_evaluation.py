@@ -1,7 +1,5 @@
 """Predictions of models that do work of their own in train(), eval() or in the forward in evaluation mode."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import pytest

@@ -1,7 +1,5 @@
 """What replicas would do otherwise than one device is said, or refused."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """A batch is predicted in micro-batches only where the outputs of a sample depend on no other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

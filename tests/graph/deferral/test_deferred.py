@@ -1,7 +1,5 @@
 """Weight gradients put off are the gradients that autograd gives, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Files as graphs, and placed graphs as files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

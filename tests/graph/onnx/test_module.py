@@ -1,7 +1,5 @@
 """What a module of a file is, trains, and refuses."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training step written and read back: outputs, gradients and running statistics are the model's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Capture: what the graph of a training step holds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

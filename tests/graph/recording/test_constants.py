@@ -1,7 +1,5 @@
 """Values that are known without data, and those that only seem to be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

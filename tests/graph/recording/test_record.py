@@ -1,7 +1,5 @@
 """What a recording notes of every operator call, beside the operator."""
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Each case is cut in the middle over two worker processes, trained for three batc
 compared with the plain loop in double precision (float32 where the model's own autocast is the point).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Code that workers run finds what it finds here, though they import modules anew."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What devices are idle at a pipeline's ends: never more than they are in any placement."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The solvers of max_load against plain recomputation and brute force."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a change of plan moves is told in full: every operator once, the devices by their own names."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

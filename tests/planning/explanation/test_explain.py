@@ -1,7 +1,5 @@
 """Explanations: the critical path by hand and by law, bytes and seconds that add up, and what binds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What is recomputed makes a placement fit, at seconds near the fewest, and never at more than everything."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import combinations

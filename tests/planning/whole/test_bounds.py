@@ -1,7 +1,5 @@
 """What no whole plan is below, by all plans of small problems, some of whose nodes can have no replicas."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

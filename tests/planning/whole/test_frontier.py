@@ -1,7 +1,5 @@
 """The table of what a plan was chosen from: no plan twice, and reasons that say something."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Which schedules placements are tried under, and what no schedule makes shorter."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

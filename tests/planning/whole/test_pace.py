@@ -1,7 +1,5 @@
 """A decision's time: what would end after it is not begun, and one plan is had whatever it takes."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

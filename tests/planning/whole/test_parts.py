@@ -1,7 +1,5 @@
 """What a search for a whole plan is made of: counts, groups of devices, cuts, and bounds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import combinations, pairwise

@@ -1,7 +1,5 @@
 """Where a search for a whole plan goes on: tied weights, plans that are refused, devices that are tight."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole plans with operators in parts: where they are faster, or nothing fits without; and what is proven."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

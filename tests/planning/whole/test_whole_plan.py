@@ -1,7 +1,5 @@
 """What is decided together: what fits, by what, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Every operator computes what the standard's reference implementation computes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

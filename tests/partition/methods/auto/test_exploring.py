@@ -1,7 +1,5 @@
 """Cuts that an estimate hides are measured where they may gain; others are not."""
 
-from __future__ import annotations
-
 from functools import cache
 from random import Random
 

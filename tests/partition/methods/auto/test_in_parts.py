@@ -1,7 +1,5 @@
 """`auto` with operators in parts: where that takes less, or nothing fits without; else not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`auto` on many nodes: what is repeated, groups of nodes, and never worse than what it asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,10 +1,24 @@
-"""`netsplit_exact` against enumeration: same optimum, same verdict on memory; a law of its bounds."""
+"""`netsplit_exact` against the simulator itself, on every placement and every order."""
 
+import itertools
+import math
+import random
 from dataclasses import replace
 
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netsplit.errors import InfeasibleError
+from netsplit.partition import NetSplitExact, Problem
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.methods.exact import netsplit_exact
-from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact, solve_latency
-from tests.partition.builders import large_problem
+from netsplit.partition.methods.exact.netsplit_exact import solve_latency
+from netsplit.program import SingleBatch, compile_program
+from netsplit.simulate import simulate
+from tests.builders import behind_nics
+from tests.partition.builders import large_problem, problems, trained
 
 
 def test_the_time_limit_of_the_problem_takes_precedence(monkeypatch):
@@ -20,3 +34,65 @@ def test_the_time_limit_of_the_problem_takes_precedence(monkeypatch):
     assert 0 < given_s[0] <= 2.0
     assert report.bound is not None
     assert 0 < report.bound <= report.objective
+
+
+quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def orders(instance: Instance) -> list[tuple[int, ...]]:
+    before = [set(instance.predecessors[v].tolist()) for v in range(instance.n)]
+    return [
+        order
+        for order in itertools.permutations(range(instance.n))
+        if all(before[v] <= set(order[:i]) for i, v in enumerate(order))
+    ]
+
+
+def placements(instance: Instance) -> list[Ints]:
+    devices = range(len(instance.devices))
+    every = itertools.product(devices, repeat=len(instance.atoms))
+    made = (np.array(choice, np.int64)[instance.atom_of] for choice in every)
+    return [where for where in made if instance.fits(where)]
+
+
+def simulated_s(problem: Problem, instance: Instance, where: Ints, order: tuple[int, ...]) -> float:
+    priority = {instance.names[v]: i for i, v in enumerate(order)}
+    program = compile_program(problem.graph, instance.decode(where), priority, problem.cluster, SingleBatch())
+    return simulate(program, problem.cluster, problem.costs).iteration_s
+
+
+@settings(quiet, max_examples=25)
+@given(problem=problems(max_nodes=4, max_devices=2).map(trained))
+def test_the_exact_method_equals_the_simulator_on_everything(problem: Problem) -> None:
+    is_best_of_all(problem)
+
+
+@settings(quiet, max_examples=12)
+@given(
+    problem=problems(max_nodes=4, max_devices=3, colocate=False).map(trained),
+    seed=st.integers(0, 10**6),
+)
+def test_so_it_does_where_transfers_wait_for_nics(problem: Problem, seed: int) -> None:
+    """The model knows none: its bound is one all the same, and what it leaves open is tried."""
+    is_best_of_all(replace(problem, cluster=behind_nics(problem.cluster, random.Random(seed))))
+
+
+def is_best_of_all(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    best = min(
+        (
+            simulated_s(problem, instance, where, order)
+            for where in placements(instance)
+            for order in orders(instance)
+        ),
+        default=math.inf,
+    )
+    try:
+        report = NetSplitExact(time_limit_s=30.0).partition(problem).report
+    except InfeasibleError:
+        assert best == math.inf
+        return
+    assert report.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
+    assert report.bound is not None
+    assert report.bound <= best * (1 + 1e-9) + 1e-12
+    assert report.status == "optimal"

@@ -6,12 +6,15 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import ConfigError, InfeasibleError, ModelSizeError
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.engines.by_picos import PREFIX, picos_engines
+from netsplit.partition.engines.mixed_integer import highs
 from netsplit.partition.engines.outcome import Outcome
+from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.partition.methods.thesis.coplace import coplace
+from netsplit.partition.methods.thesis.formulation import Formulation
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems
@@ -148,3 +151,27 @@ def test_a_process_without_gurobi_solves_the_model():
 def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
     with pytest.raises(ConfigError, match=message):
         NetSplit(**parameters)
+
+
+both = pytest.mark.parametrize("method", [NetSplit, Pesto])
+
+
+@both
+def test_the_engine_has_as_many_where_none_is_zero(method):
+    problem = large_problem(60, devices=4)
+    formulation = method.formulation(problem, coplace(problem, 8))
+    solver = highs(1.0, 0.0, 0)
+    formulation.build().pass_to(solver)
+    assert solver.getNumNz() == formulation.coefficients()
+
+
+@both
+def test_a_model_that_needs_too_much_memory_is_not_built(method, monkeypatch):
+    monkeypatch.setattr(Formulation, "build", lambda _: pytest.fail("built"))
+    said = (
+        rf"{method.name}'s model of 192 groups on 96 devices has \d+ coefficients and would take about"
+        rf" [\d.]+ GB, where 2\.0 GB are allowed: give {method.name} fewer groups \(groups=, less than 192\)"
+        r" or use fewer devices"
+    )
+    with pytest.raises(ModelSizeError, match=said):
+        method().partition(large_problem(400, devices=96, room=40.0))
