@@ -137,10 +137,6 @@ def test_an_operator_without_costs_is_named() -> None:
         simulate(program, cluster, costs.with_device("kind of q", nodes={}))
 
 
-# What must hold of captured models too: tied weights, views, inputs read on several devices, paths without
-# gradient.
-
-
 def made(
     schedule: Schedule, *where: str, cluster: Cluster, weight: int = 0, **more: object
 ) -> tuple[Program, Costs]:

@@ -26,12 +26,12 @@ def test_the_time_limit_of_the_problem_takes_precedence(monkeypatch):
 
     def solve(instance, time_limit_s, *more, **options):
         given_s.append(time_limit_s)
-        return solve_latency(instance, time_limit_s, *more, **options)
+        return solve_latency(instance, 1.0, *more, **options)
 
     monkeypatch.setattr(netsplit_exact, "solve_latency", solve)
-    problem = replace(large_problem(100), time_limit_s=2.0)
+    problem = replace(large_problem(100), time_limit_s=100.0)
     report = NetSplitExact(time_limit_s=600).partition(problem).report
-    assert 0 < given_s[0] <= 2.0
+    assert 0 < given_s[0] <= 100.0
     assert report.bound is not None
     assert 0 < report.bound <= report.objective
 
@@ -88,7 +88,7 @@ def is_best_of_all(problem: Problem) -> None:
         default=math.inf,
     )
     try:
-        report = NetSplitExact(time_limit_s=30.0).partition(problem).report
+        report = NetSplitExact(time_limit_s=300.0).partition(problem).report
     except InfeasibleError:
         assert best == math.inf
         return
