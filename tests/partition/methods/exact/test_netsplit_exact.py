@@ -18,6 +18,7 @@ from netsplit.partition.methods.exact.netsplit_exact import solve_latency
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import behind_nics
+from tests.partition.brute_force import arrays, iteration, least_latency
 from tests.partition.builders import large_problem, problems, trained
 
 
@@ -96,3 +97,41 @@ def is_best_of_all(problem: Problem) -> None:
     assert report.bound is not None
     assert report.bound <= best * (1 + 1e-9) + 1e-12
     assert report.status == "optimal"
+
+
+@st.composite
+def steps(draw: st.DrawFn, max_nodes: int = 5, max_devices: int = 3) -> Problem:
+    """Problems of which some variables carry gradients, with optimiser steps."""
+    problem = draw(problems(max_nodes, max_devices))
+    training = draw(st.booleans())
+    variables = {
+        k: replace(v, requires_grad=training and draw(st.integers(0, 4)) > 0)
+        for k, v in problem.graph.variables.items()
+    }
+    costs = problem.costs
+    for kind in ("cpu", "gpu"):
+        costs = costs.with_device(kind, step_s_per_byte=draw(st.floats(0.0, 0.05)))
+    return replace(problem, graph=replace(problem.graph, variables=variables), costs=costs)
+
+
+def assert_equals_enumeration(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    best, answer = least_latency(instance), solve_latency(instance, 60.0)
+    if best is None:
+        assert answer.status == "infeasible"
+        assert answer.where is None
+        return
+    assert answer.status == "optimal"
+    assert answer.where is not None
+    assert instance.fits(answer.where)
+    ticks = 4 * (instance.n + 1)  # what a node computes, sends, receives and steps is rounded down to ticks
+    tolerance = 1e-9 + 1e-4 * best[0] + ticks * answer.notes.get("tick_s", 0.0)
+    assert answer.value_s == pytest.approx(best[0], abs=tolerance)
+    assert iteration(answer.where, answer.order, arrays(instance)) == pytest.approx(answer.value_s)
+    assert best[0] - tolerance <= answer.bound_s <= best[0] + 1e-12 + 1e-12 * best[0]
+
+
+@settings(quiet, max_examples=15)
+@given(problem=steps())
+def test_it_equals_brute_force(problem):
+    assert_equals_enumeration(problem)
