@@ -1,7 +1,5 @@
 """Chromium without a window: `browse` a page that is whole at once."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Agreement with published throughputs: counted by hand, and by definition."""
 
-from __future__ import annotations
-
 import pytest
 
 from netsplit.experiment.cases import Agreement, agreement_table, kendall_tau

@@ -1,7 +1,5 @@
 """A metric that is not for a model's outputs is refused before the training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
