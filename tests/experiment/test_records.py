@@ -9,7 +9,6 @@ from typing import Any
 
 import onnx
 import pytest
-from netsplit.experiment.carry_out import comparisons_of
 
 from netsplit.errors import NetSplitError
 from netsplit.experiment.comparison import Experiment
@@ -22,6 +21,7 @@ from netsplit.rewrite import Rewrite, Split, applied
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
+from runners._carry_out import comparisons_of
 from tests.experiment.subjects import experiment_of, two
 from tests.tracking.reports import parsed, report
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from netsplit.profile.measure.overhead import trivial_step
 
 from netsplit.cluster.cluster import Cluster, Device, Nic
 from netsplit.cluster.described import uniform_cluster
@@ -23,6 +22,7 @@ from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.measure.messages import trivial_step
 from tests.builders import chain, cluster_of, costs_of, cpus
 from tests.partition.builders import problems
 
