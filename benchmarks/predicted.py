@@ -113,7 +113,7 @@ def _contest(subject: Configured, options: argparse.Namespace) -> Result:
             plans[name] = ours.deploy(name, METHODS[options.partitioner](), schedule)
         turns = [*plans.items(), ("again", plans["measured"])]
         rounds = Rounds(
-            [Contender(name, partial(_steps, ours, each), each.ready, pids=ours.pids) for name, each in turns]
+            [Contender(name, partial(_steps, ours, each), each.ready, pids=each.pids) for name, each in turns]
         )
         rounds.warm_up()
         for _ in range(options.rounds):
