@@ -23,10 +23,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from netsplit.program.instructions import Program, Reduce, Send
+from netsplit.program.instructions import Collective, Program, Send
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout, moved
-from netsplit.runtime.transport.local import Sum
+from netsplit.runtime.transport.local import Rows, Sum
 from netsplit.runtime.transport.neighbours import Neighbours
 
 __all__ = ["ProcessTransport", "group_timeout"]
@@ -132,10 +132,38 @@ class ProcessTransport:
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
             return Sum([tensor], 1, tensor.device)
-        nccl = all(self.devices[name].type == "cuda" for name in devices)
-        term = tensor.to(self.device if nccl else "cpu").contiguous()
+        term = tensor.to(self._collecting(devices)).contiguous()
         work = _asked(dist.all_reduce, term, group=self.groups[devices], async_op=True)
         return _PendingWork(work, term, tensor.device)
+
+    def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        if len(devices) == 1:
+            return Rows([tensor], 1, tensor.device)
+        term = tensor.to(self._collecting(devices)).contiguous()
+        every = term.new_empty(len(devices) * len(term))
+        gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the former's newer name
+        work = _asked(gather, every, term, group=self.groups[devices], async_op=True)
+        return _PendingWork(work, every.view(len(devices), -1), tensor.device)
+
+    def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        if len(devices) == 1:
+            return Sum([tensor[0]], 1, tensor.device)
+        device = self._collecting(devices)
+        term = tensor.to(device).contiguous()
+        if device.type == "cpu":  # gloo sums whole vectors for it: each sends the others theirs, and adds
+            every = torch.empty_like(term)
+            exchange = _asked(
+                dist.all_to_all_single, every.view(-1), term.view(-1), group=self.groups[devices], async_op=True
+            )
+            return _Added(_PendingWork(exchange, every), tensor.device, term)
+        own = term.new_empty(term.shape[1])
+        work = _asked(dist.reduce_scatter_tensor, own, term.view(-1), group=self.groups[devices], async_op=True)
+        return _PendingWork(work, own, tensor.device)
+
+    def _collecting(self, devices: tuple[str, ...]) -> torch.device:
+        """Where a collective has its tensors."""
+        nccl = all(self.devices[name].type == "cuda" for name in devices)
+        return self.device if nccl else torch.device("cpu")
 
     def _watched(self, work: _PendingWork, peer: str, comes: bool) -> Handle:
         if (peer, comes) not in self.watchers:
@@ -189,7 +217,7 @@ def _links(program: Program) -> list[tuple[str, str]]:
 
 def _sums(program: Program) -> list[tuple[str, ...]]:
     groups = {
-        ins.devices for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)
+        ins.devices for each in program.instructions.values() for ins in each if isinstance(ins, Collective)
     }
     return sorted(names for names in groups if len(names) > 1)
 
@@ -229,6 +257,21 @@ class _PendingWork:
         if failed is not None:  # NCCL calls that completed too, and to wait by the stream says nothing of it
             raise failed
         return True
+
+
+@dataclass
+class _Added:
+    """Rows under way, which are added up once they are here."""
+
+    work: _PendingWork
+    device: torch.device
+    sent: torch.Tensor  # until it has left
+
+    def wait(self, timeout_s: float) -> torch.Tensor:
+        return moved(self.work.wait(timeout_s).sum(0), self.device)
+
+    def done(self) -> bool:
+        return self.work.done()
 
 
 @dataclass
