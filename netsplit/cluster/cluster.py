@@ -190,7 +190,7 @@ class Cluster:
     def ring_seconds(self, nbytes: int, devices: Sequence[str], times: int = 2) -> float:
         """A ring all-reduce: 2 (r - 1) rounds in which every link carries one r-th of the bytes.
 
-        A round lasts as long as its slowest link. An all-gather or a reduce-scatter goes round once (`times`).
+        A round lasts as long as its slowest link. All-gather and reduce-scatter go round once (`times`).
         """
         ring = [self.links[pair] for pair in self.ring(devices)]
         if not ring:

@@ -10,6 +10,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.planning.sharding import in_slices
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
@@ -108,6 +109,8 @@ class Simulated:
         """
         if placement.rewrites not in ((), self.graph.rewrites):
             return self.rewritten(placement.rewrites).whole_microbatches(placement)
+        if self.schedule.shard != "none":
+            placement = in_slices(self.graph, placement, self.schedule.shard)
         timed = self.schedule.timed and self._has_costs(placement)
         programs = compile_orders(
             self.graph,
@@ -119,10 +122,11 @@ class Simulated:
             placement.replicas,
             self.shared_norm,
             placement.turns,
-            placement.cuts,
+            (*placement.cuts, *(name for each in placement.shards for name in each.cuts)),
             placement.recomputed,
             self.costs if timed else None,
             exchanges_that_hold(self.graph, placement.device_of, placement.exchanges),
+            placement.shards if self.training else (),
         )
         if not timed:
             return next(programs)

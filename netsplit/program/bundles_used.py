@@ -7,7 +7,9 @@ from netsplit.program.instructions import Backward, Forward, Gather, Program
 __all__ = ["bundles_used"]
 
 
-def bundles_used(program: Program, device: str) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
+def bundles_used(
+    program: Program, device: str
+) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
     """Segment -> bundles that must be whole for it; instruction -> bundles that go after it.
 
     A bundle goes after a computation unless the next one that needs it comes before it is gathered again.

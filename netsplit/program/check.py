@@ -21,7 +21,6 @@ from netsplit.program.instructions import (
     Program,
     Recv,
     Send,
-    Step,
 )
 
 __all__ = ["check_progress", "needs"]

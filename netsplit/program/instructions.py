@@ -393,7 +393,9 @@ class Program:
         """What the device has of parameters and buffers while nothing is computed."""
         every = (self.graph.initializers[k] for k in self.held[device])
         return tuple(
-            own for each in every for own in (self._own(each, device) if each.name in self.let_go else (each,))
+            own
+            for each in every
+            for own in (self._own(each, device) if each.name in self.let_go else (each,))
         )
 
     def _own(self, own: Initializer, device: str) -> tuple[Initializer, ...]:
@@ -412,7 +414,9 @@ class Program:
             for each in self.slices[k]:
                 nbytes[each.device] += each.nbytes(own)
                 if own.requires_grad:
-                    grads[each.device] += each.nbytes(own) * max(4, dtype_bytes(own.dtype)) // dtype_bytes(own.dtype)
+                    grads[each.device] += (
+                        each.nbytes(own) * max(4, dtype_bytes(own.dtype)) // dtype_bytes(own.dtype)
+                    )
         return max(nbytes.values()), max(grads.values(), default=0)
 
     @property

@@ -95,7 +95,11 @@ class BundleTurns:
     """
 
     def __init__(
-        self, bundles: Sequence[Bundle], segments: Sequence[Segment], work: Sequence[Work], trained: frozenset[int]
+        self,
+        bundles: Sequence[Bundle],
+        segments: Sequence[Segment],
+        work: Sequence[Work],
+        trained: frozenset[int],
     ) -> None:
         self.bundles, self.work = bundles, work
         self.device = [segments[s].on(i) for s, i, _ in work]

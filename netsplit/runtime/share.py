@@ -381,9 +381,7 @@ class Share:
         return unscale * (clipped if math.isnan(clipped) else min(1.0, clipped))
 
 
-def _stepped(
-    tensors: Mapping[str, Tensor], sliced: SlicedParameters | None
-) -> dict[str, torch.nn.Parameter]:
+def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> dict[str, torch.nn.Parameter]:
     """See `Share.stepped`."""
     in_slices = {} if sliced is None else sliced.rules.slices
     every = {k: tensor for k, tensor in tensors.items() if k not in in_slices}

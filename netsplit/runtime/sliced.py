@@ -1,7 +1,7 @@
 """Parameters of which a device keeps a slice: put together from all devices' slices, and let go.
 
-    slices ─pack─► bytes ─Gather─► [D, n] ─unpack─► whole parameters, until the computation is over
-    gradients of whole ones ─pack─► [D, n] ─Scatter─► [n] ─unpack─► gradients of the slices
+slices ─pack─► bytes ─Gather─► [D, n] ─unpack─► whole parameters, until the computation is over
+gradients of whole ones ─pack─► [D, n] ─Scatter─► [n] ─unpack─► gradients of the slices
 """
 
 from __future__ import annotations

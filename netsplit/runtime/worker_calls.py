@@ -96,7 +96,15 @@ def deploy(
     own = _read(worker, program, [k for k in held if k not in values])
     tensors = {k: own[k] if k in own else values[k] for k in held}
     worker.memory["share"] = Share.of(
-        tensors, worker.torch_device, optimizer, trainable, rule, copies, own.keys(), offload, graph.regions,
+        tensors,
+        worker.torch_device,
+        optimizer,
+        trainable,
+        rule,
+        copies,
+        own.keys(),
+        offload,
+        graph.regions,
         SliceRules.of(program, name),
     )
     worker.memory["transport"] = worker.transport

@@ -16,8 +16,8 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
-from netsplit.program.check import needs
 from netsplit.program.bundles_used import bundles_used
+from netsplit.program.check import needs
 from netsplit.program.instructions import (
     Backward,
     Collective,
@@ -145,7 +145,9 @@ class ProgramTasks:
         if (s, i) in self.again:
             yield Task(overhead_s, whole, "recompute", name, i, seconds.forward[s], None)
             overhead_s, whole = 0.0, ()
-        keys: tuple[Key, ...] = tuple((k, i, True) for k in self.gradients[s] if self.program.gives_back(k, i))
+        keys: tuple[Key, ...] = tuple(
+            (k, i, True) for k in self.gradients[s] if self.program.gives_back(k, i)
+        )
         own_s = seconds.backward[s]
         if ins.part == "input":
             own_s = max(own_s - seconds.weight[s], 0.0)

@@ -96,7 +96,9 @@ class Rows:
     device: torch.device
 
     def wait(self, timeout_s: float) -> torch.Tensor:
-        assert len(self.terms) == self.expected, "a gathering is waited for before all devices have come to it"
+        assert len(self.terms) == self.expected, (
+            "a gathering is waited for before all devices have come to it"
+        )
         return torch.stack([term.to(self.device) for term in self.terms])
 
     def done(self) -> bool:

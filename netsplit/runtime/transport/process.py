@@ -153,11 +153,17 @@ class ProcessTransport:
         if device.type == "cpu":  # gloo sums whole vectors for it: each sends the others theirs, and adds
             every = torch.empty_like(term)
             exchange = _asked(
-                dist.all_to_all_single, every.view(-1), term.view(-1), group=self.groups[devices], async_op=True
+                dist.all_to_all_single,
+                every.view(-1),
+                term.view(-1),
+                group=self.groups[devices],
+                async_op=True,
             )
             return _Added(_PendingWork(exchange, every), tensor.device, term)
         own = term.new_empty(term.shape[1])
-        work = _asked(dist.reduce_scatter_tensor, own, term.view(-1), group=self.groups[devices], async_op=True)
+        work = _asked(
+            dist.reduce_scatter_tensor, own, term.view(-1), group=self.groups[devices], async_op=True
+        )
         return _PendingWork(work, own, tensor.device)
 
     def _collecting(self, devices: tuple[str, ...]) -> torch.device:

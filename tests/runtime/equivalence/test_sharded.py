@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import random
-from functools import partial
-from pathlib import Path
-
-import pytest
-import torch
 
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Shard
 from netsplit.program import Program
 from netsplit.program.instructions import Gather, Scatter
-from netsplit.runtime.local import LocalRuntime
 from tests.cover import covering, pairs, seed_of_run
 from tests.nets import CASES, STAGES, Case
 from tests.runtime.equivalence.running import (
@@ -32,20 +26,34 @@ from tests.workers import Pools, by_gloo
 
 NETS = {name: case for name, case in {**CASES, "stages": STAGES}.items() if name != "assigned"}
 LEVELS = ["optimizer", "gradients", "parameters"]
-ADAM = partial(torch.optim.AdamW, lr=0.01)
 
 
 def sharded(
-    graph: Graph, schedule: str, level: str, replicas: int, stages: int = 1, whole: bool = False, cuts: int = 3
+    graph: Graph,
+    schedule: str,
+    level: str,
+    replicas: int,
+    stages: int = 1,
+    whole: bool = False,
+    cuts: int = 3,
 ) -> Program:
     """Every stage on so many replicas, its states in slices; segments end at a few drawn nodes, too."""
     device_of = cut(graph, [n / stages for n in range(1, stages)])
     homes = sorted(set(device_of.values()))
-    groups = {p: (p, *(f"cpu:{len(homes) + n * (replicas - 1) + j}" for j in range(replicas - 1))) for n, p in enumerate(homes)}
+    groups = {
+        p: (p, *(f"cpu:{len(homes) + n * (replicas - 1) + j}" for j in range(replicas - 1)))
+        for n, p in enumerate(homes)
+    }
     ends = random.Random(seed_of_run()).sample(list(graph.nodes), cuts) if cuts else []
     shards = [Shard(each, level, whole) for each in groups.values()]  # type: ignore[arg-type]
     return compiled(
-        graph, device_of, len(homes) * replicas, SCHEDULES[schedule], replicas=groups, cuts=ends, shards=shards
+        graph,
+        device_of,
+        len(homes) * replicas,
+        SCHEDULES[schedule],
+        replicas=groups,
+        cuts=ends,
+        shards=shards,
     )
 
 
@@ -55,7 +63,14 @@ def same(case: Case, program: Program, schedule: str, **options: object) -> None
     assert_same(parameters_of(case, trained), parameters_of(case, wanted))
 
 
-@pairs(schedule=[k for k in SCHEDULES if k != "single_batch"], name=NETS, level=LEVELS, replicas=[2, 3, 4], stages=[1, 2], whole=[False, True])
+@pairs(
+    schedule=[k for k in SCHEDULES if k != "single_batch"],
+    name=NETS,
+    level=LEVELS,
+    replicas=[2, 3, 4],
+    stages=[1, 2],
+    whole=[False, True],
+)
 def test_states_in_slices_train_what_plain_pytorch_trains(
     schedule: str, name: str, level: str, replicas: int, stages: int, whole: bool
 ) -> None:
