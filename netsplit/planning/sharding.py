@@ -16,7 +16,7 @@ _LATER = 1.5  # times as many bytes, at most, until a narrow place is found
 
 
 def levels_of(graph: Graph, placement: Placement) -> Iterator[Placement]:
-    """The placement with the states of its replicas in slices, at every level: the one that keeps most first."""
+    """The placement with the states of its replicas in slices: the optimiser's first, in the end all."""
     for level in get_args(ShardName):
         changed = in_slices(graph, placement, level)
         if changed is not placement:

@@ -15,6 +15,7 @@ from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import require_same_operators, with_tail
+from netsplit.program.slices import Bundle
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import CopyWeights, Rewrite
@@ -43,6 +44,7 @@ class Simulated:
     training: bool = True
     shared_norm: bool = False  # see `compile_program`
     tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
+    like: tuple[Bundle, ...] = ()  # see `compile_orders`
 
     def __call__(self, placement: Placement) -> Timeline:
         own = self.rewritten(placement.rewrites)
@@ -126,7 +128,8 @@ class Simulated:
             placement.recomputed,
             self.costs if timed else None,
             exchanges_that_hold(self.graph, placement.device_of, placement.exchanges),
-            placement.shards if self.training else (),
+            placement.shards,
+            self.like,
         )
         if not timed:
             return next(programs)

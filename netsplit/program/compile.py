@@ -46,6 +46,7 @@ from netsplit.program.refused import check_handed_on, checked_copies, checked_re
 from netsplit.program.schedules import Compute, Phase, Schedule
 from netsplit.program.segments import cut_segments, pooled_in
 from netsplit.program.sharding import BundleTurns, Work, bundles_of, check_shards
+from netsplit.program.slices import Bundle
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_orders", "compile_program"]
@@ -125,8 +126,13 @@ def compile_orders(
     costs: Costs | None = None,
     exchanges: Sequence[Exchange] = (),
     shards: Sequence[Shard] = (),
+    like: Sequence[Bundle] = (),
 ) -> Iterator[Program]:
-    """As `compile_program`, a program for each of `Schedule.orders`."""
+    """As `compile_program`, a program for each of `Schedule.orders`.
+
+    Args:
+        like: what is in slices by the program that the devices train by, where this is of another batch.
+    """
     if shared_norm and schedule.update_every is not None:
         raise ConfigError(
             f"clip_norm and float16 need the gradients of all devices at once, and under {schedule.name} "
@@ -156,7 +162,7 @@ def compile_orders(
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting,
             pooled_in(placed, parts.segments, same) if training else frozenset(), tuple(exchanges),
-            tuple(shards),
+            tuple(shards), tuple(like),
         )  # fmt: skip
         yield walk.program(order)
 
@@ -179,6 +185,7 @@ class _Compiler:
     pooled: frozenset[str]  # see `Program.pooled`
     exchanges: tuple[Exchange, ...] = ()
     shards: tuple[Shard, ...] = ()
+    like: tuple[Bundle, ...] = ()
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
@@ -198,7 +205,9 @@ class _Compiler:
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
         holders = holders_of(self.graph, self.device_of, self.names, self.replicas)
-        self.bundles = bundles_of(self.graph, self.segments, holders, self.shards, self.names)
+        self.bundles = bundles_of(
+            self.graph, self.segments, holders, self.shards, self.names, self.like
+        )
         self.sharded = {frozenset(each.devices) for each in self.bundles}
 
     def program(self, order: Sequence[Compute]) -> Program:

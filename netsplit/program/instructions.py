@@ -145,7 +145,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Gather(Collective):
-    """Start to put a bundle's parameters together from the slices; who computes with them next waits for it."""
+    """Start to put a bundle's parameters together from the slices; what computes with them waits for it."""
 
     bundle: int = -1
 

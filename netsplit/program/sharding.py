@@ -4,7 +4,7 @@
     gradients    the same; a segment's gradients are summed as soon as its last backward is over
     parameters   slices alone;  ─Gather─► Forward, Backward ─Scatter─► gradients of the slice
 
-These are ZeRO's three stages (Rajbhandari et al., SC 2020), the last also that of FSDP (Zhao et al., VLDB 2023).
+These are ZeRO's three stages (Rajbhandari et al., SC 2020), the last also FSDP's (Zhao et al., VLDB 2023).
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ def bundles_of(
     holders: Mapping[str, tuple[str, ...]],
     shards: Sequence[Shard],
     ranks: Sequence[str],
+    like: Sequence[Bundle] = (),
 ) -> tuple[Bundle, ...]:
     """All that the devices of a shard have in common, or of it what the same segments read.
 
     Where whole parameters are not kept, those that are not trained are in slices, too.
+
+    Args:
+        like: of the program by which devices hold what they hold, where that is another.
     """
+    known = {k: frozenset(bundle.devices) for bundle in like for k in bundle.names}
     readers: dict[str, set[int]] = {}
     for segment in segments:
         for name in segment.nodes:
@@ -48,7 +53,8 @@ def bundles_of(
         together: dict[tuple[int, ...], list[str]] = {}
         for k, own in graph.initializers.items():
             sliced = own.requires_grad or (own.is_parameter and shard.level == "parameters")
-            if sliced and set(holders.get(k, ())) == set(shard.devices):
+            having = known.get(k) if like else frozenset(holders.get(k, ()))
+            if sliced and k in readers and having == frozenset(shard.devices):
                 key = () if shard.level == "optimizer" else tuple(sorted(readers[k]))
                 together.setdefault(key, []).append(k)
         for key, every in together.items():
@@ -60,12 +66,12 @@ def bundles_of(
 
 
 def _buckets(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """In their order, of so few bytes that what is sent is small beside what is kept."""
+    """Of so few bytes that what is sent is small beside what is kept; small ones go together."""
     sizes = {k: graph.initializers[k].nbytes for k in names}
     limit = min(max(sum(sizes.values()) // 8, _LEAST), _MOST)
     bucket: list[str] = []
     nbytes = 0
-    for k, own in sizes.items():
+    for k, own in sorted(sizes.items(), key=lambda item: item[1] > limit):
         if bucket and nbytes + own > limit:
             yield tuple(bucket)
             bucket, nbytes = [], 0

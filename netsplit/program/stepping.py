@@ -82,7 +82,8 @@ def _summing(program: Program, holders: Holders, late: Collection[str]) -> Progr
     every = [ins for each in program.instructions.values() for ins in each]
     taken = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
     taken += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
-    tag, tail = max(taken, default=0), []
+    tag = max(taken, default=0)
+    tail: list[tuple[str, Instruction]] = []
     normed = any(kind == "norm" for kind, _ in _sums(program))
     summing: list[tuple[Reduction, tuple[str, ...]]] = [("gradients", each) for each in (*sums, *copied)]
     for kind, devices in (*summing, ("norm", tuple(stepping))) if normed else summing:
@@ -97,7 +98,7 @@ def _summing(program: Program, holders: Holders, late: Collection[str]) -> Progr
 
 
 def _with_unread_bundles(program: Program, usual: Program) -> Program:
-    """With what the usual program has in slices and this one does not read: its slices are stepped on, too."""
+    """With what the usual program has in slices and this one does not read: they are stepped on, too."""
     known = {k for bundle in program.bundles for k in bundle.names}
     unread = [
         replace(bundle, names=names, segments=())

@@ -199,8 +199,12 @@ class Executor(HandingOn):
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
         self.await_sends()
         for b in list(self.gathering):
-            self._gathered(b, self.gathering[b][0])
-        if isinstance(self.summing and self.summing[0], Scatter):
+            begun, _ = self.gathering[b]
+            if self.program.bundles[b].level == "parameters":  # others compute with it
+                self.wait(begun, begun, self.gathering.pop(b)[1])
+            else:
+                self._gathered(b, begun)
+        if self.summing is not None and isinstance(self.summing[0], Scatter):
             self._finish_sum(self.summing[0])
         self.settle()
         outputs = self.state.outputs

@@ -23,7 +23,7 @@ from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.sliced import SliceRules
+from netsplit.runtime.sliced import SliceRules, sliced_for
 from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.values import Absent
 
@@ -51,6 +51,7 @@ class LocalRuntime:
         seed: int = 0,
         offload: Offload | None = None,
     ) -> None:
+        program = sliced_for(program, optimizer)
         self.draws = DrawCounter(seed)
         self.torch_device = {d.name: torch.device(d.torch_device) for d in cluster.devices}
         self.cluster = cluster

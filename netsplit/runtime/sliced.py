@@ -7,7 +7,7 @@ gradients of whole ones ─pack─► [D, n] ─Scatter─► [n] ─unpack─�
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph.ir import Initializer, Region
+from netsplit.optim.optimizers import OptimizerFactory
+from netsplit.profile.measure.optimizer_parts import is_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.slices import Slice
 
-__all__ = ["SliceRules", "SlicedParameters"]
+__all__ = ["SliceRules", "SlicedParameters", "sliced_for"]
 
 _ALIGNED = 16  # bytes at which every slice begins in what is sent, so that it is read as it is
 
@@ -52,6 +54,15 @@ class SliceRules:
 
     def of_device(self, k: str, device: str) -> Slice | None:
         return next((each for each in self.slices[k] if each.device == device), None)
+
+
+def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
+    """The program with whole parameters for slices, where the optimiser is not element-wise."""
+    names = [k for bundle in program.bundles if bundle.trained for k in bundle.names]
+    trained = [k for k in names if program.graph.initializers[k].requires_grad]
+    if not trained or is_element_wise(optimizer, program.graph, trained):
+        return program
+    return replace(program, bundles=tuple(replace(each, whole=True) for each in program.bundles))
 
 
 @dataclass(eq=False)
@@ -144,7 +155,7 @@ class SlicedParameters:
 
     def unpack_gradients(self, row: Tensor, names: Sequence[str]) -> None:
         """Add to the slices' gradients what `packed_gradients` of all devices add up to."""
-        for k, mine, at, there in self._gradient_layout(self._trained(names), self.rules.device):
+        for k, _, at, there in self._gradient_layout(self._trained(names), self.rules.device):
             if row[there]:
                 own = self.own[self.of[k]]
                 part = row[at : at + own.numel()].view(own.shape).to(own.dtype)

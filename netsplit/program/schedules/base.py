@@ -132,8 +132,8 @@ class Schedule(_Exchanging, ABC):
     `exchange` says how a variable gets to several devices: from its home to each (send_receive), handed on
     from host to host (broadcast), or, by default, as planning finds it shorter (`planning.exchanges`).
 
-    `shard` says which states of replicas are in slices, one on each: the optimiser's (optimizer), gradients too,
-    or parameters too; "none" keeps them whole on each.
+    `shard` says which states of replicas are in slices, one on each: the optimiser's (optimizer), gradients
+    too, or parameters too; "none" keeps them whole on each.
 
     With `recompute` a segment's activations are not kept from forward to backward but computed again; "auto"
     leaves it to the placement (`Placement.recomputed`), in which planning chooses.
@@ -205,8 +205,8 @@ class Schedule(_Exchanging, ABC):
         check_shard(self.shard)
         if self.shard != "none" and self.update_every is not None:
             raise ConfigError(
-                f"schedule.shard is {self.shard}, and under {self.name} devices step within the batch: leave it "
-                "out, or choose a synchronous schedule."
+                f"schedule.shard is {self.shard}, and under {self.name} devices step within the batch: "
+                "leave it out, or choose a synchronous schedule."
             )
         if not isinstance(self.recompute, bool) and self.recompute != "auto":
             raise ConfigError(f"schedule.recompute is {self.recompute!r}: give true, false or auto.")
