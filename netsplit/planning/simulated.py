@@ -15,8 +15,8 @@ from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import require_same_operators, with_tail
-from netsplit.program.slices import Bundle
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.program.slices import Bundle
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import CopyWeights, Rewrite
 from netsplit.rewrite.replay import applied

@@ -205,9 +205,7 @@ class _Compiler:
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
         holders = holders_of(self.graph, self.device_of, self.names, self.replicas)
-        self.bundles = bundles_of(
-            self.graph, self.segments, holders, self.shards, self.names, self.like
-        )
+        self.bundles = bundles_of(self.graph, self.segments, holders, self.shards, self.names, self.like)
         self.sharded = {frozenset(each.devices) for each in self.bundles}
 
     def program(self, order: Sequence[Compute]) -> Program:

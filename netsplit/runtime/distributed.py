@@ -261,7 +261,9 @@ class DistributedRuntime:
             WorkerError: a worker died or hung.
         """
         if program.bundles or self.program.bundles:
-            raise NetSplitError("states in slices stay where they are: a plan with schedule.shard is not changed.")
+            raise NetSplitError(
+                "states in slices stay where they are: a plan with schedule.shard is not changed."
+            )
         program = stepping_all(program, program)
         devices, before = program.devices, self._held.copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))

@@ -145,7 +145,7 @@ class Share:
     @classmethod
     def of(
         cls,
-        values: Mapping[str, Tensor],
+        values: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
         device: torch.device,
         optimizer: OptimizerFactory | None,
         trainable: Iterable[str] = (),
@@ -167,7 +167,7 @@ class Share:
         tensors: dict[str, Tensor] = {}
         names = set(trainable)
         sliced = None if slices is None else SlicedParameters(slices)
-        for name, value in values.items():
+        for name, value in values.items() if isinstance(values, Mapping) else values:
             copy = (value.detach() if name in fresh else value.detach().clone()).to(device)
             if sliced is not None and name in sliced.rules.slices:
                 tensors[name] = sliced.take(name, copy)

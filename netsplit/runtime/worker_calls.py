@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,19 +94,21 @@ def deploy(
     drop_samples(worker)
     worker.memory.clear()
     worker.memory["weights"] = weights
-    own = _read(worker, program, [k for k in held if k not in values])
-    tensors = {k: own[k] if k in own else values[k] for k in held}
+    rules, missing = SliceRules.of(program, name), [k for k in held if k not in values]
+    alone = [k for k in missing if rules is not None and k in rules.let_go]  # of which slices are kept
+    own = _read(worker, program, [k for k in missing if k not in alone])
+    one_by_one = (pair for k in alone for pair in _read(worker, program, [k]).items())
     worker.memory["share"] = Share.of(
-        tensors,
+        chain(((k, own[k] if k in own else values[k]) for k in held if k not in alone), one_by_one),
         worker.torch_device,
         optimizer,
         trainable,
         rule,
         copies,
-        own.keys(),
+        own.keys() | alone,
         offload,
         graph.regions,
-        SliceRules.of(program, name),
+        rules,
     )
     worker.memory["transport"] = worker.transport
     worker.memory["programs"] = {}
