@@ -9,16 +9,15 @@ from pathlib import Path
 from rich.console import Console
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.agreement import agreement_table
-from netsplit.experiment.carry_out import comparison_of, comparisons_of
-from netsplit.experiment.cases import Cases
+from netsplit.experiment.cases import Cases, agreement_table
 from netsplit.experiment.records import Comparison
 from netsplit.experiment.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
-from netsplit.tracking.charts import server_of
+from netsplit.tracking.database import server_of
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import ONE_DEVICE
 
+from ._carry_out import comparison_of, comparisons_of
 from ._entry import CONF
 from ._progress import ConsoleProgress
 from .cli.planned import show_whole

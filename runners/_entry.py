@@ -43,10 +43,10 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 from yaml import YAMLError
 
+from hydra_plugins.netsplit_sweeps._sweep import JobsFailed, run_marked
 from netsplit.config import build
 from netsplit.config_keys import TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.sweep import JobsFailed, run_marked
 from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, interrupts_raised
 from netsplit.signature import suggest
 

@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from netsplit import experiment as experiments
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.case_overrides import cases_of, published_of
 
+from ._case_overrides import cases_of, published_of
 from ._entry import command_line, console_of, entry, experiment, sentence
 from ._own_targets import own_names
 

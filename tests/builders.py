@@ -1,7 +1,5 @@
 """Small graphs, clusters and costs by hand."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

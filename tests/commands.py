@@ -1,7 +1,5 @@
 """A command as a user runs it: its words in, its exit code and what it wrote out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ anew; `make test-all` tries every combination. The head of pytest's output says 
 ``NETSPLIT_TEST_SEED=<seed> make test`` takes again.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterable, Sequence

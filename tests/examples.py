@@ -4,8 +4,6 @@ A property that takes long is tried on a third of its examples by `make test`, a
 slow tests are asked for too (`make test-all`). Each run draws others.
 """
 
-from __future__ import annotations
-
 __all__ = ["all_asked_for", "ask_for_all", "tried"]
 
 _asked: set[str] = set()

@@ -1,7 +1,5 @@
 """Messages are matched by their facts, so that their words may be bettered without a test."""
 
-from __future__ import annotations
-
 __all__ = ["tells"]
 
 

@@ -5,8 +5,6 @@ Double precision makes a tolerance meaningful. Splitting may only re-associate s
 of 1e-13 to 1e-11 after three steps; a wrong or missing gradient is of the order of 1e-2.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

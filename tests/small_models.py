@@ -1,7 +1,5 @@
 """Tiny modules, each with something that a split must not break; `tests.nets` makes cases of them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """A refusal is one sentence behind one traceback, and the user's own error, where there is one."""
 
-from __future__ import annotations
-
 import pytest
 
 from netsplit.errors import ConfigError, NetSplitError, told_plainly

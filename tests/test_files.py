@@ -1,7 +1,5 @@
 """Files are replaced whole or not at all, and only files are."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """A real Jupyter kernel: what is shown, the stop button, and the end of the kernel."""
 
-from __future__ import annotations
-
 import os
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """What people met that failed once: each trains or predicts as plain PyTorch does, on two workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,9 +1,6 @@
 """`netsplit.plan`: an answer without a worker, and a model that is left as it was."""
 
-from __future__ import annotations
-
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +48,6 @@ def test_a_plan_leaves_model_and_batch_as_they_are_and_one_without_values_has_th
     assert hollow.plan.problem.graph == whole.plan.problem.graph
     assert hollow.plan.problem.costs == whole.plan.problem.costs
     assert set(whole.peak_bytes) == {f"d{q}" for q in range(8)}
-
-
-def test_workers_of_this_machine_are_predicted_at_its_speed_with_links_as_stated() -> None:
-    stated = replace(netsplit.cpu_cluster(2), latency_s=1e-3, bandwidth=1e6)
-    for cluster, latency_s, bandwidth in ((stated, 1e-3, 1e6), (2, 60e-6, 6e9)):
-        whole = netsplit.plan(fresh(), LOSS, (X, Y), cluster, schedule=QUICK)
-        link = whole.plan.problem.cluster.links["cpu:0", "cpu:1"]
-        assert (link.latency_s, link.bandwidth) == (latency_s, pytest.approx(bandwidth))
-        assert whole.plan.problem.costs.predicted
-        assert 0 < whole.iteration_s < 1
 
 
 def test_a_named_schedule_is_planned_as_parallelize_would() -> None:
@@ -143,13 +130,10 @@ class Alternating(nn.Module):
         return self.layer(x).relu() if self.calls % 2 else self.layer(x)
 
 
-@pytest.mark.parametrize(
-    "schedule", [netsplit.AutoSchedule(time_limit_s=0.5), GPipe(4)], ids=["decided", "named"]
-)
-def test_a_plan_says_what_a_training_would_refuse(schedule: Any) -> None:
+def test_a_plan_says_what_a_training_would_refuse() -> None:
     torch.manual_seed(0)
     batch = torch.randn(16, 6), torch.randint(5, (16,))
-    model = Alternating()
+    model, schedule = Alternating(), GPipe(4)
     whole = netsplit.plan(model, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
     (told,) = (
         note for note in whole.notes if note.startswith("a training would refuse Alternating as it is")

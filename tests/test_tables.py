@@ -1,28 +1,17 @@
 """`netsplit.tables`: cells are shown in the unit and the form of their column, and no cell breaks a line."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.tables import Column, Table, csv_text, nbytes
 
 COLUMNS = (Column("method", text=True), Column("time per iteration ms", ",.1f", 1e3), Column("count"))
 TABLE = Table(COLUMNS, [("a|b", 1.25, 3), ("c\nd", math.inf, None)], "Times", ["A note."], {1: "failed"})
-
-
-def printed(table: Table, colour: bool = False, spaced: bool = False) -> str:
-    out = io.StringIO()
-    Console(file=out, width=60, color_system="standard" if colour else None, force_terminal=colour).print(
-        table.terminal(spaced)
-    )
-    return out.getvalue()
 
 
 def test_markdown_has_a_line_for_each_row_and_figures_to_the_right() -> None:
@@ -63,14 +52,6 @@ def test_csv_has_numbers_in_full_and_nothing_where_there_is_none() -> None:
         ["method", "time per iteration ms", "count"], ["a|b", "1250.0", "3"], ["c\nd", "", ""],
     ]  # fmt: skip
     assert csv_text(["x"], [[1.5], [math.inf]]) == "x\n1.5\ninf\n"  # cells as they are
-
-
-def test_a_terminal_has_headings_on_several_lines_and_notes_below() -> None:
-    lines = [line.rstrip() for line in printed(TABLE).splitlines()]
-    assert lines[:4] == ["Times", "         time per", "        iteration", "method         ms  count"]
-    assert lines[5:] == ["a|b       1,250.0      3", "c", "d               -      -", "A note."]
-    assert "\x1b[31m" in printed(TABLE, colour=True)  # what failed is red
-    assert "\x1b[31m" not in printed(Table(COLUMNS, TABLE.rows), colour=True)
 
 
 @given(

@@ -1,7 +1,5 @@
 """Worker processes that many tests have one after another: starting them takes seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -26,13 +26,12 @@ from rich.table import Table
 
 from benchmarks._command import command_parser
 from benchmarks.predictor.draws import draws
+from benchmarks.predictor.fit import calibrate_rates, write_rates
 from benchmarks.predictor.leave_one_out import Error, Profile, left_out, profile
 from benchmarks.predictor.models import MODELS, models
 from netsplit.cluster.rates import Overheads
-from netsplit.cluster.rates_file import write_rates
 from netsplit.files import write_json
 from netsplit.profile.measured import ProfileCache, default_folder
-from netsplit.profile.predict import calibrate_rates
 
 WANTED_ITERATION, WANTED_NODE = 0.15, 0.25
 FEWEST = 50  # operators of a model whose trial run says what messages cost

@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 from benchmarks._subjects import Subject
+from benchmarks.predictor.fit import calibrate_rates
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
+from netsplit.profile.measure.clock import reference_seconds
 from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
-from netsplit.profile.predict import calibrate_rates, operator_class, predicted_seconds
-from netsplit.profile.speed import reference_seconds
+from netsplit.profile.predict import operator_class, predicted_seconds
 
 __all__ = ["Error", "Profile", "left_out", "profile"]
 
@@ -33,7 +34,7 @@ class Profile:
     seconds: Mapping[str, NodeSeconds]
     drift: float  # of the machine's speed while it was measured
     kept: bool  # from an earlier run
-    reference_s: float  # how fast the machine was meanwhile, see `netsplit.profile.speed`
+    reference_s: float  # how fast the machine was meanwhile, see `reference_seconds`
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from netsplit.experiment.sweep import Sweep
+from hydra_plugins.netsplit_sweeps._sweep import Sweep
 
 __all__ = ["GridSweeper"]
 

@@ -20,8 +20,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from hydra_plugins.netsplit_sweeps._sweep import Mark, Sweep
 from netsplit.errors import ConfigError
-from netsplit.experiment.sweep import Mark, Sweep
 from netsplit.files import write_text
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from netsplit.cluster.described import ClusterDescription
+    from netsplit.cluster.described import ClusterDescription, named_cluster
     from netsplit.cluster.local import ClusterSpec
-    from netsplit.cluster.named import named_cluster
 
 __all__ = ["ClusterDescription", "ClusterSpec", "named_cluster"]
 

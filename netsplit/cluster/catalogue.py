@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from netsplit.cluster.cluster import Device
-from netsplit.cluster.rates import Efficiency, Rates
-from netsplit.cluster.rates_file import read_rates
+from netsplit.cluster.rates import Efficiency, Rates, read_rates
 from netsplit.errors import ConfigError
 
 __all__ = [
@@ -100,7 +99,7 @@ class Accelerator(Rates):
 def accelerator(name: str, key: str = "model") -> Accelerator:
     """The accelerator of that name, written as here or as its driver says it; capitals do not count.
 
-    A name that ends in ".json" is a file of rates (`rates_file`), as that of `CPU_THREAD` is one of the
+    A name that ends in ".json" is a file of rates (`rates.read_rates`), as that of `CPU_THREAD` is one of the
     package: of devices whose memory is not known.
 
     Raises:

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, permutations
 from operator import mul
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES, Accelerator, accelerator
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic, nics_of
@@ -22,12 +25,15 @@ from netsplit.cluster.given import (
     given_rate,
     given_speed,
 )  # fmt: skip
+from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.nvml import found_gpus
+from netsplit.config import build
 from netsplit.errors import ConfigError
+from netsplit.signature import suggest
 
 __all__ = [
     "ClusterDescription", "DescribedDevice", "DescribedHost", "DescribedLink", "LinkCost",
-    "described_cluster", "described_gpus", "kind_name", "uniform_cluster",
+    "described_cluster", "described_gpus", "kind_name", "named_cluster", "uniform_cluster",
 ]  # fmt: skip
 
 MOST_DEVICES = 1024
@@ -370,3 +376,21 @@ def _as_list(value: object) -> list[object]:
 
 def _spread(values: list[object], n: int) -> list[object]:
     return values * n if len(values) == 1 else values
+
+
+OPTIONS = Path(__file__).resolve().parent.parent / "conf" / "cluster"
+
+
+def named_cluster(name: str) -> ClusterSpec | ClusterDescription:
+    """The cluster of that name.
+
+    Raises:
+        ConfigError: there is none, or its file leaves open what must be given.
+    """
+    known = sorted(path.stem for path in OPTIONS.glob("*.yaml"))
+    if name not in known:
+        raise ConfigError(f"cluster is '{name}', which is no option of conf/cluster: {suggest(name, known)}")
+    node = OmegaConf.load(OPTIONS / f"{name}.yaml")
+    assert isinstance(node, DictConfig)
+    made: ClusterSpec | ClusterDescription = build(OmegaConf.create({"cluster": node}).cluster)
+    return made

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Protocol, Self
 
-__all__ = ["TF32_CLASSES", "Amount", "Efficiency", "Overheads", "Rates", "crowding"]
+from netsplit.errors import ConfigError
+from netsplit.files import parsed_json
+
+__all__ = [
+    "TF32_CLASSES",
+    "Amount",
+    "Efficiency",
+    "Overheads",
+    "Rates",
+    "crowding",
+    "read_rates",
+]
 
 TF32_CLASSES = ("convolution", "pointwise convolution")
 """What torch lets TF32 tensor cores compute unless told otherwise; matrix products keep to float32."""
@@ -78,7 +90,7 @@ class Rates:
     overheads: Overheads | None = None
     """Beside operators; None: an instruction and a message take `launch_s`, and nothing disturbs."""
     reference_s: float = 0.0
-    """Of `profile.speed.reference_seconds` on the device that the rates were fitted on; 0: not known."""
+    """Of `reference_seconds` on the device that the rates were fitted on; 0: not known."""
     host_bandwidth: float = 12e9
     """Bytes/s to and from pinned memory of the host, either way; of 16 lanes of PCIe 3.0 by default."""
 
@@ -122,3 +134,31 @@ class Rates:
             overheads=None if self.overheads is None else self.overheads.at(speed),
             reference_s=self.reference_s / speed,
         )
+
+
+def read_rates(path: str | Path, key: str) -> dict[str, Any]:
+    """The arguments of `Rates` that `benchmarks.predictor --rates` wrote.
+
+    Raises:
+        ConfigError: naming `key`: no such file, or none of rates.
+    """
+    try:
+        written = parsed_json(Path(path).read_text(encoding="utf-8"))
+        efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
+        given = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
+        if (beside := written.get("overheads")) is not None:
+            given["overheads"] = Overheads(**beside)
+        rates = Rates(**given)
+        positive = [rates.flops, rates.bandwidth, *(s.compute for s in efficiency.values())]
+        if rates.overheads is not None:
+            positive += [rates.overheads.instruction_s, rates.overheads.message_s]
+        if not (isinstance(rates.name, str) and all(value > 0 for value in positive)):
+            raise ValueError("a rate is not above 0")
+    except OSError as error:
+        raise ConfigError(f"{key} is '{path}', which cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{key} is '{path}', which holds no rates: write them with `python -m benchmarks.predictor "
+            "--rates <file>`."
+        ) from error
+    return {each.name: getattr(rates, each.name) for each in fields(Rates)}

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from netsplit.data.sets.digits import digits
     from netsplit.data.sets.digits_segmentation import digits_segmentation
     from netsplit.data.sets.hugging_face import hugging_face
-    from netsplit.data.sets.imagefolder import imagefolder
-    from netsplit.data.sets.imagenet import imagenet
+    from netsplit.data.sets.image_folders import imagefolder, imagenet
     from netsplit.data.sets.synthetic import synthetic
     from netsplit.data.sets.text import text
     from netsplit.data.sets.voc2012 import voc2012

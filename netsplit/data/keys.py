@@ -8,9 +8,7 @@ from typing import Literal
 
 from netsplit.errors import ConfigError
 
-__all__ = [
-    "ReadBy", "ReadingKeys", "at_least", "check_common", "existing_file", "existing_folder", "root_folder",
-]  # fmt: skip
+__all__ = ["ReadBy", "ReadingKeys", "at_least", "check_common", "root_folder"]
 
 ReadBy = Literal["auto", "workers", "controller"]
 
@@ -69,25 +67,3 @@ def root_folder(root: str, holds: str) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"dataset.root is {root}, which is not a folder: give one that holds {holds}.")
     return folder
-
-
-def existing_folder(folder: Path, holds: str) -> Path:
-    """The folder itself.
-
-    Raises:
-        ConfigError: it is not there.
-    """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is not there: dataset.root must hold {holds}.")
-    return folder
-
-
-def existing_file(file: Path, holds: str) -> Path:
-    """The file itself.
-
-    Raises:
-        ConfigError: it is not there.
-    """
-    if not file.is_file():
-        raise ConfigError(f"{file} is not there: dataset.root must hold {holds}.")
-    return file

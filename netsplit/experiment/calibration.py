@@ -34,21 +34,19 @@ from netsplit.experiment.trial_run import FAR, Show, TrialRun, checked_trial, fi
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.settings import settings
 from netsplit.profile.costs import Costs, DeviceCosts
-from netsplit.profile.measure.clock import host_seconds_per_byte
+from netsplit.profile.measure.clock import host_seconds_per_byte, reference_seconds
 from netsplit.profile.measure.compute import Profiler, walks_to_settle
-from netsplit.profile.measure.messages import copy_seconds_per_byte
+from netsplit.profile.measure.messages import copy_seconds_per_byte, instruction_seconds, trivial_step
 from netsplit.profile.measure.optimizer import (
     accumulate_seconds_per_byte,
     describe_optimizer,
     optimizer_alpha,
     step_seconds_per_byte,
 )
-from netsplit.profile.measure.overhead import instruction_seconds, trivial_step
 from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.measure.transients import transient_bytes
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import predicted_costs
-from netsplit.profile.speed import reference_seconds
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
 from netsplit.runtime.executor import Executor

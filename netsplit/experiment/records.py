@@ -5,25 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.parts.recorded_parts import record_parts, write_parts
 from netsplit.experiment.planner import Planner
 from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import parts_summary
+from netsplit.planning.explanation.parts import PlacedPart, parts_summary
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
 from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.metrics import (
+    DECISION,
     epoch_metrics,
     iteration_metrics,
     learning_rate_metrics,
@@ -33,7 +33,6 @@ from netsplit.tracking.metrics import (
     timeline_metrics,
     timeline_tags,
 )
-from netsplit.tracking.tags import DECISION
 from netsplit.training.adapt.decisions import Decision, decision_table
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
@@ -45,6 +44,7 @@ __all__ = [
     "capacities",
     "record_comparison",
     "record_decisions",
+    "record_parts",
     "record_plan",
     "record_result",
     "record_row",
@@ -52,6 +52,7 @@ __all__ = [
     "record_workload",
     "row_of",
     "write_last_plan",
+    "write_parts",
     "write_plan",
     "write_whole",
 ]
@@ -356,3 +357,45 @@ def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:
 def _in_words(link: Link) -> str:
     fit = "given" if link.r_squared is None else f"R² {link.r_squared:.4f}"
     return f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
+
+
+_FILE = "parts.json"
+_COLUMNS = (
+    "operator", "module", "along", "part", "of", "size", "fraction", "devices", "seconds", "of_iteration",
+)  # fmt: skip
+
+
+def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
+    """How many there are; where there are some, which, along what, by what fraction and where."""
+    splits = plan.splits
+    run.tags({"operators_in_parts": len(splits)})
+    if not splits:
+        return
+    write_parts(plan, folder)
+    shown = json.dumps([{"path": _FILE, "type": "table"}])  # as `mlflow.log_table` has it
+    run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown})
+
+
+def write_parts(plan: Plan, folder: Path) -> None:
+    """A row for each part of an operator; no file where none is in parts."""
+    if plan.splits:
+        write_json(folder / _FILE, {"columns": _COLUMNS, "data": list(_rows(plan))})
+
+
+def _rows(plan: Plan) -> Iterator[list[Any]]:
+    whole = plan.simulated[1].iteration_s
+    for split in plan.splits:
+        for n, part in enumerate(split.parts, 1):
+            seconds = _seconds(plan, part)
+            yield [
+                split.operator, split.module, split.along, n, len(split.parts), part.size, part.fraction,
+                ", ".join(part.devices), seconds, seconds / whole if whole else None,
+            ]  # fmt: skip
+
+
+def _seconds(plan: Plan, part: PlacedPart) -> float:
+    """That a part is computed in an iteration, forward and backward of all micro-batches."""
+    problem, device_of = plan.problem, plan.placement.device_of
+    kinds = {name: problem.cluster.device(device_of[name]).kind for name in part.nodes}
+    once = sum(problem.costs.total_s(name, kind) for name, kind in kinds.items())
+    return plan.simulated[0].microbatches * once

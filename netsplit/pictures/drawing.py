@@ -5,16 +5,19 @@ Matplotlib is used without pyplot: no window, no global state, and imported only
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from netsplit.errors import ConfigError
 from netsplit.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["KIND_COLOURS", "PALETTE", "colours_of", "new_figure", "save_figure", "tint"]
+__all__ = ["KIND_COLOURS", "PALETTE", "ShownFigure", "colours_of", "new_figure", "save_figure", "tint"]
 
 # Okabe and Ito, "Color Universal Design"
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
@@ -54,3 +57,39 @@ def tint(colour: str, fraction: float = 0.25) -> str:
     """An opaque light shade of ``#RRGGBB``: `fraction` of the colour on white."""
     parts = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return "#" + "".join(f"{round(255 + fraction * (part - 255)):02X}" for part in parts)
+
+
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True)
+class ShownFigure:
+    """What `plot` gives."""
+
+    figure: Figure  # of Matplotlib, to be changed before it is shown
+    title: str
+
+    def save(self, path: str | Path) -> Path:
+        """Write it in the format of the suffix: ``.png``, ``.svg`` or ``.pdf``; makes the folder.
+
+        Raises:
+            ConfigError: another suffix, or a place that cannot be written.
+        """
+        if not isinstance(path, str | Path):
+            raise ConfigError(f"save needs the name of a file, and {path!r} is none.")
+        path = Path(path)
+        if path.suffix not in _FORMATS:
+            raise ConfigError(f"'{path}' is no picture's name: give one that ends in {', '.join(_FORMATS)}.")
+        try:
+            save_figure(self.figure, path)
+        except OSError as error:
+            raise ConfigError(f"'{path}' cannot be written: {error.strerror or error}.") from error
+        return path
+
+    def __repr__(self) -> str:
+        return f"<{self.title}; save(path) writes it>"
+
+    def _repr_svg_(self) -> str:
+        text = io.StringIO()
+        self.figure.savefig(text, format="svg")
+        return text.getvalue()

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
+from typing import Any
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import passing
 from netsplit.rewrite.node_parts import NodePart, NodeParts, does, node_parts, parts_label
 
@@ -113,13 +113,16 @@ class _Merger:
     """The quotient graph while it shrinks: group id -> member nodes, successors, predecessors."""
 
     def __init__(self, graph: Graph, device_of: Mapping[str, str]) -> None:
+        import networkx as nx
+
         self.graph = graph
         self.device_of = device_of
         self.parts: NodeParts = node_parts(graph)
         self.members = {i: [name] for i, name in enumerate(graph.nodes)}
         place = graph.position
-        self.after = {place[u]: {place[v] for v in vs} for u, vs in graph.successors.items()}
-        self.before = {place[v]: {place[u] for u in us} for v, us in graph.predecessors.items()}
+        self.links: Any = nx.DiGraph()
+        self.links.add_nodes_from(self.members)
+        self.links.add_edges_from((place[u], place[v]) for u, vs in graph.successors.items() for v in vs)
 
     @property
     def count(self) -> int:
@@ -133,7 +136,7 @@ class _Merger:
 
     def merge_lonely(self) -> None:
         """Nodes without edges join a node of their module and device, or else one another."""
-        lonely = [group for group in self.members if not self.after[group] and not self.before[group]]
+        lonely = [group for group in self.members if not self.links.degree(group)]
         host: dict[tuple[str, str], int] = {}
         for group in self.members.keys() - set(lonely):
             host.setdefault((self.device(group), self.module(group)), group)
@@ -145,9 +148,9 @@ class _Merger:
 
     def merge_chains(self, alike: bool = False) -> None:
         for group in list(self.members):
-            while group in self.members and len(self.after[group]) == 1:
-                (follower,) = self.after[group]
-                if len(self.before[follower]) != 1 or self.device(group) != self.device(follower):
+            while group in self.members and self.links.out_degree(group) == 1:
+                (follower,) = self.links.successors(group)
+                if self.links.in_degree(follower) != 1 or self.device(group) != self.device(follower):
                     break
                 if alike and self.look(group) != self.look(follower):
                     break
@@ -155,23 +158,33 @@ class _Merger:
 
     def merge_modules(self, depth: int) -> None:
         """Merge connected groups that share a device and the first `depth` parts of their module path."""
+        import networkx as nx
+
         members: dict[tuple[str, str], list[int]] = {}
         for group in self.members:
             parts = self.module(group).split(".")
             if len(parts) >= depth:
                 members.setdefault((".".join(parts[:depth]), self.device(group)), []).append(group)
         for together in members.values():
-            for connected in self._components(together):
+            for connected in list(nx.weakly_connected_components(self.links.subgraph(together))):
                 if len(connected) > 1 and self._convex(connected):
                     first, *rest = sorted(connected)
                     for other in rest:
                         self._merge(first, other)
 
+    def _convex(self, groups: set[int]) -> bool:
+        import networkx as nx
+
+        outside = {g for group in groups for g in self.links.successors(group)} - groups
+        return not any(nx.descendants(self.links, each) & groups for each in outside)
+
     def module(self, group: int) -> str:
         return _common_prefix(self.graph.nodes[name].module for name in self.members[group])
 
     def result(self) -> GroupGraph:
-        order = self._topological()
+        import networkx as nx
+
+        order = list(nx.lexicographical_topological_sort(self.links))
         index = {group: i for i, group in enumerate(order)}
         owner = {name: index[group] for group in order for name in self.members[group]}
         variables = passing((owner[u], owner[v], variable) for u, v, variable in self.graph.edges)
@@ -194,48 +207,10 @@ class _Merger:
         )
 
     def _merge(self, into: int, other: int) -> None:
+        import networkx as nx
+
         self.members[into] += self.members.pop(other)
-        for links, back in ((self.after, self.before), (self.before, self.after)):
-            for neighbour in links.pop(other):
-                back[neighbour].discard(other)
-                if neighbour != into:
-                    back[neighbour].add(into)
-                    links[into].add(neighbour)
-            links[into].discard(other)
-
-    def _components(self, groups: Iterable[int]) -> list[set[int]]:
-        left = set(groups)
-        components = []
-        while left:
-            start = left.pop()
-            component, stack = {start}, [start]
-            while stack:
-                group = stack.pop()
-                near = (self.after[group] | self.before[group]) & left
-                left -= near
-                component |= near
-                stack += near
-            components.append(component)
-        return components
-
-    def _convex(self, groups: set[int]) -> bool:
-        outside = {g for group in groups for g in self.after[group]} - groups
-        seen, stack = set(outside), list(outside)
-        while stack:
-            for follower in self.after[stack.pop()]:
-                if follower in groups:
-                    return False
-                if follower not in seen:
-                    seen.add(follower)
-                    stack.append(follower)
-        return True
-
-    def _topological(self) -> list[int]:
-        groups = sorted(self.members)
-        index = {group: i for i, group in enumerate(groups)}
-        order = topological_order([sorted(index[v] for v in self.after[u]) for u in groups])
-        assert len(order) == len(groups), "merging made a cycle"
-        return [groups[i] for i in order]
+        nx.contracted_nodes(self.links, into, other, self_loops=False, copy=False, store_contraction_as=None)
 
 
 def _common_prefix(paths: Iterable[str]) -> str:

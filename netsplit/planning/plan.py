@@ -19,23 +19,20 @@ from netsplit.errors import ConfigError
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
+from netsplit.pictures.drawing import ShownFigure
 from netsplit.pictures.graph_figure import graph_figure
-from netsplit.pictures.memory_figure import memory_figure
-from netsplit.pictures.shown import ShownFigure
-from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.planning.exchanges import exchange_line
 from netsplit.planning.explanation.difference import PlanDiff
-from netsplit.planning.explanation.explain import explain
-from netsplit.planning.explanation.explanation import Explanation
+from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, placed_splits
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
-from netsplit.planning.sent_weights import weight_lines
 from netsplit.planning.sharding import shard_line
 from netsplit.planning.simulated import Simulated, simulated_by
-from netsplit.planning.summary import PlanSummary
+from netsplit.planning.summary import PlanSummary, weight_lines
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
@@ -251,22 +250,15 @@ class _Scorer:
     """Seconds of a placement under a change by its number, or under none; each problem is made once."""
 
     def __init__(self, problem: Problem, changes: Sequence[Change]) -> None:
-        self.problem = problem
         self.problems = [problem.moved_to(*apply_change(problem, change)) for change in changes]
-        self._scores: dict[int | None, Callable[[Placement], float]] = {}
+        self._under: dict[int | None, Problem] = {None: problem, **dict(enumerate(self.problems))}
         self._instances: dict[int | None, Instance] = {}
 
     def __call__(self, i: int | None, placement: Placement) -> float:
-        if i not in self._scores:
-            problem = self.problem if i is None else self.problems[i]
-            self._scores[i] = partial(problem.objective.score_s, problem)
-        return self._scores[i](placement)
+        return self._under[i].objective.score_s(self._under[i], placement)
 
     def fits(self, i: int | None, placement: Placement) -> bool:
-        problem = self.problem if i is None else self.problems[i]
-        if i not in self._instances:
-            self._instances[i] = Instance.of(problem)
-        instance = self._instances[i]
+        instance = self._instances.setdefault(i, Instance.of(self._under[i]))
         return bool((needed_bytes(instance, placement) <= instance.capacity).all())
 
 

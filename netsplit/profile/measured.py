@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,9 +105,9 @@ class ProfileCache:
         """
 
         def read(data: dict[str, Any]) -> tuple[Measured, float]:
-            return _read(data, digest, nodes), max(time.time() - float(data["measured_at"]), 0.0)
+            return _read(data, nodes), max(time.time() - float(data["measured_at"]), 0.0)
 
-        return self._kept(digest, "profile", read)
+        return self._kept(digest, digest, _FORM, read)
 
     def put(self, digest: str, measured: Measured, age_s: float = 0.0) -> None:
         """Keep a measurement that was made `age_s` ago; what cannot be written costs a warning."""
@@ -125,7 +125,7 @@ class ProfileCache:
     def parts(self, digest: str) -> dict[str, PartCosts]:
         """Costs of operators that rewrites made, by what they do; what cannot be read is ignored with a
         warning."""
-        return self._kept(digest, "parts", lambda data: _read_parts(data, digest)) or {}
+        return self._kept(digest, digest, _FORM_OF_PARTS, _read_parts) or {}
 
     def add_parts(self, digest: str, parts: Mapping[str, PartCosts]) -> None:
         """Keep more of them; what cannot be written costs a warning."""
@@ -140,24 +140,27 @@ class ProfileCache:
 
     def sizes(self, digest: str) -> TurnSeconds:
         """Of whole micro-batches; what cannot be read is ignored with a warning."""
-        return self._kept(_of_sizes(digest), "sizes", lambda data: _read_sizes(data, digest)) or TurnSeconds()
+        return self._kept(_of_sizes(digest), digest, _FORM_OF_SIZES, _read_sizes) or TurnSeconds()
 
     def add_sizes(self, digest: str, turns: TurnSeconds) -> None:
         """Keep them; what cannot be written costs a warning."""
         rows = [[samples, s, turns.contention.get(samples)] for samples, s in turns.seconds.items()]
         self._put(_of_sizes(digest), {"form": _FORM_OF_SIZES, "digest": digest, "sizes": rows}, "sizes")
 
-    def _kept(self, name: str, what: str, read: Callable[[dict[str, Any]], Read]) -> Read | None:
+    def _kept(self, name: str, digest: str, form: str, read: Callable[[dict[str, Any]], Read]) -> Read | None:
         if self.folder is None or self.refresh:
             return None
         path = self._path(name)
         try:
-            return read(parsed_json(path.read_text(encoding="utf-8")))
+            data = parsed_json(path.read_text(encoding="utf-8"))
+            if data["form"] != form or data["digest"] != digest:
+                raise ValueError("it is something else's file")
+            return read(data)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             log.warning(
-                "%s holds no %s that can be read (%s): measuring again.", path, what, _in_words(error)
+                "%s holds no %s that can be read (%s): measuring again.", path, form, _in_words(error)
             )
             return None
 
@@ -174,58 +177,43 @@ class ProfileCache:
         return self.folder / f"{digest}.json"
 
 
-def _read(data: dict[str, Any], digest: str, nodes: Collection[str] | None) -> Measured:
-    if data["form"] != _FORM or data["digest"] != digest:
-        raise ValueError("it is something else's file")
+def _read(data: dict[str, Any], nodes: Collection[str] | None) -> Measured:
     costs, about = data["costs"], {key: float(data[key]) for key in ("drift", "reference_s")}
-    seconds = {name: NodeSeconds(*map(float, each)) for name, each in costs["nodes"].items()}
+    seconds = {name: NodeSeconds(*_numbers(each)) for name, each in costs["nodes"].items()}
     if nodes is not None and (strange := seconds.keys() ^ set(nodes)):
         raise ValueError(f"it has no seconds of the same operators, as of '{min(strange)}'")
     keys = [each.name for each in fields(DeviceCosts) if each.name not in _NO_NUMBERS]
-    rates: dict[str, Any] = {
-        key: float(costs[key]) for key in keys if (key, costs[key]) != ("message_s", None)
-    }
-    numbers = [s for each in seconds.values() for s in (each.forward_s, each.backward_s, each.weight_s)]
-    numbers += [*rates.values(), *about.values()]
-    if not all(math.isfinite(number) and number >= 0 for number in numbers):
-        raise ValueError("a time is no finite number of 0 or more")
-    if rates["contention"] < 1:
-        raise ValueError("contention is less than 1")
+    keys = [key for key in keys if (key, costs[key]) != ("message_s", None)]
+    rates: dict[str, Any] = dict(zip(keys, _numbers(costs[key] for key in keys), strict=True))
+    _numbers(about.values())
+    _numbers([rates["contention"]], least=1.0)
     if not isinstance(data["steady"], bool):
         raise ValueError("steady is neither true nor false")
-    transients = {name: NodeBytes(*map(int, each)) for name, each in costs["transients"].items()}
-    if any(each.forward < 0 or each.backward < 0 for each in transients.values()):
-        raise ValueError("bytes are less than 0")
+    transients = {name: NodeBytes(*map(int, _numbers(each))) for name, each in costs["transients"].items()}
     return Measured(DeviceCosts(seconds, **rates, transients=transients), **about, steady=data["steady"])
 
 
-def _read_parts(data: dict[str, Any], digest: str) -> dict[str, PartCosts]:
-    if data["form"] != _FORM_OF_PARTS or data["digest"] != digest:
-        raise ValueError("it is something else's file")
-    parts = {}
-    for key, (forward_s, backward_s, weight_s, forward, backward) in data["parts"].items():
-        seconds = NodeSeconds(float(forward_s), float(backward_s), float(weight_s))
-        transient = NodeBytes(int(forward), int(backward))
-        if not all(math.isfinite(each) and each >= 0 for each in (*astuple(seconds), *astuple(transient))):
-            raise ValueError("a number is not finite, or less than 0")
-        parts[str(key)] = PartCosts(seconds, transient)
-    return parts
+def _read_parts(data: dict[str, Any]) -> dict[str, PartCosts]:
+    rows = {str(key): _numbers(row) for key, row in data["parts"].items()}
+    return {key: PartCosts(NodeSeconds(*row[:3]), NodeBytes(*map(int, row[3:]))) for key, row in rows.items()}
 
 
 def _of_sizes(digest: str) -> str:
     return f"sizes-{digest}"
 
 
-def _read_sizes(data: dict[str, Any], digest: str) -> TurnSeconds:
-    if data["form"] != _FORM_OF_SIZES or data["digest"] != digest:
-        raise ValueError("it is something else's file")
-    seconds = {int(samples): float(s) for samples, s, _ in data["sizes"]}
-    contention = {int(samples): float(ratio) for samples, _, ratio in data["sizes"] if ratio is not None}
-    if not all(math.isfinite(s) and s > 0 for s in seconds.values()):
-        raise ValueError("a time is no finite number above 0")
-    if not all(math.isfinite(ratio) and ratio >= 1 for ratio in contention.values()):
-        raise ValueError("a contention is no finite number from 1")
-    return TurnSeconds(seconds, contention)
+def _read_sizes(data: dict[str, Any]) -> TurnSeconds:
+    seconds = {int(samples): _numbers([s], least=1e-15)[0] for samples, s, _ in data["sizes"]}
+    known = {int(samples): ratio for samples, _, ratio in data["sizes"] if ratio is not None}
+    return TurnSeconds(seconds, dict(zip(known, _numbers(known.values(), least=1.0), strict=True)))
+
+
+def _numbers(values: Iterable[Any], least: float = 0.0) -> list[float]:
+    """Raises ValueError: one is not finite, or less than the least."""
+    numbers = [float(value) for value in values]
+    if not all(math.isfinite(number) and number >= least for number in numbers):
+        raise ValueError(f"a number is not finite, or less than {least:g}")
+    return numbers
 
 
 def _in_words(error: Exception) -> str:

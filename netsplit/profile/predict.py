@@ -6,14 +6,14 @@
 This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a fraction of both peaks for each
 class of operators, and the fixed cost of a call. A device that computes while it waits for memory takes the
 larger of the two; one thread of a processor takes their sum, and more for a call in a step that fills its
-caches and for a convolution of few places (`profile.roofline.fit`). Shares are given for a device that is not
-here (`cluster.catalogue`), or fitted to measured profiles (`calibrate_rates`).
+caches and for a convolution of few places. Shares are given for a device that is not here
+(`cluster.catalogue`), or fitted to measured profiles (`benchmarks.predictor`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TypeAlias
 
@@ -23,11 +23,9 @@ from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.profile.roofline.classes import unknown_operators
-from netsplit.profile.roofline.fit import fitted_rates
 from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
 
 __all__ = [
-    "calibrate_rates",
     "operator_class",
     "predicted_costs",
     "predicted_seconds",
@@ -115,16 +113,3 @@ def _node_seconds(rates: Rates, kind: str, work: Work, deferrable: bool, crowded
 def unknown_in_words(graph: Graph) -> str:
     """The operators that are in no class, as "aten.topk.default (2), aten.sort.default (1)"; "" for none."""
     return ", ".join(f"{op} ({count})" for op, count in unknown_operators(graph).items())
-
-
-def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], name: str) -> Rates:
-    """Rates of a processor under which measured profiles are predicted best (`profile.roofline.fit`).
-
-    Args:
-        profiles: graphs with the measured seconds of every node, all on the same device.
-        name: the device kind of the answer.
-
-    Raises:
-        ValueError: no profile.
-    """
-    return fitted_rates(profiles, name)

@@ -3,7 +3,7 @@
     report = read_report("sqlite:///outputs/mlflow.db", runs=3, title="Three sweeps")
     write_report(report, "outputs/report.html")    # and outputs/report.md
 
-data: choose ──► read ──► Report ──► tables, pictures ──► templates ──► .html, .md
+data: choose ──► read ──► Report ──► tables, charts ──► templates ──► .html, .md
 """
 
 from __future__ import annotations

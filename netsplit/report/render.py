@@ -14,10 +14,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from netsplit.report import tables, units
+from netsplit.report import charts, tables, text
 from netsplit.report.data import facts
 from netsplit.report.data.results import ComparisonResult, Report
-from netsplit.report.pictures import axes, bars, charts, curves
 from netsplit.report.text import clean, link_to, pieces
 from netsplit.tables import Table
 from netsplit.tracking.table import comparison_markdown
@@ -35,7 +34,7 @@ def html_page(report: Report, folder: Path) -> str:
     return HTML.get_template("page.html.j2").render(
         report=report,
         folder=folder,
-        colours={name: bars.series(index) for index, name in enumerate(report.methods)},
+        colours={name: charts.series(index) for index, name in enumerate(report.methods)},
         places={each.place.run_id: f"c{number}" for number, each in enumerate(report.comparisons, 1)},
     )
 
@@ -74,7 +73,7 @@ def _environment(**given: Any) -> Environment:
         lstrip_blocks=True,
         **given,
     )
-    environment.globals |= {"facts": facts, "link_to": link_to, "tables": tables, "units": units}
+    environment.globals |= {"facts": facts, "link_to": link_to, "tables": tables, "units": text}
     return environment
 
 
@@ -94,7 +93,7 @@ def _method_lines(shown: ComparisonResult) -> Markup:
 
 
 HTML = _environment(finalize=_as_html)
-HTML.globals |= {"axes": axes, "bars": bars, "charts": charts, "curves": curves, "pieces": pieces}
+HTML.globals |= {"charts": charts, "pieces": pieces}
 
 MARKDOWN = _environment(finalize=_as_markdown, keep_trailing_newline=True)
 MARKDOWN.globals |= {"lines": _table_lines, "method_lines": _method_lines}

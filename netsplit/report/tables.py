@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
-from netsplit.report.text import link_to
-from netsplit.report.units import NONE, OVER, as_given, column, decimals, fixed, moment, took
+from netsplit.report.text import NONE, OVER, as_given, column, decimals, fixed, link_to, moment, took
 from netsplit.tables import Column, Table, common_unit
 from netsplit.tracking.table import OPTIMAL, ComparisonRow, metric_of
 
@@ -200,34 +199,9 @@ def adaptive_table(comparison: ComparisonResult) -> Table | None:
 
 
 def parts_table(comparison: ComparisonResult) -> Table | None:
-    """A row for each part of operators that are in parts alike; seconds are of all of these."""
-    rows = [
-        (method, group, n, part)
-        for method in comparison.methods
-        for group in method.parts
-        for n, part in enumerate(group.get("parts", ()), 1)
-    ]
-    if not rows:
-        return None
-    seconds = [part.get("seconds") for *_, part in rows]
-    columns = [
-        _words("Method", [method.name for method, *_ in rows]),
-        _words("Operators in parts", [str(group.get("operators", "")) for _, group, *_ in rows]),
-        _figures("How many", [str(group.get("count", "")) for _, group, *_ in rows]),
-        _words("Cut along", [str(group.get("along", "")) for _, group, *_ in rows]),
-        _figures("Part", [f"{n} of {len(group['parts'])}" for _, group, n, _ in rows]),
-        _figures("Of each, %", [fixed(_hundred(part.get("fraction")), 1) for *_, part in rows]),
-        _words("Device", [str(part.get("devices", "")) for *_, part in rows]),
-        _figures("Computed, ms", column(seconds, 1e3)),
-        _figures(
-            "Of the iteration, %",
-            [
-                _fraction(each, method.row.predicted_s)
-                for (method, *_), each in zip(rows, seconds, strict=True)
-            ],
-        ),
-    ]
-    return _table("Operators in parts, as predicted", columns)
+    """Which operators are in parts, along what, by what fraction, and where."""
+    told = [(method.name, method.row.parts) for method in comparison.methods if method.row.parts]
+    return pair_table("Operators in parts", "Method", "Which, along what, by what fraction, where", told)
 
 
 def memory_table(comparison: ComparisonResult) -> Table | None:

@@ -102,7 +102,7 @@ class DistributedRuntime:
         self.scale: LossScale | None = None  # of float16, after the last step
         self.waiting = False  # gradients, for a later iteration to step on
         self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
-        self._words = LossWords(self.rule.on_nonfinite)
+        self._words = LossWords(self.rule.on_nonfinite, self.rule.cut_said)
         pool.deployed = self
         pool.runs({TRAINING: program})
         tell(pool, graphs_of(program), optimizer, rule, weights)

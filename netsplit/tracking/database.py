@@ -12,16 +12,26 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
+from netsplit.tracking.metrics import COMPARISON
 from netsplit.tracking.values import masked, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["artifact_root", "check_address", "open_client", "open_experiment", "sqlite_path"]
+__all__ = [
+    "artifact_root",
+    "charts_of",
+    "check_address",
+    "newest_charts",
+    "open_client",
+    "open_experiment",
+    "server_of",
+    "sqlite_path",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -58,19 +68,11 @@ def sqlite_path(uri: str) -> Path | None:
         ConfigError: an address that MLflow cannot keep runs at.
     """
     if uri.startswith(_SQLITE):
-        name, _, options = uri.removeprefix(_SQLITE).partition("?")
-        plain = name.removeprefix("file:")
-        if not plain or plain == ":memory:":
-            raise ConfigError(f"tracking uri '{uri}' names no file: use {_SQLITE}outputs/mlflow.db.")
-        if (escape := re.search(r"%[0-9A-Fa-f]{2}", plain)) is not None:
+        name = uri.removeprefix(_SQLITE)
+        if not name or re.search(r"^(file:|:memory:)|\?|%[0-9A-Fa-f]{2}", name):
             raise ConfigError(
-                f"tracking uri '{uri}' has '{escape[0]}', which stands for another character in an address: "
-                "run in a folder without it, or give tracking.uri."
-            )
-        if options or plain != name:
-            extra = f"?{options}" if options else "file:"
-            raise ConfigError(
-                f"tracking uri '{uri}' has '{extra}', which is not taken: give {_SQLITE}{plain}."
+                f"tracking uri '{uri}' names no file: give {_SQLITE} and a path, without options and escapes "
+                f"as %20, such as {_SQLITE}outputs/mlflow.db."
             )
         return Path(name).absolute()
     if not uri.startswith(_SERVERS) and _database(uri) not in _DATABASES:
@@ -235,30 +237,26 @@ def _no_folder(path: Path, why: str | None) -> ConfigError:
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise ConfigError(
-            f"tracking uri names the folder {path}: name a file in it, {_SQLITE}{path}/mlflow.db."
-        )
     try:
+        if path.is_dir():
+            raise ConfigError(f"tracking uri names the folder {path}: name a file in it, as mlflow.db.")
         check_writable(path)
-    except OSError as error:  # a name that is too long
-        raise _no_folder(path, error.strerror) from error
-    except NetSplitError as error:
-        raise _no_folder(path, str(error).rstrip(".")) from error
-    if path.exists() and not os.access(path, os.W_OK):
-        raise ConfigError(f"{path} cannot be written: change its permissions, or set another tracking.uri.")
-    if path.exists():
-        try:
-            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-                connection.execute("PRAGMA schema_version").fetchone()
-        except sqlite3.Error as error:
-            if "locked" in str(error):
-                raise ConfigError(
-                    f"{path} is in use by another process ({error}): wait, or set another tracking.uri."
-                ) from error
+        if path.exists() and not os.access(path, os.W_OK):
             raise ConfigError(
-                f"{path} is not an MLflow database ({error}): set another tracking.uri."
-            ) from error
+                f"{path} cannot be written: change its permissions, or set another tracking.uri."
+            )
+        if path.exists():
+            with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as connection:
+                connection.execute("PRAGMA schema_version").fetchone()
+    except ConfigError:
+        raise
+    except (OSError, NetSplitError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise _no_folder(path, why) from error
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"{path} is not an MLflow database, or is in use ({error}): wait, or set another tracking.uri."
+        ) from error
 
 
 def _check_database(uri: str) -> None:
@@ -282,20 +280,50 @@ def _check_database(uri: str) -> None:
 def _check_server(uri: str) -> None:
     try:
         parts = urlsplit(uri)
-        host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+        if not parts.hostname:
+            raise ValueError
+        port = parts.port or (443 if uri.startswith("https") else 80)
+        socket.create_connection((parts.hostname, port), timeout=_CONNECT_S).close()
     except ValueError:  # its words can hold a part of the password
-        host, port = "", None
-    if port is None:
-        port = 443 if uri.startswith("https") else 80
-    if not host or not port:
         raise ConfigError(
             f"tracking uri '{masked(uri)}' is not the address of a server: give http(s)://host:port, "
             "with a port up to 65535."
-        )
-    try:
-        socket.create_connection((host, port), timeout=_CONNECT_S).close()
+        ) from None
     except OSError as error:
         raise ConfigError(
             f"no MLflow server answers at {masked(uri)} ({error.strerror or error}): "
             "start it, or set another tracking.uri."
         ) from error
+
+
+def charts_of(experiment_id: str, run_id: str) -> str:
+    """What follows a server's address: the charts of the methods of the comparison with this run's id."""
+    query = {
+        "workflowType": "machine_learning",
+        "compareRunsMode": "CHART",
+        "searchFilter": f"tags.{COMPARISON}='{run_id}'",
+    }
+    return f"#/experiments/{quote(experiment_id)}/runs?{urlencode(query, quote_via=quote)}"
+
+
+def server_of(uri: str) -> str:
+    """A tracking server's address for a link: without name and password; empty where `uri` is of none."""
+    parts = urlsplit(uri)
+    if not parts.scheme.startswith("http"):
+        return ""
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/") + "/"
+
+
+def newest_charts(uri: str) -> str | None:
+    """The charts of the newest comparison that is recorded at `uri`; None where there is none.
+
+    Raises:
+        ConfigError: `uri` cannot be opened.
+    """
+    client = open_client(uri)
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    condition = f"tags.role = 'method' and tags.{COMPARISON} LIKE '%'"
+    newest = ["attributes.start_time DESC"]
+    for run in client.search_runs(experiments, condition, max_results=1, order_by=newest):
+        return charts_of(run.info.experiment_id, run.data.tags[COMPARISON])
+    return None

@@ -10,7 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 import netsplit
+from netsplit.cluster.nvml import found_gpus
 from netsplit.cluster.processors import usable_processors
+from netsplit.errors import ConfigError
 
 __all__ = ["gpu_names", "host_tags"]
 
@@ -76,20 +78,11 @@ def _machine() -> dict[str, str]:
 
 
 def gpu_names() -> list[str]:
-    """Names of the GPUs that NVML sees, in its order; empty where there is no driver."""
-    import pynvml
-
+    """Names of the visible GPUs, in torch's order; empty where there is no driver."""
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        return [gpu.name for gpu in found_gpus().gpus]
+    except ConfigError:
         return []
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(p) for p in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _memory_bytes() -> str:

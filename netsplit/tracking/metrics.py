@@ -22,18 +22,10 @@ if TYPE_CHECKING:
     from netsplit.simulate.timeline import Timeline
 
 __all__ = [
-    "TEST",
-    "epoch_metrics",
-    "iteration_metrics",
-    "learning_rate_metrics",
-    "overflow_bytes",
-    "overfull",
-    "prediction_error",
-    "solver_metrics",
-    "solver_tags",
-    "timeline_metrics",
-    "timeline_tags",
-]
+    "COMMAND", "COMPARISON", "DECISION", "PUBLISHED", "TEST", "epoch_metrics", "iteration_metrics",
+    "learning_rate_metrics", "overflow_bytes", "overfull", "prediction_error", "solver_metrics",
+    "solver_tags", "timeline_metrics", "timeline_tags",
+]  # fmt: skip
 
 
 TEST = "test/"
@@ -126,3 +118,13 @@ def solver_tags(report: SolverReport) -> dict[str, Any]:
         "solver_bound_s": report.bound,
         "solver_notes": report.notes,
     }
+
+
+PUBLISHED = "published."
+"""``published.<method>``: the samples per second that others report of it."""
+COMPARISON = "comparison"
+"""Of a method's run, the id of the run of its comparison."""
+COMMAND = "command"
+"""The same of all that one command recorded, its cases or the jobs of a sweep."""
+DECISION = "adaptive.decision."
+"""``adaptive.decision.<n>``: of a method's run, what was decided about its plan in training, as JSON."""

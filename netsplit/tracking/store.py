@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from netsplit.errors import NetSplitError
-from netsplit.tracking.owner import is_gone
 from netsplit.tracking.values import chunks, plain_key, shortened, words_of_failure
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
-__all__ = ["OWNER", "MlflowStore", "Point", "RunStatus", "Store", "StoreError"]
+__all__ = ["OWNER", "MlflowStore", "Point", "RunStatus", "Store", "StoreError", "is_gone", "owner_mark"]
 
 logger = logging.getLogger(__name__)
 
@@ -245,3 +245,30 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
         return "unknown"
+
+
+def owner_mark(pid: int | None = None) -> str:
+    """Host, boot and process namespace, process and when it began: no other process ever has the same."""
+    process = psutil.Process(pid)
+    return f"{_process_space()} {process.pid} {process.create_time():.2f}"
+
+
+def is_gone(mark: str) -> bool:
+    """Whether the process of a mark is known to have ended; of another machine's, nothing is known."""
+    here, *process = mark.rsplit(" ", 2)
+    if here != _process_space() or len(process) != 2:
+        return False
+    try:
+        running = psutil.Process(int(process[0]))
+        return f"{running.create_time():.2f}" != process[1] or running.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _process_space() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        boot, namespace = f"{psutil.boot_time():.0f}", "-"
+    return f"{platform.node()} {boot} {namespace}"

@@ -27,12 +27,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.tracking.charts import charts_of
-from netsplit.tracking.columns import LABELS, parameters, title
-from netsplit.tracking.database import artifact_root, check_address, open_client, open_experiment, sqlite_path
+from netsplit.tracking.database import (
+    artifact_root,
+    charts_of,
+    check_address,
+    open_client,
+    open_experiment,
+    sqlite_path,
+)
 from netsplit.tracking.datasets import records_of
 from netsplit.tracking.host import host_tags
-from netsplit.tracking.owner import owner_mark
+from netsplit.tracking.metrics import COMPARISON
 from netsplit.tracking.store import (
     MAX_METRICS,
     OWNER,
@@ -41,9 +46,9 @@ from netsplit.tracking.store import (
     RunStatus,
     Store,
     StoreError,
+    owner_mark,
 )
-from netsplit.tracking.tags import COMPARISON
-from netsplit.tracking.values import as_tags, as_yaml, dotted_keys, masked
+from netsplit.tracking.values import LABELS, as_tags, as_yaml, dotted_keys, masked, parameters, title
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -337,7 +342,7 @@ class Tracker:
 
         Args:
             params: the nested config.
-            tags: those of `netsplit.tracking.columns.LABELS` are parameters of all runs too; beside them this
+            tags: those of `netsplit.tracking.values.LABELS` are parameters of all runs too; beside them this
                 run has the whole config, dotted, and a method's run what tells methods apart.
         """
         store = self.open()

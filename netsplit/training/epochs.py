@@ -31,7 +31,6 @@ from netsplit.training.feeding import Feeding
 from netsplit.training.history import Epoch, History, Iteration, Observer, Position
 from netsplit.training.metrics import (
     AUTO,
-    PARAMETER,
     Metric,
     as_metric,
     chosen_metric,
@@ -99,7 +98,7 @@ def fit(
     if isinstance(metric, str) and metric == AUTO:
         measure = chosen_metric(AUTO, data, model.programs.captures.loss)
     else:
-        measure = as_metric(metric, PARAMETER)
+        measure = as_metric(metric)
     training = _Training(model, data, epochs, seed, observer, measure, accumulate, drop_last, checkpoints)
     training.check_length()
     training.begin()

@@ -15,7 +15,6 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.batches.calls import lacking
 from netsplit.training.metrics import (
     AUTO,
-    PARAMETER,
     Metric,
     as_metric,
     suited_metric,
@@ -48,10 +47,10 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
         if begun is None:
             begun = suited_metric(outputs, targets, loss) if measure is None else measure
             begun.reset()
-        update_metric(begun, outputs, targets, PARAMETER)
+        update_metric(begun, outputs, targets)
     if begun is None:
         raise NetSplitError("there is nothing to evaluate: the data has no batch.")
-    return value_of(begun, PARAMETER)
+    return value_of(begun)
 
 
 @contextmanager
@@ -78,10 +77,10 @@ def _is_auto(metric: Any) -> bool:
 
 
 def _asked(metric: Any) -> Metric:
-    measure = as_metric(metric, PARAMETER)
+    measure = as_metric(metric)
     if measure is None:
         raise ConfigError(
-            f"{PARAMETER} is {metric!r}, by which there is nothing to evaluate: give one, or leave it out."
+            f"metric is {metric!r}, by which there is nothing to evaluate: give one, or leave it out."
         )
     return measure
 

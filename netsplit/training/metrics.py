@@ -20,7 +20,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import suggest
 
 __all__ = [
-    "AUTO", "NAMES", "PARAMETER", "Metric", "MetricUnfit", "MetricWords", "accuracy", "as_metric", "auto",
+    "AUTO", "NAMES", "Metric", "MetricWords", "accuracy", "as_metric", "auto",
     "chosen_metric", "correct", "is_regression", "mean_iou", "mse", "name_of_metric", "no_metric",
     "perplexity", "suited_metric", "top5", "update_metric", "value_of", "words_of_metric",
 ]  # fmt: skip
@@ -28,28 +28,8 @@ __all__ = [
 AUTO: Literal["auto"] = "auto"
 Count = Callable[[Any, Any], tuple[float, int]]
 
-COMMAND, PARAMETER = "metrics", "metric"
-"""What a metric is given as: a command's key, or a parameter in Python."""
-
+_OTHERS = "choose another metric, or none"
 _REGRESSION = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
-
-
-class MetricUnfit(ConfigError):
-    """A metric that is not for what the model and the data give.
-
-    Args:
-        name: of the metric.
-        why: what it needs, and what is there.
-        key: as in `as_metric`.
-        cure: what to do; by default another metric.
-    """
-
-    def __init__(self, name: str, why: str, key: str = COMMAND, cure: str = "") -> None:
-        super().__init__(f"{key}={name} {why}: {cure or _others(key)}.")
-        self.name, self.why, self.key, self.cure = name, why, key, cure
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.name, self.why, self.key, self.cure)  # for jobs of other processes
 
 
 @runtime_checkable
@@ -101,11 +81,8 @@ def name_of_metric(metric: Metric) -> str:
     return str(getattr(metric, "name", None) or type(metric).__name__)
 
 
-def value_of(metric: Metric, key: str = COMMAND) -> float:
+def value_of(metric: Metric) -> float:
     """What it computes, as one number.
-
-    Args:
-        key: as in `as_metric`.
 
     Raises:
         ConfigError: it computes several.
@@ -115,47 +92,39 @@ def value_of(metric: Metric, key: str = COMMAND) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"{key}={name_of_metric(metric)} computes {type(value).__name__}, which is not one number: "
+            f"metric {name_of_metric(metric)} computes {type(value).__name__}, which is not one number: "
             "choose one that is, as an average over its classes."
         ) from error
 
 
-def update_metric(metric: Metric, outputs: Any, targets: Any, key: str = COMMAND) -> None:
+def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
     """A metric's `update`.
-
-    Args:
-        key: as in `as_metric`.
 
     Raises:
         ConfigError: it is not for such outputs and targets.
     """
     try:
         metric.update(outputs, targets)
-    except MetricUnfit as error:
-        raise MetricUnfit(error.name, error.why, key, error.cure) from error
     except NetSplitError:
         raise
     except Exception as error:  # of code that may do anything
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         there = f"{_described(outputs)} and {_described(targets)}"
         raise ConfigError(
-            f"{key}={name_of_metric(metric)} does not take what the model and the data give, {there} "
-            f"({reason}): {_others(key)}."
+            f"metric {name_of_metric(metric)} does not take what the model and the data give, {there} "
+            f"({reason}): {_OTHERS}."
         ) from error
 
 
-def as_metric(given: Any, key: str = COMMAND) -> Metric | None:
+def as_metric(given: Any) -> Metric | None:
     """A metric, the name of one, or of a function of a batch the mean over what it counts; None: none.
-
-    Args:
-        key: what it was given as, for the sentence: a command's `metrics`, or a parameter's `metric`.
 
     Raises:
         ConfigError: it is none of them.
     """
     if isinstance(given, str):
         if given not in NAMES:
-            raise ConfigError(f"{key} is '{given}': {suggest(given, (AUTO, *NAMES))}")
+            raise ConfigError(f"metric is '{given}': {suggest(given, (AUTO, *NAMES))}")
         return NAMES[given]()
     if given is None or (isinstance(given, Metric) and not isinstance(given, type)):
         return given
@@ -163,7 +132,7 @@ def as_metric(given: Any, key: str = COMMAND) -> Metric | None:
         function = getattr(given, "func", given)
         return Mean(given, str(getattr(function, "__name__", type(given).__name__)))
     raise ConfigError(
-        f"{key} is {given!r}: give an object with reset, update and compute, as torchmetrics has them, or "
+        f"metric is {given!r}: give an object with reset, update and compute, as torchmetrics has them, or "
         "a function of (outputs, targets) that returns a sum and a count."
     )
 
@@ -211,7 +180,7 @@ def suited_metric(outputs: Any, targets: Any, loss: Any) -> Metric:
         return accuracy()
     raise ConfigError(
         f"no metric suits what the model and the data give, {_described(outputs)} and {_described(targets)}: "
-        f"give {PARAMETER}=, a function of (outputs, targets) that returns a sum and a count."
+        "give metric=, a function of (outputs, targets) that returns a sum and a count."
     )
 
 
@@ -355,11 +324,10 @@ def _require_classes(name: str, outputs: Any, targets: Any) -> None:
     counted = targets[targets != IGNORED]
     for target in (int(counted.min()), int(counted.max())) if counted.numel() else ():
         if not 0 <= target < outputs.shape[1]:
-            raise MetricUnfit(
-                name,
-                f"needs targets from 0 to {outputs.shape[1] - 1}, of which the model has scores, and one is "
-                f"{target}",
-                cure=f"give the model as many classes as the data has; a target of {IGNORED} counts nowhere",
+            raise ConfigError(
+                f"metric {name} needs targets from 0 to {outputs.shape[1] - 1}, those of the scores, "
+                f"and one is {target}: give the model as many classes as the data has; a target of {IGNORED} "
+                "counts nowhere."
             )
 
 
@@ -374,13 +342,9 @@ def _are_scores(outputs: Any, targets: Any) -> bool:
     )
 
 
-def _unfit(name: str, needed: str, *there: Any) -> MetricUnfit:
-    words = [_described(each) for each in there]
-    return MetricUnfit(name, f"needs {needed}, and the model and the data give {words[0]} and {words[1]}")
-
-
-def _others(key: str) -> str:
-    return f"choose another of {key}, or none" if key == COMMAND else f"give another {key}, as {key}='mse'"
+def _unfit(name: str, needed: str, *there: Any) -> ConfigError:
+    given = " and ".join(map(_described, there))
+    return ConfigError(f"metric {name} needs {needed}, and the model and the data give {given}: {_OTHERS}.")
 
 
 def _described(value: Any) -> str:

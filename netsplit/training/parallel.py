@@ -18,7 +18,7 @@ from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
 from netsplit.optim.learning_rate import every_epoch, rates_of
 from netsplit.optim.optimizers import ForModel
-from netsplit.pictures.shown import ShownFigure
+from netsplit.pictures.drawing import ShownFigure
 from netsplit.planning.plan import Plan
 from netsplit.planning.summary import PlanSummary
 from netsplit.planning.whole.whole_plan import WholePlan

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import by_name
 from netsplit.optim.optimizers import ForModel
 from netsplit.runtime.distributed import DistributedRuntime
@@ -55,11 +56,11 @@ class ModelWatch:
         self._turn = turn
         self._values = lambda: opened().state()
         programs.captures.trained = self._values
-        self._tensors = dict(model.named_parameters())
         self._stood: list[tuple[Any, str, bool]] = [
             *((module, "training", module.training) for module in model.modules()),
-            *((tensor, "requires_grad", tensor.requires_grad) for tensor in self._tensors.values()),
+            *((tensor, "requires_grad", tensor.requires_grad) for tensor in model.parameters()),
         ]
+        self._stores = [module._parameters for module in model.modules()]
         self._spaces = [(space, dict(space)) for module in model.modules() for space in _spaces(module)]
         self._versions = self._written()
         self._optimizers = list(optimizer.made) if isinstance(optimizer, ForModel) else []
@@ -107,8 +108,10 @@ class ModelWatch:
                 what, cure,
             )  # fmt: skip
 
-    def _written(self) -> list[int]:
-        return [0 if t.is_inference() else t._version for t in self._tensors.values()]
+    def _written(self) -> list[tuple[int, int]]:
+        """Of every parameter that the model has now, its memory and how often it was written."""
+        now = (t for store in self._stores for t in store.values() if t is not None and not is_lazy(t))
+        return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in now]
 
     def _set(self) -> list[dict[str, Any]]:
         groups = (group for each in self._optimizers for group in each.param_groups)
@@ -118,7 +121,8 @@ class ModelWatch:
 
     def _is_as_in(self, state: dict[str, Tensor]) -> bool:
         """Whether the trained values were copied into the model, as to save or to evaluate them."""
-        return all(k in state and torch.equal(state[k].cpu(), t.cpu()) for k, t in self._tensors.items())
+        pairs = ((state.get(k), t) for k, t in self.model.named_parameters())
+        return all(difference(a if a is None else a.cpu(), t.cpu()) is None for a, t in pairs)
 
     def _states(self) -> Iterator[dict[str, Tensor]]:
         yield by_name(self.model, self.opened().state())

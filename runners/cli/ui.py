@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from netsplit.errors import ConfigError
-from netsplit.tracking.charts import newest_charts
+from netsplit.tracking.database import newest_charts
 
 __all__ = ["ui"]
 

@@ -8,15 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 from benchmarks import fidelity, runtime
-from benchmarks._ours import Cut, unit_of
-from benchmarks._rounds import Contender, Rounds, quartiles
 from benchmarks._subjects import Subject, UNet, resnet
-from netsplit.graph import capture
 from netsplit.partition.base import Problem
-from tests.builders import costs_of, cpus
 from tests.workers import Pools, lent_to_sessions
 
 CHAIN = Subject("chain", partial(resnet, (1, 1), 8), (3, 16, 16), 2, chain=True)
@@ -44,6 +39,7 @@ def test_runtime_measures_us_and_torch(
     assert "torch's 1f1b / our zb_h1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured", "lent")
 def test_fidelity_keeps_the_other_cases_of_one_that_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -61,22 +57,3 @@ def test_fidelity_keeps_the_other_cases_of_one_that_fails(
     assert len(kept["measured_s"]) == len(kept["again_s"]) == 2
     assert all(metered > 0 for _, metered in kept["bytes_of"].values())
     assert "1 of 2 cases" in capsys.readouterr().out
-
-
-def test_a_cut_gives_the_pieces_to_the_devices_in_turn() -> None:
-    inputs, targets = SKIPS.batch(1)
-    graph = capture(SKIPS.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
-    placement = Cut((1, 3)).partition(Problem(graph, costs_of(graph), cpus(2)))
-    unit = unit_of(graph)
-    assert max(unit.values()) == 6  # three ways down, two up, scores, loss
-    for name, device in placement.device_of.items():
-        assert device == ("cpu:1" if unit[name] in (1, 2) else "cpu:0")
-
-
-def test_rounds_begin_with_another_contender_each_time() -> None:
-    ran: list[str] = []
-    rounds = Rounds([Contender(name, partial(ran.append, name)) for name in "abc"])
-    for _ in range(3):
-        rounds.round()
-    assert ran == list("abcbcacab")
-    assert quartiles([4.0, 1.0, 2.0, 3.0, 100.0]).median == 3.0

@@ -7,17 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 from benchmarks._subjects import Subject, resnet, transformer
 from benchmarks.predictor import __main__ as predictor
-from benchmarks.predictor.draws import draws
 from netsplit.cluster.catalogue import accelerator
 from netsplit.cluster.rates import Overheads
-from netsplit.graph import capture
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
-from netsplit.profile.roofline.flops import node_work, operator_class
 
 TINY = [
     Subject("resnet", partial(resnet, (1,), 4), (3, 8, 8), 1),
@@ -51,15 +47,3 @@ def test_each_model_is_predicted_from_the_others_and_profiles_are_kept(
     assert accelerator(str(fitted)).overheads == Overheads(1e-4, 5e-4, 1.25, 0.0)
     assert capsys.readouterr().out.count("as kept") == 2
     assert json.loads(file.read_text()) == errors
-
-
-def test_drawn_chains_are_the_same_every_time_and_cover_the_classes() -> None:
-    """Of the first and of a later kind; every operator that takes time is counted."""
-    kinds = set()
-    for subject in (draws(4)[0], draws(8)[7]):
-        inputs, targets = subject.batch(1)
-        graph = capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
-        again = capture(subject.fresh(), nn.CrossEntropyLoss(), ((inputs,), (targets,)))
-        assert [node.op for node in graph] == [node.op for node in again]
-        kinds |= {operator_class(graph, node) for node in graph if node_work(graph, node).forward}
-    assert {"convolution", "pointwise convolution", "matmul", "normalisation", "elementwise"} <= kinds

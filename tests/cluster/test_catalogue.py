@@ -1,14 +1,13 @@
 """Devices described by model: possible figures, capacities, speeds, and one sentence for each mistake."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from netsplit.cluster.catalogue import CONTEXT_BYTES, CPU_THREAD, RATES, accelerator
+from benchmarks.predictor.fit import write_rates
+from netsplit.cluster.catalogue import CONTEXT_BYTES, RATES, accelerator
 from netsplit.cluster.described import (
     ClusterDescription,
     DescribedDevice,
@@ -17,7 +16,6 @@ from netsplit.cluster.described import (
     uniform_cluster,
 )
 from netsplit.cluster.rates import Efficiency, Rates
-from netsplit.cluster.rates_file import write_rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.profile.roofline.flops import CLASSES, Pass
@@ -87,14 +85,6 @@ def test_the_described_clusters_are_built(name: str, kinds: list[str]) -> None:
     assert [d.kind for d in cluster.cluster("", 0).devices] == kinds
 
 
-def test_the_server_of_the_thesis_has_the_switches_of_its_table() -> None:
-    cluster: ClusterDescription = build(OmegaConf.load(CONF / "titan_rtx5.yaml"))  # type: ignore[arg-type]
-    pix = {(0, 1), (2, 3), (2, 4), (3, 4)}
-    for (a, b), link in cluster.links.items():
-        p, q = sorted((int(a[-1]), int(b[-1])))
-        assert (link.bandwidth > 10e9) == ((p, q) in pix)
-
-
 @pytest.mark.parametrize("name", RATES)
 def test_half_precision_is_taken_where_there_are_cores_for_it(name: str) -> None:
     rates = RATES[name]
@@ -107,12 +97,6 @@ def test_half_precision_is_taken_where_there_are_cores_for_it(name: str) -> None
     assert slow.seconds("matmul", "forward", Pass(1e15)) == pytest.approx(
         2 * half.seconds("matmul", "forward", Pass(1e15))
     )
-
-
-@pytest.mark.parametrize("name", ["GTX 1080 Ti", "V100-SXM2-16GB", "TITAN RTX"])
-def test_gpus_before_ampere_have_no_bfloat16(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"autocast is bfloat16, in which {name} does not.*give float16"):
-        RATES[name].under("bfloat16")
 
 
 def test_fitted_rates_are_a_model_by_their_file(tmp_path: Path) -> None:
@@ -133,22 +117,6 @@ def test_fitted_rates_are_a_model_by_their_file(tmp_path: Path) -> None:
         uniform_cluster(2, 1e9, model=str(file))
     with pytest.raises(ConfigError, match=r"^autocast is float16, in which lab does not compute: give null"):
         fitted.under("float16")
-
-
-def test_a_thread_of_a_processor_has_rates_of_every_class_and_of_what_is_beside_operators() -> None:
-    rates = accelerator("CPU thread")
-    assert rates == accelerator(CPU_THREAD)
-    assert 0 < rates.reference_s < 0.1
-    for kind in CLASSES:
-        for of in ("forward", "input", "weight"):
-            assert 0 < rates.seconds(kind, of, Pass(1e6, 1e5, 1e4)) < 1
-    assert rates.overheads is not None
-    assert 1e-6 < rates.overheads.instruction_s < rates.overheads.message_s < 1e-2
-    assert 1 <= rates.overheads.contention < 2
-    with pytest.raises(ConfigError, match=r"^cluster.capacity must be given"):
-        uniform_cluster(2, 1e9, model=CPU_THREAD)
-    cluster = uniform_cluster(2, 1e9, "1GiB", model=CPU_THREAD).cluster("", 0)
-    assert {device.kind for device in cluster.devices} == {CPU_THREAD}
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "x", "efficiency": {}}'])

@@ -1,7 +1,5 @@
 """`local_cluster`: what a config says, checked against the machine."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 
@@ -9,7 +7,7 @@ import psutil
 import pytest
 
 from netsplit.cluster.cluster import Device
-from netsplit.cluster.local import LocalDevice, gpu, local_cluster, parse_bytes
+from netsplit.cluster.local import LocalDevice, local_cluster, parse_bytes
 from netsplit.cluster.processors import usable_processors
 from netsplit.errors import ConfigError
 from tests.cluster.test_nvml import Card, FakeNvml
@@ -41,12 +39,6 @@ def test_sizes_are_read(size: int | str, nbytes: int) -> None:
     assert parse_bytes(size) == nbytes
 
 
-@pytest.mark.parametrize("size", ["3XB", "-1", 0])
-def test_a_size_that_cannot_be_read_is_named(size: int | str) -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.devices\[0\]\.capacity is"):
-        parse_bytes(size, "cluster.devices[0].capacity")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -62,16 +54,6 @@ def test_a_cluster_that_cannot_be_is_refused(arguments: dict[str, Any], words: s
 
 
 CARDS = [Card("GPU zero", "a", 2**30 + 100), Card("GPU one", "b", 2**30 + 101)]
-
-
-@pytest.mark.parametrize(("visible", "name"), [(None, "GPU zero"), ("1,0", "GPU one")])
-def test_a_gpu_is_the_one_that_torch_would_use(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, name: str
-) -> None:
-    FakeNvml(monkeypatch, CARDS)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpu(0)[0] == name
 
 
 def test_a_gpu_device_has_the_gpu_s_memory_less_the_context(monkeypatch: pytest.MonkeyPatch) -> None:

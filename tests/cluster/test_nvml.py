@@ -1,7 +1,5 @@
 """The GPUs that the driver lists: from a driver that is made up, and from a real one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,14 +94,6 @@ def test_nvlinks_count_where_they_lead_to_the_other(monkeypatch: pytest.MonkeyPa
     gpus = found_gpus()
     assert gpus.ways[0, 1] == "NV2"
     assert gpus.links[0, 1].bandwidth == pytest.approx(2 * NVLINK_EFFICIENCY * NVLINK_BYTES_S[2])
-
-
-def test_all_nvlinks_count_through_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeNvml(
-        monkeypatch, [Card("H", bus, links=dict.fromkeys(range(18), "switch"), nvlink=4) for bus in "ab"]
-    )
-    assert found_gpus().ways[0, 1] == "NV18"
-    assert 300e9 < found_gpus().links[0, 1].bandwidth < 450e9
 
 
 @pytest.mark.parametrize(("visible", "names"), [("1,0", "ba"), ("GPU-2", "c")])

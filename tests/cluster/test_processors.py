@@ -1,7 +1,5 @@
 """How many processors a host's workers share: what the system allows them, and what limits their group."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -27,12 +27,4 @@ class Box:
     inner: Any = None
 
 
-def takes_anything(**options: Any) -> dict[str, Any]:
-    return options
-
-
-def refuses(value: int) -> None:
-    raise ValueError(f"{value} is odd")
-
-
 NOT_CALLABLE = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build, validated
 from netsplit.errors import ConfigError
-from netsplit.settings import Settings
 from tests.config.targets import Box, Item
 
 TARGETS = "tests.config.targets"
@@ -34,24 +32,8 @@ def test_a_list_of_dataclasses_is_built_item_by_item() -> None:
     assert box.items == [Item("a", "3MiB"), Item("b", 1)]
 
 
-def test_interpolations_are_resolved_against_the_whole_config() -> None:
-    assert build(node(ratio="${seed}")).ratio == 3.0
-
-
 def test_a_nested_target_is_built_first() -> None:
     assert build(node(inner={"_target_": f"{TARGETS}.Item", "name": "a"})).inner == Item("a")
-
-
-def test_a_partial_node_gives_a_partial_and_may_lack_parameters() -> None:
-    made = build({"_target_": f"{TARGETS}.Box", "_partial_": True, "ratio": 1})
-    assert isinstance(made, partial)
-    assert (made.func, made.keywords) == (Box, {"ratio": 1.0})
-    assert made(width=1) == Box(1, 1.0)
-
-
-def test_a_target_with_keyword_arguments_takes_any_key() -> None:
-    made = build({"_target_": f"{TARGETS}.takes_anything", "a": [1], "b": {"c": None}})
-    assert made == {"a": [1], "b": {"c": None}}
 
 
 @pytest.mark.parametrize(
@@ -89,36 +71,13 @@ def test_a_target_that_cannot_be_imported_is_named(target: str, words: list[str]
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["None", None])
-def test_what_is_no_node_is_refused(given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"is no node with _target_"):
-        build(given)
-
-
-def test_a_target_without_a_signature_is_named_with_its_key() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^box\._target_ is builtins\.dict, which has no readable signature"
-    ):
-        build(node(_target_="builtins.dict"))
-
-
 def test_a_parameter_set_by_the_program_must_not_be_in_the_node() -> None:
     with pytest.raises(ConfigError, match=r"box\.width is set by the program"):
         build(node(), width=2)
 
 
-def test_a_value_error_of_the_target_names_the_node() -> None:
-    config = OmegaConf.create({"box": {"_target_": f"{TARGETS}.refuses", "value": 1}})
-    with pytest.raises(ConfigError, match=r"^box: .*refuses these values: 1 is odd"):
-        build(config.box)
-
-
 def whole(**keys: Any) -> DictConfig:
     return OmegaConf.create({"epochs": 1, "batch_size": 8, "seed": 0, **keys})
-
-
-def test_check_returns_the_top_level_settings() -> None:
-    assert validated(whole(other="x")) == Settings(epochs=1, batch_size=8, seed=0)
 
 
 def test_check_finds_a_mistake_at_any_depth() -> None:
@@ -126,13 +85,6 @@ def test_check_finds_a_mistake_at_any_depth() -> None:
     for deep in ({"method": {"one": target}}, {"methods": [target]}):
         with pytest.raises(ConfigError, match=r"nam is not a parameter"):
             validated(whole(**deep))
-
-
-def test_check_expects_no_parameter_that_the_program_provides() -> None:
-    config = whole(box={"_target_": f"{TARGETS}.Box"})
-    with pytest.raises(ConfigError, match=r"box\.width must be given"):
-        validated(config)
-    validated(config, provided={"box": ["width"]})
 
 
 @pytest.mark.parametrize(

@@ -56,19 +56,3 @@ def test_an_option_that_netsplit_s_own_would_hide_is_refused(command: Command, t
     assert ended.code == 2
     assert tells(ended.err, "partitioner=single is in NetSplit itself", "conf", "another name")
     assert command(entry()(job), "job", *words[:2], "partitioner=[m_topo]").code == 0
-
-
-def test_a_package_that_names_what_it_has_not_is_a_sentence(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "site" / "lab_broken"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise RuntimeError('of its own')")
-    written = tmp_path / "site" / "lab_broken-1.0.dist-info"
-    written.mkdir(parents=True)
-    (written / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-broken\nVersion: 1.0\n")
-    (written / "entry_points.txt").write_text("[netsplit.conf]\nlab = lab_broken.conf\n")
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    ended = command(entry()(job), "job")
-    assert ended.code == 2
-    assert tells(ended.err, "error: lab-broken", "netsplit.conf", "lab_broken.conf", "uninstall lab-broken")

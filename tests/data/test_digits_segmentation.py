@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from torch import Tensor
 
-from netsplit.data import digits_segmentation
+from netsplit.data import Data, digits, digits_segmentation
 from netsplit.data.sets.digits import digits_split
 from netsplit.data.sets.digits_segmentation import INK, MEAN, STD
-
-
-def test_shapes_and_classes() -> None:
-    data = digits_segmentation()
-    image, mask = data.train[0]
-    assert (image.shape, mask.shape) == ((3, 64, 64), (64, 64))
-    assert torch.equal(image[0], image[2])
-    assert (len(data.train), len(data.test), data.num_classes, data.classes[1]) == (1024, 256, 11, "0")
 
 
 def test_the_mask_is_where_the_ink_is() -> None:
@@ -38,11 +30,21 @@ def test_a_single_digit_is_one_of_its_half() -> None:
             assert set(mask.unique().tolist()) <= {0, int(targets[own][nearest]) + 1}
 
 
-def test_numbers_cost_no_memory_and_pictures_are_those_of_their_index() -> None:
-    large = digits_segmentation(16, 8, train=10**9).train
-    small = digits_segmentation(16, 8, train=10).train
-    assert len(large) == 10**9
-    assert torch.equal(large[7][0], small[7][0])
-    assert not torch.equal(large[7][0], large[10**9 - 1][0])
-    with pytest.raises(IndexError):
-        small[10]
+def tensors(data: Data) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (*data.train[:], *data.test[:])  # type: ignore[index,return-value]
+
+
+def test_shapes_and_sizes() -> None:
+    data = digits()
+    images, targets, test_images, _ = tensors(data)
+    assert images.shape == (1437, 3, 32, 32)
+    assert test_images.shape == (360, 3, 32, 32)
+    assert (images.dtype, targets.dtype) == (torch.float32, torch.int64)
+    assert data.num_classes == len(data.classes) == 10
+    assert "1437 train" in data.summary()
+
+
+def test_no_image_is_in_both_halves() -> None:
+    images, _, test_images, _ = tensors(digits(image_size=8, channels=1))
+    both = torch.cat([images, test_images]).flatten(1)
+    assert len(both.unique(dim=0)) == len(both)

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from netsplit.data import IGNORED, Data, batches
-from netsplit.data.dataset import Drawable
-from netsplit.errors import ConfigError
-from tests.cover import covering
 from tests.data.conftest import Builder
 
 NAMES = [
@@ -37,10 +34,6 @@ def same(one: Pairs, other: Pairs) -> bool:
         for left, right in zip(one, other, strict=True)
         for a, b in zip(left, right, strict=True)
     )
-
-
-def test_the_list_of_names_is_whole(builders: dict[str, Builder]) -> None:
-    assert set(NAMES) == set(builders)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,28 +78,3 @@ def test_only_what_is_augmented_changes_from_epoch_to_epoch(builders: dict[str, 
     epochs = [loaded(data, epoch=epoch, shuffle=False) for epoch in (0, 0, 1)]
     assert same(epochs[0], epochs[1])
     assert same(epochs[0], epochs[2]) == (name not in CHANGING)
-
-
-@pytest.mark.parametrize("name", sorted(CHANGING))
-def test_an_epoch_s_samples_do_not_depend_on_those_taken_before(
-    builders: dict[str, Builder], name: str
-) -> None:
-    train = builders[name]().train
-    assert isinstance(train, Drawable)
-    straight = train.at_epoch(3)[1]
-    for index in (2, 0, 1):
-        train.at_epoch(1)[index]
-    assert all(torch.equal(a, b) for a, b in zip(train.at_epoch(3)[1], straight, strict=True))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_limit_keeps_so_many_of_each_half(builders: dict[str, Builder], name: str) -> None:
-    data = builders[name](limit=2)
-    assert (len(data.train), len(data.test)) == (2, 2)
-
-
-@covering(key=["limit", "prefetch", "workers", "seed"], name=WITH_WORKERS)
-def test_numbers_that_cannot_be_used_are_refused(builders: dict[str, Builder], name: str, key: str) -> None:
-    value = -1 if key in ("workers", "seed") else 0
-    with pytest.raises(ConfigError, match=rf"dataset\.{key} is {value}: give at least {value + 1}"):
-        builders[name](**{key: value})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +78,6 @@ def test_text_is_tokens_and_without_a_target_the_next_ones(saved: Path, tokenize
     assert (tokens[2].tolist(), targets.tolist()) == ([3, 1], [0, 1, 1, 0])
 
 
-def test_what_is_sent_to_workers_names_files_and_holds_no_rows(saved: Path) -> None:
-    data = hugging_face(str(saved), "picture", "label", image_size=8)
-    sent = pickle.dumps(data.train)
-    assert str(saved).encode() in sent
-    again = pickle.loads(sent)
-    assert all(torch.equal(again[i][0], data.train[i][0]) for i in range(4))
-
-
 @pytest.mark.parametrize(
     ("keys", "facts"),
     [
@@ -99,8 +90,3 @@ def test_what_is_not_there_is_named(saved: Path, keys: dict[str, Any], facts: li
     with pytest.raises(ConfigError) as told:
         hugging_face(str(saved), **keys)
     assert tells(told.value, *facts)
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="save_to_disk"):
-        hugging_face(str(tmp_path), "text")

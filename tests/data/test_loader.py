@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass, replace
 from typing import Self
 
-import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -38,16 +34,6 @@ def test_the_same_seed_and_epoch_give_the_same_order_whatever_the_global_generat
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     orders = [order(epoch=epoch, seed=seed) for epoch in range(3) for seed in range(3)]
     assert len({str(one) for one in orders}) == 9
-
-
-def test_without_shuffling_the_order_is_the_dataset_s() -> None:
-    assert order(shuffle=False, drop_last=False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
-@pytest.mark.parametrize("size", [0, 11])
-def test_a_batch_size_that_gives_no_batch_is_refused_at_once(size: int) -> None:
-    with pytest.raises(ConfigError, match=f"batch_size is {size}"):
-        batches(NUMBERS, size)
 
 
 @dataclass(frozen=True)
@@ -114,16 +100,6 @@ def test_an_epoch_is_told_to_samples_that_want_it_and_every_sample_comes_once() 
         assert sorted(rows) == [[index, 4] for index in range(10)]
 
 
-def test_the_processes_of_one_epoch_are_those_of_the_next() -> None:
-    loader = Loader(Told(), 2, workers=2)
-    first, second = ({int(pid) for _, pids in loader.epoch(epoch) for pid in pids} for epoch in (0, 1))
-    assert first == second
-    assert len(first) == 2
-    assert os.getpid() not in first
-    loader.close()
-    assert not any(map(psutil.pid_exists, first))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_that_cannot_be_loaded_gives_the_same_sentence(workers: int) -> None:
     loader = Loader(Told(bad=3), 2, shuffle=False, workers=workers)
@@ -136,14 +112,6 @@ def test_a_sample_that_cannot_be_loaded_gives_the_same_sentence(workers: int) ->
     assert indices(loader, 0, skip=4) == [[[4, 0], [5, 0]], [[6, 0], [7, 0]], [[8, 0], [9, 0]]]
 
 
-def test_samples_of_different_shapes_are_explained() -> None:
-    ragged = [(torch.zeros(length), torch.tensor(0)) for length in (1, 2)]
-    with pytest.raises(
-        NetSplitError, match=r"^samples of shapes \[\(1,\), \(\)\] and \[\(2,\), \(\)\] do not fit"
-    ):
-        list(batches(ragged, 2))
-
-
 def test_a_process_that_dies_ends_in_a_sentence_and_is_replaced() -> None:
     loader = Loader(Told(bad=2), 1, shuffle=False, workers=1)
     with pytest.raises(
@@ -151,28 +119,3 @@ def test_a_process_that_dies_ends_in_a_sentence_and_is_replaced() -> None:
     ):
         list(loader.epoch())
     assert indices(loader, 0, skip=8) == [[[8, 0]], [[9, 0]]]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the system ends them on Linux only")
-def test_processes_die_with_their_parent_even_in_the_midst_of_a_sample() -> None:
-    code = """
-import time, torch
-from netsplit.data import batches
-class Slow:
-    def __len__(self): return 9
-    def __getitem__(self, index):
-        import os
-        os.write(1, b"%d\\n" % os.getpid())
-        time.sleep(300)
-next(batches(Slow(), 1, workers=2))
-"""
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    children = {int(parent.stdout.readline()) for _ in range(2)}
-    parent.kill()
-    parent.wait()
-    deadline = time.monotonic() + 20
-    while any(map(psutil.pid_exists, children)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(psutil.pid_exists, children))

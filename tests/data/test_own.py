@@ -5,19 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset
 
 from netsplit.data import Data, Loader, batches
-from netsplit.data.keys import ReadingKeys
-from netsplit.data.reading.own import as_data
 from netsplit.data.reading.stream import Stream
-from netsplit.errors import ConfigError, ReadError
 from netsplit.experiment.comparison import experiment_of
 from netsplit.experiment.request import Request
 from runners._entry import entry
@@ -58,8 +54,6 @@ def named(**keys):
 def columns():
     return [{"image": torch.rand(3), "label": 1}]
 """
-
-NUMBERS = TensorDataset(torch.arange(10.0)[:, None], torch.arange(10))
 
 
 def job(cfg: DictConfig) -> None:
@@ -121,21 +115,6 @@ def test_what_cannot_be_used_is_a_sentence(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("made", "facts"),
-    [
-        (DataLoader(NUMBERS), ["DataLoader", "dataset.workers"]),
-        ({"left": NUMBERS}, ["left", "'train'"]),
-        (3, ["dataset._target_ makes 3", "Dataset"]),
-        (TensorDataset(torch.ones(3, 1)), ["a tuple of 1", "(input, target)"]),
-    ],
-)
-def test_what_is_no_dataset_is_said(made: Any, facts: list[str]) -> None:
-    with pytest.raises(ConfigError) as told:
-        as_data(made, "mine", ReadingKeys())
-    assert tells(told.value, *facts)
-
-
 class Told(IterableDataset[tuple[Tensor, int]]):
     """Says its number, its epoch, and what it draws."""
 
@@ -170,11 +149,3 @@ def test_a_stream_s_batches_depend_on_seed_and_epoch_alone() -> None:
     assert all(map(torch.equal, read(1, 2, skip=6), whole[2:]))
     for other in (read(2, 2), read(1, 3)):
         assert not torch.equal(other[0][:, 2], whole[0][:, 2])
-
-
-def test_a_stream_that_ends_too_early_says_how_long_it_was() -> None:
-    stream = Stream(Told(7), 9)
-    assert stream[6][1] == 6
-    with pytest.raises(ReadError, match=r"7 samples of epoch 1.*dataset\.samples=7"):
-        stream[7]
-    assert stream[2][1] == 2

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from netsplit.data import synthetic
-from netsplit.errors import ConfigError
 
 KINDS = {"image": (2, 12, 10), "mask": (3, 12, 10), "tokens": (30,)}
 
@@ -39,16 +38,3 @@ def accuracy_of_centroids(learnable: bool) -> float:
 def test_images_say_their_class_only_when_learnable() -> None:
     assert accuracy_of_centroids(True) > 0.95
     assert accuracy_of_centroids(False) < 0.4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"kind": "video"}, r"dataset\.kind is 'video': give one of image, mask, tokens"),
-        ({"kind": "tokens"}, r"dataset\.shape is .*: give \[length\] for kind tokens"),
-        ({"train": 0}, r"dataset\.train is 0"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        synthetic(**arguments)

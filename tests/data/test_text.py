@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from netsplit.data import IGNORED, text
 from netsplit.data.sets.text import UNKNOWN, VOCABULARY, text_of
-from netsplit.errors import ConfigError
 from tests.data.folders import make_text
 
 
@@ -69,13 +68,3 @@ def test_masked_targets_are_what_the_input_hides(
         assert int(chosen.sum()) == max(1, round(0.15 * context))
         assert torch.equal(targets[chosen], original[chosen])
         assert torch.equal(inputs[~chosen], original[~chosen])
-
-
-def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    root = str(make_text(tmp_path / "text"))
-    with pytest.raises(ConfigError, match=r"dataset\.context is 100000, but a half of the text has \d+ char"):
-        text(100_000, root=root)
-    with pytest.raises(ConfigError, match=r"has 0 files that fit dataset\.pattern '\*\.txt'"):
-        text(root=root, pattern="*.txt")
-    with pytest.raises(ConfigError, match=r"dataset\.root is .*nowhere"):
-        text(root=str(tmp_path / "nowhere"))

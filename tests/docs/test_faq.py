@@ -19,6 +19,7 @@ from netsplit.errors import NetSplitError
 from netsplit.training.parallel import ParallelModel
 from runners import compare, partition, report, train
 from tests.commands import Command
+from tests.cover import few
 from tests.docs.given import LOSS, batch_of, model_of
 from tests.docs.page import sections
 from tests.workers import Pools, lent_to_sessions
@@ -111,7 +112,7 @@ def unchanged_draws() -> Iterator[None]:
     torch.set_rng_state(state)
 
 
-@pytest.mark.parametrize("heading", CALLS)
+@pytest.mark.parametrize("heading", few(list(CALLS), 6))
 @pytest.mark.usefixtures("unmeasured")
 def test_a_call_says_what_is_quoted(heading: str, pools: Pools) -> None:
     with unchanged_draws(), lent_to_sessions(pools), pytest.raises(NetSplitError) as error:

@@ -40,14 +40,6 @@ def resolves(name: str) -> bool:
     return True
 
 
-def test_the_pages_name_what_people_call() -> None:
-    assert {"netsplit.training.Checkpoints", "netsplit.training.fit"} <= names_of(
-        ROOT / "docs" / "checkpoints.md"
-    )
-    assert "netsplit.cluster.described.DescribedLink" in names_of(ROOT / "docs" / "extending.md")
-    assert not resolves("netsplit.training.no_such_name")
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_name_of_a_page_is_there(page: Path) -> None:
     for name in sorted(names_of(page)):

@@ -1,7 +1,5 @@
 """A small comparison on two described devices, which several tests forecast."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What the command line gives for all reaches cases that have their own; what would be lost is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import ConfigError
-from netsplit.experiment.case_overrides import cases_of, published_of
+from runners._case_overrides import cases_of, published_of
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 MODELS = """# @package _global_
@@ -64,12 +62,6 @@ def test_an_option_for_all_takes_the_place_of_each_case_s_own(cases: Cases) -> N
         assert each.dataset._target_ == "netsplit.data.digits"
         assert each.dataset.limit == 9
     assert configs["unet"].batch_size == 4
-
-
-def test_what_cases_change_within_an_option_is_kept_with_another_one(cases: Cases) -> None:
-    configs = cases("devices", "schedule=gpipe", "cluster.bandwidth=5GB")
-    assert [each.cluster.devices for each in configs.values()] == [1, 2]
-    assert {each.cluster.bandwidth for each in configs.values()} == {"5GB"}
 
 
 @pytest.mark.parametrize(

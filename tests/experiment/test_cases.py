@@ -1,20 +1,17 @@
 """Several comparisons in one config, and what is made of their results."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from matplotlib.axes import Axes
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import ConfigError
-from netsplit.experiment.case_overrides import cases_of
 from netsplit.experiment.cases import Cases, cases_figure
 from netsplit.experiment.records import Comparison
 from netsplit.tracking.table import ComparisonRow
+from runners._case_overrides import cases_of
 
 CONFIG = OmegaConf.create(
     {
@@ -59,10 +56,6 @@ def row(method: str, throughput: float | None) -> ComparisonRow:
     return ComparisonRow(method, "heuristic", predicted_s=1.0, throughput=throughput, error=error)
 
 
-def too_large(given: ComparisonRow) -> ComparisonRow:
-    return replace(given, capacity={"a": 1, "b": 1}, predicted_peak={"a": 2, "b": 1})
-
-
 def test_the_table_shows_what_was_published_and_a_failure(tmp_path: Path) -> None:
     comparisons = {
         "small": Comparison(Path(), [row("auto", 12.0), row("m_topo", None)]),
@@ -77,19 +70,6 @@ def test_the_table_shows_what_was_published_and_a_failure(tmp_path: Path) -> Non
     axes = cases_figure(cases, tmp_path / "cases.png").axes[0]
     assert [bar.get_height() for bar in axes.patches] == [12.0, 3.0, 0.0, 4.0]
     assert (tmp_path / "cases.png").stat().st_size > 1000
-
-
-def test_what_does_not_fit_its_devices_is_marked_and_is_not_the_most(tmp_path: Path) -> None:
-    rows = [row("auto", 12.0), too_large(row("m_topo", 40.0))]
-    cases = Cases({"small": Comparison(Path(), rows)}, {"small": {"m_topo": 20.0}})
-    table = cases.markdown()
-    assert "| `auto` | 12.00* |" in table
-    assert "| `m_topo` | !40.00 (20.00, +100 %) |" in table
-    assert "! more than the device's limit" in table
-    assert "! more than the device's limit" in str(cases.table().caption)
-    axes = cases_figure(cases, tmp_path / "cases.png").axes[0]
-    assert [text.get_text() for text in axes.texts] == ["12", "!40"]
-    assert legend(axes) == ["auto", "m_topo", "published", "! more than the device's limit"]
 
 
 def test_a_method_without_an_answer_in_time_is_said_to_have_none(tmp_path: Path) -> None:
@@ -111,12 +91,6 @@ def test_a_method_without_an_answer_in_time_is_said_to_have_none(tmp_path: Path)
     assert cases.agreement == {}  # one figure alone agrees with nothing
     axes = cases_figure(cases, tmp_path / "cases.png").axes[0]
     assert [text.get_text() for text in axes.texts] == ["no answer in time", "12", "11"]
-
-
-def legend(axes: Axes) -> list[str]:
-    box = axes.get_legend()
-    assert box is not None
-    return [text.get_text() for text in box.get_texts()]
 
 
 @pytest.mark.parametrize("name", ["b|c", "d/../../.."])

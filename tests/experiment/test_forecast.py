@@ -1,7 +1,5 @@
 """Comparisons on devices that are not here: planned, predicted, nothing trained."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -63,30 +61,6 @@ def test_every_method_is_predicted_and_none_is_measured(
     assert not (tmp_path / "training.png").exists()
 
 
-def test_one_device_takes_the_sum_of_its_operators_and_the_step(
-    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
-) -> None:
-    planner = planner_of(experiment, two())
-    assert {each.device.type for each in experiment.model.parameters()} == {"cpu"}  # left as it is
-    costs = planner.costs.devices["TITAN RTX"]
-    operators_s = sum(each.total_s for each in costs.nodes.values())
-    nbytes = sum(each.nbytes for each in planner.graph.initializers.values() if each.requires_grad)
-    step_s = nbytes * costs.step_s_per_byte
-    instructions = planner.plan(Single()).program.instructions["a"]
-    overhead_s = len(instructions) * costs.instruction_s
-    predicted_s = planner.plan(Single()).objective_s
-    assert predicted_s == pytest.approx(operators_s + step_s + overhead_s)
-
-
-def test_a_method_without_room_keeps_its_row(
-    experiment: Experiment, unrecorded: Tracker, tmp_path: Path
-) -> None:
-    comparison = forecast(experiment, two(capacity="20KB"), unrecorded, tmp_path)
-    (failed,) = comparison.failed
-    assert failed.method == "m_topo"
-    assert "no placement that fits" in str(failed.error)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -122,17 +96,6 @@ def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experim
     assert seen[1] < whole
     assert plan.objective_s == pytest.approx(whole)
     assert plan.placement.method == "single without backward"
-
-
-def test_half_precision_is_planned_with_its_dtypes(experiment: Experiment) -> None:
-    whole, half = (planner_of(with_settings(experiment, autocast=each), two()) for each in (None, "float16"))
-    kinds = {node.kind: half.graph.variables[node.outputs[0]].dtype for node in half.graph}
-    assert kinds["conv2d"] == kinds["linear"] == "float16"
-    assert half.graph.autocast == "float16"
-    for kind, each in half.costs.devices.items():
-        assert each.nodes != whole.costs.devices[kind].nodes
-    assert half.workload.need_bytes() < whole.workload.need_bytes()
-    assert half.rule.loss_scaling
 
 
 def test_offload_is_planned_on_accelerators_and_its_host_bytes_are_recorded(

@@ -1,7 +1,5 @@
 """What a rewrite makes is measured on workers, once for all that do the same work."""
 
-from __future__ import annotations
-
 import logging
 import re
 from dataclasses import dataclass, replace
@@ -13,15 +11,12 @@ from torch import nn
 
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
-from netsplit.graph import Graph, capture, initial_values
+from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Choice, Partitioner, Problem
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.costs import NodeBytes, NodeSeconds, PartCosts
-from netsplit.profile.measure.parts import graph_of_nodes, profile_parts
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
-from netsplit.rewrite import Rewrite, Split, applied, rewritten_costs
-from netsplit.rewrite.moving.moves import MOVES
+from netsplit.rewrite import Rewrite, Split, applied
 from tests.builders import costs_of
 from tests.nets import SGD
 from tests.workers import Pools, lent_session, set_costs
@@ -61,45 +56,6 @@ def test_equal_parts_of_any_layer_do_the_same_work() -> None:
     uneven = keys_of(Split("gelu", 1, (10, 30)))
     assert uneven["gelu:0"] != uneven["gelu:1"]
     assert uneven["gelu:0"] not in keys.values()
-
-
-def test_chosen_nodes_are_measured_among_themselves() -> None:
-    """Seconds and bytes of each, with what hands on pieces for them, on values of the step."""
-    before, after = graph_and_parts(
-        Split("linear_1", "input.1", (25, 15)), Split("cross_entropy_loss", "self.0", (4, 4))
-    )
-    names = list(new_nodes(before, after))
-    alone = graph_of_nodes(after, names, MOVES)
-    assert set(names) <= alone.nodes.keys() < after.nodes.keys()
-    assert all(alone.variables[k].producer is None for k in alone.input_variables)
-    assert not {"linear", "gelu"} & alone.nodes.keys()
-    measured = profile_parts(
-        after, batch(), initial_values(net(), after), names, MOVES, "cpu", repeats=1, rounds=1
-    )
-    assert measured.keys() == set(names)
-    for name, each in measured.items():
-        trained = any(k in after.requires_backward for k in after.nodes[name].outputs)
-        assert each.seconds.forward_s > 0
-        assert (each.seconds.backward_s > 0) == trained
-        assert 0 <= each.seconds.weight_s <= each.seconds.backward_s
-
-
-def test_what_was_measured_takes_the_estimate_s_place() -> None:
-    before, after = graph_and_parts(*BOTH)
-    costs = costs_of(before, 1e-3, 2e-3)
-    (kind,) = costs.devices
-    key = operator_key(after, after.nodes["gelu_1:1"])
-    part = PartCosts(NodeSeconds(7e-3, 8e-3, 1e-3), NodeBytes(5, 6))
-    known = costs.with_device(kind, parts={key: part})
-    own, estimated = (rewritten_costs(each, before, after).devices[kind] for each in (known, costs))
-    for name in after.nodes:
-        if name.startswith("gelu") and ":" in name:
-            assert own.nodes[name] == NodeSeconds(7e-3, 8e-3, 0.0), "nothing of it is put off"
-            assert own.transients[name] == part.transient
-        else:
-            assert own.nodes[name] == estimated.nodes[name]
-    faster = known.devices[kind].scaled(2.0)
-    assert faster.parts[key].seconds == NodeSeconds(3.5e-3, 4e-3, 0.5e-3)
 
 
 @dataclass

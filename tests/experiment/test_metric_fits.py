@@ -1,7 +1,5 @@
 """A metric that is not for a model's outputs is refused before the training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -55,5 +53,5 @@ def test_one_that_fits_is_as_it_was_and_so_is_the_model(make: Callable[[], Metri
 
 
 def test_one_that_does_not_fit_is_refused_on_two_samples() -> None:
-    with pytest.raises(ConfigError, match=r"metrics=mse needs outputs and targets of one shape, .* \(2, 2\)"):
+    with pytest.raises(ConfigError, match=r"metric mse needs outputs and targets of one shape, .* \(2, 2\)"):
         _check_metric(*parts(mse()))

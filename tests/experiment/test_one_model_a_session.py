@@ -1,7 +1,5 @@
 """Workers that hold another model by now train no other's batches."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

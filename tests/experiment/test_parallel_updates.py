@@ -1,8 +1,5 @@
 """What a training loop asks of a split model: learning rates, states to load, averages, epochs."""
 
-from __future__ import annotations
-
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,7 +13,7 @@ from torch.optim import lr_scheduler as lr
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.optim.learning_rate import LearningRate
@@ -208,40 +205,3 @@ def test_an_epochs_loss_lowers_the_rate_and_a_resumed_training_goes_on_so(
     assert [e.train_loss for e in resumed.epochs] == pytest.approx(
         [e.train_loss for e in whole.epochs], rel=TOLERANCE
     )
-
-
-def test_a_loop_of_ones_own_steps_epochs_itself(session: Session) -> None:
-    model = session.deploy(*plan_with(LearningRate(lr.StepLR, every="epoch", step_size=1, gamma=0.5)))
-    model.train_batch(CHAIN.inputs, CHAIN.targets)
-    assert model.learning_rate == [0.05]
-    model.step_scheduler()
-    assert model.learning_rate == [0.025]
-    assert model.stepped_rates == (0.05,)
-    model = session.deploy(*plan_with(LearningRate(lr.ReduceLROnPlateau, every="epoch")))
-    with pytest.raises(ConfigError, match="step_scheduler"):
-        model.step_scheduler()
-    model.step_scheduler(1.0)
-
-
-def test_devices_with_unlike_learning_rates_do_not_step(pools: Pools) -> None:
-    """Each process has threads of its own; from a step on, as a clock may make it."""
-
-    def unlike(optimizer: optim.Optimizer) -> lr.LRScheduler:
-        return lr.LambdaLR(optimizer, lambda n: 1.0 if n < 2 else 1 + threading.get_native_id() % 9973)
-
-    def train() -> None:
-        with netsplit.parallelize(
-            fresh(), LOSS, BATCHES[0], partitioner="round_robin", schedule="gpipe", optimizer=MATCHED,
-            scheduler=unlike, progress=False,
-        ) as split:  # fmt: skip
-            for batch in BATCHES:
-                split.train_batch(*batch)
-                trained.append(split.trained_batches)
-
-    trained: list[int] = []
-    with (
-        lent_to_sessions(pools),
-        pytest.raises(NetSplitError, match="the scheduler gives cpu:0 the learning rate"),
-    ):
-        train()
-    assert len(trained) == 1  # the batch after which rates differ raises, when it is done

@@ -1,7 +1,5 @@
 """`profile=predicted`: plans for devices that run, made without measuring an operator on them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +16,12 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
 from netsplit.experiment import calibration
 from netsplit.experiment.calibration import predicted_here
+from netsplit.experiment.records import row_of
 from netsplit.experiment.session import Session
 from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
-from netsplit.profile.measure.overhead import trivial_step
+from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
@@ -30,7 +29,8 @@ from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.builders import cpus
 from tests.experiment.test_calibration import Told
-from tests.workers import Pools, cpu_workers, lent_session
+from tests.nets import SGD
+from tests.workers import Pools, cpu_workers, lent_session, lent_to_sessions
 
 ADAM = partial(torch.optim.Adam, lr=0.02)
 ALPHA = 4
@@ -57,18 +57,6 @@ def fresh() -> Wide:
     return Wide()
 
 
-@pytest.fixture
-def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would measure costs fails, here and before it reaches a worker."""
-
-    def measured(*_: object) -> None:
-        raise AssertionError("a cost was measured")
-
-    monkeypatch.setattr("netsplit.experiment.here.costs.calibrate", measured)
-    for name in ("_measure_part", "_measure_copying", "fit_trial"):
-        monkeypatch.setattr(calibration, name, measured)
-
-
 def session_of(pools: Pools, folder: Path) -> Session:
     session = lent_session(pools, folder)
     session.profile = "predicted"
@@ -90,6 +78,18 @@ def test_of_a_machine_its_speed_alone_is_measured() -> None:
     assert here.nodes["mul"].forward_s == pytest.approx(2 * as_fitted.nodes["mul"].forward_s)
     assert here.message_overhead_s == pytest.approx(2 * as_fitted.message_overhead_s)
     assert here.contention == as_fitted.contention >= 1
+
+
+@pytest.fixture
+def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would measure costs fails, here and before it reaches a worker."""
+
+    def measured(*_: object) -> None:
+        raise AssertionError("a cost was measured")
+
+    monkeypatch.setattr("netsplit.experiment.here.costs.calibrate", measured)
+    for name in ("_measure_part", "_measure_copying", "fit_trial"):
+        monkeypatch.setattr(calibration, name, measured)
 
 
 @pytest.mark.usefixtures("_nothing_is_measured")
@@ -115,11 +115,6 @@ def test_a_session_plans_from_predicted_costs_and_trains_so(
         losses = [parallel.train_batch(*samples(16)) for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]
     assert not (tmp_path / "kept").exists()
-
-
-def test_another_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^profile is .*: give one of reuse, refresh, off, predicted\.$"):
-        netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), samples(16), profile="guessed")
 
 
 @pytest.mark.parametrize(
@@ -150,3 +145,16 @@ def test_what_has_no_rates_is_refused_before_anything_is_captured_or_started(
     with pytest.raises(ConfigError) as told:
         session.planner(fresh(), nn.CrossEntropyLoss(), samples(16), GPipe(2), ADAM, autocast=autocast)
     assert str(told.value).startswith(f"profile is predicted, and {sentence}, which measures")
+
+
+def test_an_iteration_is_predicted_with_the_controller_s_part(pools: Pools) -> None:
+    batch = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    with lent_to_sessions(pools), netsplit.parallelize(
+        nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, cluster=netsplit.cpu_cluster(1), schedule=GPipe(2),
+        optimizer=SGD, partitioner="single", profile="predicted", progress=False,
+    ) as parallel:  # fmt: skip
+        plan = parallel.plan
+        assert 0 < plan.problem.costs.controller_s < 1
+        assert plan.iteration_s == plan.simulated[1].iteration_s + plan.problem.costs.controller_s
+        assert row_of(plan, "single").predicted_s == plan.iteration_s
+        assert torch.isfinite(torch.tensor(parallel.train_batch(*batch)))  # the workers are free again

@@ -1,37 +1,34 @@
 """What of a plan and a training reaches the table: replicas, peaks above capacities, whose seconds."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
 
+from netsplit.errors import NetSplitError
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import forecast, planner_of
-from netsplit.experiment.records import ProgressRecorder, row_of
-from netsplit.partition import Ddp, MTopo, Single
-from netsplit.tracking import MethodRun, Tracker
+from netsplit.experiment.records import Comparison, ProgressRecorder, row_of
+from netsplit.graph.ir import Graph
+from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
+from netsplit.report import markdown_page, read_report
+from netsplit.rewrite import Rewrite, Split, applied
+from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
+from runners._carry_out import comparisons_of
 from tests.experiment.subjects import experiment_of, two
+from tests.tracking.reports import parsed, report
 
 
 @pytest.fixture
 def experiment() -> Experiment:
     return experiment_of(Single())
-
-
-def test_a_replica_has_the_nodes_and_the_bytes_of_its_stage(experiment: Experiment) -> None:
-    planner = planner_of(experiment, two())
-    plan = planner.plan(Ddp())
-    assert plan.nodes == {"a": len(planner.graph), "b": len(planner.graph)}
-    assert row_of(plan, "ddp").nodes == plan.nodes
-    assert plan.static_bytes["a"] == plan.static_bytes["b"] > 0
-    (told,) = (row for row in plan.summary().devices.rows if row[0] == "b")
-    assert told[1] == len(planner.graph)
 
 
 def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
@@ -86,3 +83,66 @@ def test_with_nothing_left_to_train_the_earlier_run_s_seconds_are_kept_and_calle
     assert observer.measured(history).iteration_s == 9.0
     row = row_of(planner_of(experiment, two()).plan(Single()), "single", history, earlier=True)
     assert (row.measured_s, row.prediction_error) == (9.0, None)
+
+
+Rewrites = Callable[[Graph, int], Sequence[Rewrite]]
+
+
+@dataclass
+class Cut(Partitioner):
+    """Second parts are on the second device, but for views of what is on the first."""
+
+    rewrites: Rewrites
+    name: str = "cut"
+
+    def choose(self, problem: Problem) -> Choice:
+        rewrites = tuple(self.rewrites(problem.graph, 2))
+        graph = applied(problem.graph, rewrites)
+        second = {node for node in graph.nodes if node.endswith(":1") and not node.startswith("flatten")}
+        return Choice({node: "ab"[node in second] for node in graph.nodes}, rewrites=rewrites)
+
+
+def columns(graph: Graph, parts: int) -> Sequence[Rewrite]:
+    """Three quarters of the hidden units."""
+    return (Split("linear", 1, (48, 16)), Split("relu", 1, (48, 16)), Split("linear_1", "input.1", (48, 16)))
+
+
+def test_a_reader_of_the_report_knows_what_was_cut_along_what_and_where_it_runs(
+    database: str, tmp_path: Path
+) -> None:
+    planned = forecast(experiment_of(Cut(columns), Single()), two(), Tracker(database, "cut"), tmp_path)
+    told = (
+        "3 operators in parts: linear (1) and relu (2) along dimension 1: 75 % on a, 25 % on b; "
+        "linear_1 (3) along dimension 1 of input: 75 % on a, 25 % on b"
+    )
+    assert [row.parts for row in planned.rows] == [told, ""]
+    assert f"cut: {told}" in (tmp_path / "comparison.md").read_text()
+    (comparison,) = read_report(database, ["cut"]).comparisons
+    cut, single = comparison.methods
+    assert (cut.row.parts, single.row.parts) == (told, "")
+    words, page = parsed(comparison).words, markdown_page(report(comparison), tmp_path)
+    assert "linear_1 (3) along dimension 1 of input: 75 % on a, 25 % on b" in words
+    assert "linear\\_1 (3) along dimension 1 of input: 75 % on a, 25 % on b" in page
+
+
+def test_a_case_that_fails_stops_no_other() -> None:
+    requests: Any = {name: SimpleNamespace(published={"auto": 2.0}) for name in ("one", "two", "three")}
+    failed = ComparisonRow("m_topo", "failed", error="no room")
+    told: list[Mapping[str, str]] = []
+
+    def compare_case(case: str, request: object, published: Mapping[str, str]) -> Comparison:
+        told.append(published)
+        if case == "one":
+            raise NetSplitError("too\n large")
+        return Comparison(
+            Path(case), [ComparisonRow("auto", "optimal"), *([failed] if case == "two" else [])]
+        )
+
+    cases = comparisons_of(requests, compare_case)
+    assert list(cases.comparisons) == ["two", "three"]
+    assert list(cases.reasons) == ["one", "two"]
+    assert cases.reasons["one"] == "too large"
+    assert all(word in cases.reasons["two"] for word in ("1 of 2", "m_topo", "no room"))
+    assert cases.published == {name: {"auto": 2.0} for name in requests}
+    assert all("2.0" in tags.values() for tags in told)
+    assert len(told) == 3

@@ -1,7 +1,5 @@
 """What `parallelize` says of its stages, and to whom."""
 
-from __future__ import annotations
-
 import io
 import sys
 
@@ -39,15 +37,3 @@ def test_a_terminal_has_them_at_stderr_and_stdout_is_left_alone(
     assert "7 of 12 parts" in screen.getvalue()
     assert "best so far 3 ms, by heft" in screen.getvalue()
     assert capsys.readouterr().out == "said meanwhile\n"
-
-
-def test_neither_a_pipe_nor_who_wants_none_has_anything(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    work()
-    assert capsys.readouterr() == ("said meanwhile\n", "")
-    screen = Terminal()
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", screen)
-        work(wanted=False)
-    assert screen.getvalue() == ""

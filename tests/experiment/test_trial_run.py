@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -63,16 +62,6 @@ def test_the_costs_that_were_played_by_are_found(contention: float, message_s: f
     assert costs.contention == pytest.approx(contention, abs=0.02)
     assert costs.message_s == pytest.approx(message_s, abs=5e-5)
     assert costs.steady
-
-
-def test_what_devices_wait_for_a_processor_is_not_taken_for_contention() -> None:
-    """Two of four devices do not slow one another more for what four do on too few processors."""
-    devices = tuple(replace(each, processors=1.5) for each in cpus(4).devices)
-    cluster = replace(cpus(4), devices=devices)
-    fit = fit_trial(trial(TRUE, cluster), BARE, cluster, cast(WorkerPool, None))
-    assert fit.contention == pytest.approx(1.25, abs=0.02)
-    assert fit.message_s == pytest.approx(3e-4, abs=5e-5)
-    assert fit.steady
 
 
 def test_where_rounds_keep_differing_the_fastest_counts_and_a_warning_says_so(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from netsplit.cluster.cluster import Cluster, Device, Nic
 from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import NetSplitError
-from netsplit.formats.own import dumps_workload, save_workload
+from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
-from netsplit.graph.files import save
 from netsplit.graph.ir import Initializer
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import DeviceCosts, NodeBytes
-from tests.builders import chain, cluster_of, costs_of
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
+from netsplit.profile.measure.messages import trivial_step
+from tests.builders import chain, cluster_of, costs_of, cpus
 from tests.partition.builders import problems
 
 
@@ -83,39 +84,6 @@ def saved(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_rates_stand_by_kind_as_they_always_did(saved: Callable[..., Path]) -> None:
-    """What a file says of a kind it has no seconds of goes nowhere, as ever: no device is of that kind."""
-    rates = {
-        "step_seconds_per_byte": {"cpu": 1e-9},
-        "instruction_s": {"cpu": 2e-5, "gpu": 1e-5},
-        "message_s": {"cpu": 0.0},
-        "contention": {"cpu": 1.25},
-        "copy_s_per_byte": {"cpu": 3e-10},
-        "accumulate_s_per_byte": {"cpu": 4e-10},
-    }
-    work = read_workload(saved(lambda data: data["costs"].update(rates)))
-    nodes = work.costs.devices["cpu"].nodes
-    assert work.costs.devices == {"cpu": DeviceCosts(nodes, 1e-9, 2e-5, 0.0, 1.25, 3e-10, 4e-10)}
-    del rates["instruction_s"]["gpu"]
-    written = json.loads(dumps_workload(work))["costs"]
-    assert {key: written[key] for key in rates} == rates
-
-
-def test_a_file_of_nothing_but_seconds_and_alpha_is_read(saved: Callable[..., Path]) -> None:
-    def bare(data: dict[str, Any]) -> None:
-        data["costs"] = {key: data["costs"][key] for key in ("seconds", "alpha")}
-
-    costs = read_workload(saved(bare)).costs
-    assert costs.devices == {"cpu": DeviceCosts(costs.devices["cpu"].nodes)}
-    assert costs.variable_copies is None
-
-
-def test_a_graph_without_costs_says_what_is_missing(tmp_path: Path) -> None:
-    save(chain([4, 4]), tmp_path / "graph.json")
-    with pytest.raises(NetSplitError, match=r"graph.json: .* no costs: .*own.save_workload.*forward_s"):
-        read_workload(tmp_path / "graph.json")
-
-
 def test_users_of_one_initializer_share_a_device_as_in_captured_graphs(saved: Callable[..., Path]) -> None:
     def share(data: dict[str, Any]) -> None:
         data["initializers"].append(asdict(Initializer("w", "float32", (4,), True, True)))
@@ -135,16 +103,11 @@ def seconds(data: dict[str, Any]) -> dict[str, Any]:
     ("change", "words"),
     [
         (lambda d: d.pop("nodes"), ["'nodes'"]),
-        (lambda d: d.update(version=7), ["version 1"]),
         (lambda d: d["nodes"].append(d["nodes"][0]), ["nodes has '", "' twice"]),
-        (lambda d: d.update(colocated=[["lost"]]), ["colocated names 'lost', which is no node"]),
         (lambda d: d["nodes"].reverse(), ["nodes[", "line ", "topological order"]),
-        (lambda d: d["nodes"][1].update(initializers=["lost"]), ["nodes[1]", "initializer 'lost'"]),
         (lambda d: seconds(d).update({min(seconds(d)): [1, -1]}), ["-1"]),
-        (lambda d: d["costs"].pop("alpha"), ["'alpha' is missing"]),
         (lambda d: d["cluster"]["links"].pop(), ["no link from"]),
         (lambda d: d["cluster"]["devices"][0].update(capacity_bytes=0), ["capacity of 0", "1 or more"]),
-        (lambda d: d["workload"].update(backward_nodes=["lost"]), ["backward_nodes", "'lost'"]),
     ],
 )
 def test_a_mistake_is_named(
@@ -156,3 +119,42 @@ def test_a_mistake_is_named(
     assert "own.json" in text
     assert "\n" not in text
     assert all(word in text for word in words), text
+
+
+COSTS = Costs({"cpu": DeviceCosts({"mul": NodeSeconds(1e-3, 1e-3)}, contention=1.5)}, 2)
+
+
+def devices_in(path: Path) -> tuple[Device, ...]:
+    cluster = read_workload(path).cluster
+    assert cluster is not None
+    return cluster.devices
+
+
+def test_processors_survive_the_file_and_are_enough_in_files_without_them(tmp_path: Path) -> None:
+    file, cluster = tmp_path / "graph.json", cpus(2)
+    devices = tuple(replace(d, processors=n) for d, n in zip(cluster.devices, (1.5, None), strict=True))
+    save_workload(Workload("w", trivial_step(), COSTS, replace(cluster, devices=devices)), file)
+    assert devices_in(file) == devices
+    data = json.loads(file.read_text())
+    for device in data["cluster"]["devices"]:
+        del device["processors"]
+    file.write_text(json.dumps(data))
+    assert [device.processors for device in devices_in(file)] == [None, None]
+
+
+def with_nics(path: Path) -> tuple[Cluster, dict[str, object]]:
+    cluster = cpus(2)
+    pace = cluster.links["cpu:0", "cpu:1"].seconds_per_byte
+    nics = (Nic("here", ("cpu:0",), pace, pace / 2), Nic("there", ("cpu:1",), pace / 4, 0.0))
+    cluster = replace(cluster, nics=nics)
+    save_workload(Workload("w", trivial_step(), COSTS, cluster), path)
+    return cluster, json.loads(path.read_text())
+
+
+def test_nics_survive_the_file_and_older_files_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    cluster, data = with_nics(path)
+    assert read_workload(path).cluster == cluster
+    del data["cluster"]["nics"]  # type: ignore[attr-defined]
+    path.write_text(json.dumps(data))
+    assert read_workload(path).cluster == replace(cluster, nics=())

@@ -61,20 +61,12 @@ def test_milliseconds_become_seconds_and_loading_data_costs_none() -> None:
     assert (read().unit, read().unit_s, read().period) == ("ms", 1e-3, StageTime())
 
 
-def test_loading_data_keeps_its_seconds_when_asked() -> None:
-    assert read(inputs="profiled").costs.devices["accelerator"].nodes["node1"] == NodeSeconds(0.636, 0.0)
-
-
 def test_a_bracketed_activation_is_summed_and_parameters_are_one_initializer() -> None:
     graph = read().graph
     assert graph.variables["node3"].nbytes == 123
     assert graph.variables["node4"].nbytes == 200
     assert [graph.initializers[k].nbytes for k in graph.nodes["node4"].initializers] == [12]
     assert graph.nodes["node5"].initializers == ()
-
-
-def test_gradients_go_back_everywhere_but_to_inputs() -> None:
-    assert read().graph.requires_backward == {"node4", "node3", "node5", "node7"}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pytest
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ConfigError
 from netsplit.formats.placements import read_placement
-from netsplit.partition import MaxLoad, Problem, RoundRobin, Stage
-from netsplit.planning.decide import verified
+from netsplit.partition import Problem, RoundRobin
 from tests.simulate.drawn import chain, drawn_costs
 
 NAMES = ("a", "b")
@@ -42,32 +41,6 @@ def test_a_placement_comes_back_though_it_does_not_fit(tmp_path: Path, problem: 
     assert read_placement(listed, problem).priority == {node: i for i, node in enumerate(nodes)}
 
 
-def test_stages_come_back(tmp_path: Path, problem: Problem) -> None:
-    nodes = list(problem.graph.nodes)
-    stages = [{"nodes": nodes, "devices": NAMES, "replicas": 2, "warm_up": 1}]
-    path = written(tmp_path / "result.json", problem, stages=stages, device_of=dict.fromkeys(nodes, "a"))
-    assert read_placement(path, problem).stages == (Stage(tuple(nodes), NAMES, 1),)
-
-
-def test_turns_come_back(tmp_path: Path, problem: Problem) -> None:
-    nodes = tuple(problem.graph.nodes)
-    made = replace(
-        RoundRobin().partition(problem),
-        device_of=dict.fromkeys(nodes, "a"),
-        stages=(Stage(nodes, NAMES, turns=(1, 0, 1)),),
-    )
-    plan = verified(replace(problem, objective=MaxLoad()), made, room=False)
-    for number, values in enumerate((made.to_dict(), plan.to_dict())):
-        path = tmp_path / f"{number}.json"
-        path.write_text(json.dumps(values))
-        assert read_placement(path, problem).stages == made.stages
-
-
-def test_what_is_recomputed_comes_back(tmp_path: Path, problem: Problem) -> None:
-    path = written(tmp_path / "result.json", problem, recomputed=["n1", "n2"])
-    assert read_placement(path, problem).recomputed == {"n1", "n2"}
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -83,8 +56,3 @@ def test_what_is_no_placement_of_the_problem_is_refused(
     path = written(tmp_path / "placement.json", problem, **changes)
     with pytest.raises(ConfigError, match=words):
         read_placement(path, problem)
-
-
-def test_a_file_that_is_not_there_is_named_by_its_key(problem: Problem) -> None:
-    with pytest.raises(ConfigError, match=r"compare_with is 'none\.json', which is not there"):
-        read_placement("none.json", problem, "compare_with")

@@ -1,12 +1,11 @@
-"""The one topological order, against networkx's on drawn graphs."""
-
-from __future__ import annotations
+"""Topological order and condensation, against networkx on drawn graphs."""
 
 import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import passing, strong_components, successors
 
 
 @st.composite
@@ -39,9 +38,22 @@ def test_the_order_is_the_least_one_and_shorter_only_where_there_is_a_cycle(
 
 
 @given(drawn_edges())
-def test_without_a_key_the_first_that_is_ready_comes_first(drawn: tuple[int, list[tuple[int, int]]]) -> None:
+def test_components_count_up_and_have_the_edges_of_the_condensation(
+    drawn: tuple[int, list[tuple[int, int]]],
+) -> None:
     n, edges = drawn
-    order = topological_order(_after(n, edges))
-    place = {v: i for i, v in enumerate(order)}
-    last = {v: max((place[u] for u, w in edges if w == v), default=-1) for v in order}
-    assert [last[v] for v in order] == sorted(last[v] for v in order)
+    graph = networkx.DiGraph(edges)
+    graph.add_nodes_from(range(n))
+    whole = networkx.condensation(graph)
+    label = strong_components(n, edges)
+    assert [label.index(c) for c in range(max(label) + 1)] == sorted(
+        min(whole.nodes[c]["members"]) for c in whole
+    )
+    assert {(v, w): label[v] == label[w] for v in range(n) for w in range(n)} == {
+        (v, w): whole.graph["mapping"][v] == whole.graph["mapping"][w] for v in range(n) for w in range(n)
+    }
+    ours = successors(max(label) + 1, ((label[v], label[w]) for v, w in edges))
+    mapping = {whole.graph["mapping"][v]: label[v] for v in range(n)}
+    expected = {(mapping[a], mapping[b]) for a, b in whole.edges}
+    assert [(a, b) for a, targets in enumerate(ours) for b in targets] == sorted(expected)
+    assert set(passing((label[v], label[w], None) for v, w in edges)) == expected

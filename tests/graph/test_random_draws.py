@@ -1,7 +1,5 @@
 """Keys of draws, which operators draw, and a plain model that draws by its graph's nodes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -157,18 +155,6 @@ def test_under_autocast_and_without_gradients_too() -> None:
     assert not torch.equal(run_microbatch(module, graph, (inputs, targets), DrawKey(1)), wanted)
 
 
-def test_a_rebuilt_module_without_a_key_draws_as_torch_does() -> None:
-    model = DRAWING.fresh()
-    inputs, targets = DRAWING.batch(3)
-    graph = capture(model, DRAWING.loss, (inputs, targets))
-    module = rebuild(graph, initial_values(model, graph))
-    losses = []
-    for call in (lambda: module(*inputs, targets), lambda: DRAWING.loss(model(*inputs), targets)):
-        torch.manual_seed(1)
-        losses.append(call())
-    assert torch.equal(*losses)
-
-
 class Twice(torch.autograd.Function):
     """Draws two times, by one operator or another."""
 
@@ -244,45 +230,6 @@ def test_a_plain_model_that_draws_otherwise_is_refused() -> None:
     with pytest.raises(KeyError), draws(graph):
         raise KeyError  # is not hidden by what was not drawn
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_loss_function_that_stays_whole_and_draws_is_one_node_of_the_plain_loop() -> None:
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        outputs = outputs + torch.rand_like(outputs)
-        outputs = F.dropout(outputs, 0.5) * (1 if outputs.max() < 1e9 else 0)
-        return F.cross_entropy(outputs, targets) + torch.rand(())
-
-    torch.manual_seed(7)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Dropout())
-    inputs, targets = torch.randn(6, 4), torch.arange(6) % 5
-    graph = capture(model, loss, (inputs, targets))
-    assert [node.op for node in graph if node.op.startswith(CALL)] == [f"{CALL}.LossFunction"]
-    module = rebuild(graph, initial_values(model, graph))
-    for n in range(3):
-        with draws(graph, iteration=n):
-            loss_value = loss(model(inputs), targets)
-        assert torch.equal(loss_value, run_microbatch(module, graph, (inputs, targets), DrawKey(iteration=n)))
-
-
-def test_a_seed_that_the_plain_model_sets_and_its_graph_does_not_is_refused_with_its_line() -> None:
-    class Later(nn.Module):
-        seeded = False
-
-        def forward(self, x: Tensor) -> Tensor:
-            if self.seeded:
-                torch.manual_seed(torch.initial_seed())
-            return F.dropout(x, 0.5)
-
-    model, loss = nn.Sequential(nn.Linear(4, 5), Later()), nn.CrossEntropyLoss()
-    inputs, targets = torch.randn(6, 4), torch.arange(6) % 5
-    graph = capture(model, loss, (inputs, targets))
-    assert [node.name for node in graph if node_draws(node)] == ["dropout"]
-    model[1].seeded = True  # type: ignore[assignment]
-    with (
-        pytest.raises(NetSplitError, match=r"sets torch's generator.* at .*manual_seed"),
-        draws(graph),
-    ):
-        model(inputs)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -1,7 +1,5 @@
 """Which gradients are sparse, against torch's own list of operators."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

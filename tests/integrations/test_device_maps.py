@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Session
 from netsplit.integrations import device_map
-from netsplit.optim.optimizers import MOMENTUM
-from netsplit.partition import METHODS
-from netsplit.program.schedules import SCHEDULES
 from netsplit.training.parallel import ParallelModel
 from tests.integrations.conftest import Split
 
@@ -74,18 +68,6 @@ def test_every_tensor_is_covered_once_by_the_device_that_holds_it(split: Split, 
     for name, device in held(parallel).items():
         assert places[cover[name][0]] == names[device], name
     assert ("" in places) == (partitioner == "single")
-
-
-def test_a_plan_alone_has_its_own_names_of_devices(options: dict[str, Any], tmp_path: Path) -> None:
-    model = Nested()
-    with Session(options["cluster"], tmp_path) as session:
-        planner = session.planner(model, nn.CrossEntropyLoss(), (X, Y), SCHEDULES["gpipe"](), MOMENTUM)
-        plan = planner.plan(METHODS["balanced"]())
-    places = device_map(plan, model)
-    assert set(places.values()) == {"cpu:0", "cpu:1"}
-    assert all(len(keys) == 1 for keys in covering(places, model).values())
-    with pytest.raises(NetSplitError, match="give device_map the model"):
-        device_map(plan)
 
 
 def test_accelerate_reads_it_and_computes_the_same(split: Split) -> None:

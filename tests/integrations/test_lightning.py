@@ -152,8 +152,3 @@ def test_what_would_be_trained_otherwise_is_refused(
 ) -> None:
     with pytest.raises(NetSplitError, match=said):
         fit(options, kind, **args)
-
-
-def test_options_that_are_lightnings_are_refused() -> None:
-    with pytest.raises(NetSplitError, match="optimizer is the module's"):
-        NetSplitStrategy(optimizer=torch.optim.SGD)

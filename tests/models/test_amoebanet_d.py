@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from netsplit.errors import ConfigError
 from netsplit.models import amoebanet_d
 from netsplit.models.amoebanet_d import AmoebaNetD
 
@@ -46,16 +44,3 @@ def test_every_cell_reads_its_two_predecessors() -> None:
             cell.register_forward_hook(lambda module, inputs, output: kept.append(output))
         model(images)
     assert read == {index: {i for i in (index - 1, index - 2) if i >= 0} for index in range(len(model.cells))}
-
-
-def test_every_parameter_gets_a_gradient_from_a_micro_batch() -> None:
-    model = small().train()
-    model(torch.randn(16, 3, 32, 32)).square().mean().backward()
-    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    assert without == []
-
-
-@pytest.mark.parametrize("sizes", [{"num_layers": 4}, {"num_filters": 12}])
-def test_sizes_that_the_layout_does_not_allow_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=rf"model\.{next(iter(sizes))} is"):
-        amoebanet_d(**sizes)  # type: ignore[arg-type]

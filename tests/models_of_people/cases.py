@@ -1,7 +1,9 @@
 """A case is one file of code as people write it: a model, its loss, its batches, and what is to come of it.
 
-    build() -> nn.Module, or (model, loss)      loss(outputs, *targets), or None: the model returns it
-    batch(seed) -> (inputs, targets)            EXPECT = "equal" | "refused" | "either"
+    build() -> nn.Module, or (model, loss)      left out: the last module class of the file
+    loss(outputs, *targets)                     left out: cross entropy; None: the model returns it
+    batch(seed) -> (inputs, targets)            left out: vectors of six features
+    EXPECT = "refused" | "either"               left out: "equal"
     REASON = "what a refusal must say"          a regular expression, any case
 
 inputs: a tuple is positional arguments, a dict keyword arguments, anything else the one argument.
@@ -19,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+
+from tests.models_of_people.data import vectors
 
 __all__ = ["Case", "Loaded", "all_cases"]
 
@@ -59,28 +63,13 @@ def all_cases() -> dict[str, Case]:
 
 def _case(path: Path) -> Case:
     """What the file says of itself is read without running it, so that collecting stays quick."""
-    given = _constants(path)
-    return Case(
-        name=f"{path.parent.name}/{path.stem}",
-        load=lambda: _load(path),
-        expect=given["EXPECT"],
-        reason=given.get("REASON", ""),
-        random=given.get("RANDOM", False),
-        microbatches=given.get("MICROBATCHES", 2),
-        tolerance=given.get("TOLERANCE", 1e-9),
-        slow=given.get("SLOW", False),
-    )
-
-
-def _constants(path: Path) -> dict[str, Any]:
-    body = ast.parse(path.read_text()).body
-    constants = {}
-    for each in body:
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
-            name = each.targets[0].id
-            if name in ("EXPECT", "REASON", "RANDOM", "MICROBATCHES", "TOLERANCE", "SLOW"):
-                constants[name] = ast.literal_eval(each.value)
-    return constants
+    constants = {
+        each.targets[0].id.lower(): ast.literal_eval(each.value)
+        for each in ast.parse(path.read_text()).body
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+        if each.targets[0].id in ("EXPECT", "REASON", "RANDOM", "MICROBATCHES", "TOLERANCE", "SLOW")
+    }
+    return Case(f"{path.parent.name}/{path.stem}", lambda: _load(path), **constants)
 
 
 def _load(path: Path) -> Loaded:
@@ -91,6 +80,10 @@ def _load(path: Path) -> Loaded:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
+    if not hasattr(module, "build"):
+        own = [each for each in vars(module).values() if getattr(each, "__module__", "") == name]
+        module.build = [each for each in own if isinstance(each, type) and issubclass(each, nn.Module)][-1]
     built = module.build()
-    model, loss = built if isinstance(built, tuple) else (built, module.loss)
-    return Loaded(model, loss, module.batch)
+    if not isinstance(built, tuple):
+        built = built, getattr(module, "loss", nn.CrossEntropyLoss())
+    return Loaded(*built, getattr(module, "batch", vectors()))

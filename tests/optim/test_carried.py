@@ -79,28 +79,6 @@ def test_what_changes_beside_state_and_does_not_move_is_refused_where_plans_chan
         check_switchable(Remembering, None)
 
 
-class Counting(Momentum):
-    """Counts in a function of its own."""
-
-    def __init__(self, params: Iterable[Tensor]) -> None:
-        super().__init__(params, ("m",))
-        counted = [0]
-
-        def count() -> None:
-            counted[0] += 1
-
-        self.count = count
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.count()
-        super().step()
-
-
-def test_attributes_that_do_not_pickle_are_seen_too() -> None:
-    with pytest.raises(ConfigError, match="keeps what changes with its steps in 'count'"):
-        check_switchable(Counting, None)
-
-
 def counting() -> Callable[[int], float]:
     counted = [0]
 
@@ -109,21 +87,6 @@ def counting() -> Callable[[int], float]:
         return float(0.9 ** counted[0])
 
     return factor
-
-
-class Bare(LambdaLR):
-    """Leaves what it counts out of its state."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.counted = 0
-        super().__init__(optimizer, lambda _: 0.9**self.counted)
-
-    def step(self, epoch: int | None = None) -> None:
-        self.counted += 1
-        super().step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in super().state_dict().items() if key != "counted"}
 
 
 def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
@@ -135,7 +98,6 @@ def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
     [
         (LearningRate(LambdaLR, lr_lambda=counting()), "lr_lambdas"),
         (LearningRate(in_sequence), "lr_lambdas"),
-        (LearningRate(Bare), "counted"),
     ],
 )
 def test_schedulers_whose_state_lacks_what_changes_are_refused(rate: LearningRate, name: str) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +15,8 @@ from torch import nn, optim
 from torch.optim import lr_scheduler as lr
 
 from netsplit.errors import ConfigError
-from netsplit.experiment.session import Session
-from netsplit.optim.learning_rate import LearningRate, learning_rate, warmup_cosine
+from netsplit.optim.learning_rate import LearningRate, learning_rate
 from netsplit.optim.optimizers import for_model
-from netsplit.program import GPipe
-from tests.workers import cpu_workers
 
 MODEL = nn.Linear(6, 3)
 OTHER = optim.SGD(MODEL.parameters(), lr=0.1)
@@ -33,20 +28,10 @@ RATES_REFUSED: dict[str, tuple[Any, str]] = {
         lambda o: lr.LambdaLR(o, lambda _: float(sum(p.norm() for p in o.param_groups[0]["params"]))),
         "goes by values of parameters at .*test_learning_rate.py",
     ),
-    "state": (
-        lambda o: lr.LambdaLR(o, lambda i: 1.0 / (1 + len([s for s in o.state.values() if s]))),
-        "goes by the optimiser's state",
-    ),
     "torch's random numbers": (
         lambda o: lr.LambdaLR(o, lambda _: float(torch.rand(()))),
         "gives another lr each time it is stepped from its beginning, as one that draws random numbers",
     ),
-    "rarely": (
-        lambda o: lr.LambdaLR(o, lambda _: 0.1 if random.random() < 0 else 1.0),
-        r"draws random numbers \(random\)",
-    ),
-    "a process": (lambda o: lr.LambdaLR(o, lambda _: 1.0 + os.getpid() % 2), "goes by the process"),
-    "a clock": (lambda o: lr.LambdaLR(o, lambda _: time.perf_counter()), "reads a clock"),
     "of unknown length": (
         LearningRate(lr.CosineAnnealingLR, T_max="all"),
         "scheduler.T_max is 'all', of a training of unknown length",
@@ -86,37 +71,9 @@ def test_a_scheduler_may_draw_by_a_seed_of_its_own() -> None:
     assert next(counted) == 0  # trying it counted in a copy
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"gama": 0.1}, "scheduler.gama is not a parameter of StepLR: did you mean gamma"),
-        ({}, "scheduler.step_size must be given"),
-    ],
-)
-def test_a_setting_of_a_scheduler_is_refused(options: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        LearningRate("torch.optim.lr_scheduler.StepLR", **options)
-
-
-def test_warmup_is_shorter_than_all() -> None:
-    with pytest.raises(ConfigError, match=r"scheduler\.warmup is 5 of 5 steps"):
-        warmup_cosine(OTHER, 5, 5)
-
-
 def test_a_scheduler_that_ends_before_the_training_is_refused() -> None:
     optimizer = for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL)
     rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=10)
     rate.check_steps(optimizer, 10)
     with pytest.raises(ConfigError, match=r"OneCycleLR ends after 10 steps, and the training has 11"):
         rate.check_steps(optimizer, 11)
-
-
-def test_a_session_refuses_a_scheduler_before_its_workers_start(tmp_path: Path) -> None:
-    model, batch = nn.Linear(3, 2), (torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
-    rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=9)
-    with Session(cpu_workers(2), tmp_path, profile="predicted") as session:
-        with pytest.raises(ConfigError, match=r"scheduler cannot be made .*momentum"):
-            session.planner(
-                model, nn.CrossEntropyLoss(), batch, GPipe(2), torch.optim.Adadelta, learning_rate=rate
-            )
-        assert session._pool is None

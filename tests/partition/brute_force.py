@@ -6,8 +6,6 @@ Two orders which differ only by swapping neighbours on different devices that do
 one and the same program; of those, few but the first are tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Small problems for the partitioners' tests: by hand, drawn by hypothesis, or large and seeded."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

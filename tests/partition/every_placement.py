@@ -1,7 +1,5 @@
 """The best of all placements, by trying them all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 

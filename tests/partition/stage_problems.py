@@ -1,7 +1,5 @@
 """Problems with PipeDream's costs, and every way to cut a chain into replicated stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -1,8 +1,5 @@
 """Ctrl-C ends a solver, and the process outlives it."""
 
-from __future__ import annotations
-
-import gc
 import os
 import random
 import signal
@@ -18,6 +15,7 @@ from ortools.sat.python import cp_model
 
 from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.engines.mixed_integer import highs, run_highs
+from tests.cover import covering
 
 LIMIT_S = 40.0  # far more than it takes to press, in models that no solver ends in it
 
@@ -64,8 +62,7 @@ def _ends_waits() -> Iterator[None]:
     signal.siginterrupt(signal.SIGINT, True)
 
 
-@pytest.mark.parametrize("ends_waits", [True, False])  # Python's setting; what native code leaves
-@pytest.mark.parametrize("built", [by_cp_sat, by_highs])
+@covering(ends_waits=[True, False], built=[by_cp_sat, by_highs])  # Python's setting; what native code leaves
 def test_a_solver_ends_with_an_interrupt(built: Callable[[], Callable[[], object]], ends_waits: bool) -> None:
     solve = built()
     signal.siginterrupt(signal.SIGINT, ends_waits)
@@ -75,33 +72,6 @@ def test_a_solver_ends_with_an_interrupt(built: Callable[[], Callable[[], object
         solve()
     assert time.perf_counter() - began < LIMIT_S / 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_interrupt_where_python_drops_exceptions_is_not_lost() -> None:
-    """In a callback of the collector, which here runs in the main thread while that waits."""
-    solve, pressed = by_cp_sat(), []
-
-    def press(*_: object) -> None:
-        if not pressed:
-            pressed.append(True)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def collect(*_: object) -> None:
-        gc.callbacks.append(press)
-        gc.collect()
-        gc.callbacks.remove(press)
-
-    before = signal.signal(signal.SIGALRM, collect)
-    signal.setitimer(signal.ITIMER_REAL, 0.4)
-    began = time.perf_counter()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            solve()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert pressed
-    assert time.perf_counter() - began < LIMIT_S / 2
 
 
 def test_answers_and_errors_come_through() -> None:

@@ -1,9 +1,6 @@
 """What a placement scores under each objective, which solver and which bounds go with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,6 @@ from netsplit.partition import (
     StageTime,
 )
 from netsplit.partition.base import Stage
-from netsplit.partition.objectives import objective_named
 from netsplit.partition.stage_time import stage_time_s
 from tests.builders import chain, costs_of
 from tests.partition.stage_problems import chain_problem, devices
@@ -36,23 +32,6 @@ EVERY: list[Objective] = [
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A solver that answers who was asked."""
-
-    def latency(self) -> Any:
-        return "latency"
-
-    def iteration(self) -> Any:
-        return "iteration"
-
-    def max_load(self, contiguous: bool) -> Any:
-        return "max_load", contiguous
-
-    def stage_time(self, contiguous: bool) -> Any:
-        return "stage_time", contiguous
-
-
-@dataclass(frozen=True)
 class Predicted:
     iteration_s: float
 
@@ -61,23 +40,6 @@ def pipeline() -> Problem:
     """Two nodes of 3 s each, 1000 bytes apart over 1000 bytes per second."""
     graph = chain([1000])
     return Problem(graph, costs_of(graph, 3.0, 0.0), devices(2, 1000.0), objective=StageTime())
-
-
-@pytest.mark.parametrize("objective", EVERY, ids=str)
-def test_a_name_gives_the_objective_back(objective: Objective) -> None:
-    whole = StageTime() if isinstance(objective, StageTime) else MaxLoad()
-    assert objective_named(objective.name, whole) == objective  # type: ignore[arg-type]
-
-
-def test_each_objective_asks_its_own_solver() -> None:
-    assert [objective.solved_by(Asked()) for objective in EVERY] == [
-        "latency",
-        "iteration",
-        ("max_load", False),
-        ("max_load", True),
-        ("stage_time", False),
-        ("stage_time", True),
-    ]
 
 
 def test_a_placement_scores_by_the_objective_not_by_its_method() -> None:
@@ -108,12 +70,6 @@ def test_every_replica_has_the_load_of_its_stage(levels: tuple[tuple[int, float]
     assert loads.seconds.max() == stage_time_s(problem, apart)
     assert loads.receive_s.tolist()[:2] == [0.0, 0.0]
     assert loads.receive_s[2] == loads.receive_s[3] > 0
-
-
-@pytest.mark.parametrize("objective", [Latency(), SimulatedIteration()], ids=str)
-def test_what_is_simulated_has_no_loads(objective: Objective) -> None:
-    problem = pipeline()
-    assert objective.loads(problem, Single().partition(problem)) is None
 
 
 @pytest.mark.parametrize("objective", EVERY, ids=str)

@@ -1,7 +1,5 @@
 """The graph's picture: groups are convex and of one device, boxes do not overlap, cut edges stand out."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 
@@ -27,17 +25,6 @@ def test_every_node_is_in_exactly_one_group_of_its_device() -> None:
         names = [name for group in groups.groups for name in group.nodes]
         assert sorted(names) == sorted(graph.nodes)
         assert all(device_of[name] == group.device for group in groups.groups for name in group.nodes)
-
-
-def test_groups_are_in_a_topological_order() -> None:
-    graph = cells_graph()
-    assert all(a < b for a, b in group_nodes(graph, halves(graph).device_of, 40).edges)
-
-
-def test_chains_become_one_box_and_are_labelled_by_what_repeats() -> None:
-    graph = cells_graph(2)
-    groups = group_nodes(graph, dict.fromkeys(graph.nodes, "cpu:0"))
-    assert "(relu+conv+bn) x2" in {group.label for group in groups.groups}
 
 
 def test_a_group_that_a_path_leaves_and_enters_again_is_not_formed() -> None:

@@ -1,7 +1,5 @@
 """The one way to a plan: what is refused, what is scored, and what a plan holds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import pytest

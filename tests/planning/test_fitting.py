@@ -1,7 +1,5 @@
 """What fits is what lifetimes say: no accepted plan is above a capacity, and none is refused needlessly."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,17 +13,21 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
-from netsplit.partition import METHODS, Auto, MTopo, Problem, Single
+from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, Single
 from netsplit.partition.base import MemoryRule
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.planning.decide import decide
+from netsplit.planning.decide import decide, verified
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
+from netsplit.planning.what_if import Change, _Scorer
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import lifetimes_model
-from netsplit.program.schedules import ZBV, GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.program.schedules.base import Recompute
 from tests.builders import costs_of, cpus
+from tests.examples import tried
 from tests.nets import CASES
 
 SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4), "1f1b": OneFOneB(4)}
@@ -114,14 +116,7 @@ def test_a_device_holds_its_peak_and_not_a_byte_more(case: str, schedule: str) -
         decide(problem_of(case, schedule, need - 1), Single())
 
 
-def test_the_static_count_refuses_what_fits() -> None:
-    need = peak_of_one("chain", "gpipe")
-    assert peak(decide(problem_of("chain", "gpipe", need), SEARCH)) <= need
-    with pytest.raises(InfeasibleError):
-        decide(problem_of("chain", "gpipe", need, memory="static"), Single())
-
-
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tried(12), deadline=None)
 @given(
     case=st.sampled_from(["chain", "u_shape", "tied"]),
     schedule=st.sampled_from(sorted(SCHEDULES)),
@@ -198,23 +193,50 @@ def test_where_no_answer_fits_the_portfolio_is_made_to_fit(recompute: Recompute)
     assert recompute or led.placement.report.notes["found_by"] == "m_topo"
 
 
-def test_a_portfolio_that_does_not_fit_either_is_refused() -> None:
-    problem = problem_of("u_shape", "gpipe", int(0.2 * peak_of_one("u_shape", "gpipe")))
-    with pytest.raises(InfeasibleError, match="single finds no placement that fits"):
-        decide(problem, Leads())
+def placements(problem: Problem) -> tuple[Placement, Placement]:
+    """On one device, and on both: the first half of the nodes by the order, then the second."""
+    alone = Single().partition(problem)
+    half = len(alone.priority) // 2
+    where = {name: f"cpu:{int(rank >= half)}" for name, rank in alone.priority.items()}
+    return alone, replace(alone, device_of=where)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", [0.3, 0.95])
-def test_what_is_recomputed_by_choice_needs_no_more_than_where_everything_is(part: float) -> None:
-    """Of a schedule whose peaks the linear count says little of."""
-    capacity = int(part * peak_of_one("u_shape", "1f1b"))
-    needed: list[int] = []
-    for recompute in (True, "auto"):
-        schedule = ZBV(4, recompute=recompute)
-        problem = under(problem_of("u_shape", "1f1b", capacity), schedule)
-        try:
-            needed.append(peak(decide(replace(problem, in_flight=schedule.in_flight(2)), SEARCH)))
-        except InfeasibleError as refusal:
-            needed.append(enough(refusal))
-    assert needed[1] <= max(needed[0], capacity)
+def with_capacities(problem: Problem, *nbytes: int) -> Problem:
+    devices = tuple(
+        replace(device, capacity_bytes=size)
+        for device, size in zip(problem.cluster.devices, nbytes, strict=True)
+    )
+    cluster = replace(problem.cluster, devices=devices)
+    assert problem.evaluate is not None
+    return replace(problem, cluster=cluster, evaluate=replace(problem.evaluate, cluster=cluster))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("objective", ["simulated", "max_load"])
+@pytest.mark.parametrize("memory", ["static", "lifetimes"])
+def test_all_that_speaks_of_bytes_counts_the_same(memory: MemoryRule, objective: str) -> None:
+    problem = problem_of("chain", "gpipe", ROOM, memory=memory, objective=objective)
+    instance, names = Instance.of(problem), [device.name for device in problem.cluster.devices]
+    assert problem.evaluate is not None
+    plans = [verified(problem, placement) for placement in placements(problem)]
+    for plan in plans:
+        needed = needed_bytes(instance, plan.placement).tolist()
+        if memory == "lifetimes":
+            peaks = problem.evaluate(plan.placement).peak_bytes
+            assert needed == [peaks.get(name, 0) for name in names]
+        else:
+            assert needed == instance.used_bytes(instance.encode(plan.placement.device_of)).tolist()
+        explanation = plan.explain()
+        assert [plan.loads[name].nbytes for name in names] == needed
+        assert [use.used_bytes for use in explanation.devices] == needed
+        assert ("peaks at" in "\n".join(explanation.lines())) == (memory == "lifetimes")
+        tight = with_capacities(problem, *needed)
+        less = [max(0, nbytes - 1) for nbytes in needed]
+        assert _Scorer(tight, []).fits(None, plan.placement)
+        assert not _Scorer(with_capacities(problem, *less), []).fits(None, plan.placement)
+        more = Change("memory", "", tuple(names))
+        assert _Scorer(with_capacities(problem, *less), [more]).fits(0, plan.placement)
+    diff = plans[1].moved_from(plans[0])
+    for device in diff.devices:
+        source = next((q for q, p in diff.renamed.items() if p == device.device), device.device)
+        assert device.before_bytes == plans[0].loads[device.device].nbytes
+        assert device.after_bytes == plans[1].loads[source].nbytes

@@ -1,14 +1,12 @@
 """Plans of trainings with offload: what fits, how long it takes, what a file says of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
+from netsplit.cluster.described import uniform_cluster
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.formats.own import dumps_workload, save_workload
 from netsplit.formats.read import read_workload
@@ -77,20 +75,6 @@ def test_a_file_says_what_its_seconds_have_copies_of(work: Workload, tmp_path: P
     with pytest.raises(ConfigError, match="another offload"):
         planned(again, "optimizer")
     assert '"offload"' not in dumps_workload(work)
-
-
-def test_accelerators_of_the_catalogue_have_the_rate_of_their_pcie(work: Workload) -> None:
-    models = ("TITAN RTX", "RTX 3090", "H100-SXM")
-    devices = [DescribedDevice(f"d{i}", capacity="4GB", model=model) for i, model in enumerate(models)]
-    cluster = described_cluster("three", devices, LinkCost(8e9, 2e-5))
-    problem = work.problem(cluster, "simulated", schedule=ORDER, memory="lifetimes", offload="both")
-    rates = [1 / problem.costs.devices[model].host_s_per_byte for model in models]
-    assert rates == pytest.approx([12e9, 24e9, 48e9])
-    assert problem.costs.offload.name == "both"
-    before = work.problem(cluster, "simulated", schedule=ORDER, memory="lifetimes")
-    for model in models:
-        on, plain = problem.costs.devices[model], before.costs.devices[model]
-        assert on.step_s_per_byte - plain.step_s_per_byte == pytest.approx(4 * on.host_s_per_byte)
 
 
 def test_offload_is_refused_where_it_means_nothing(work: Workload) -> None:

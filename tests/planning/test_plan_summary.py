@@ -1,7 +1,5 @@
 """A plan as text, as a table and as pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,7 @@ from netsplit.errors import ConfigError
 from netsplit.partition.base import MemoryRule
 from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
-from netsplit.program.schedules import GPipe, OneFOneB
-from netsplit.simulate.device_times import memory_course
-from netsplit.simulate.memory import memory_profile
+from netsplit.program.schedules import GPipe
 from tests.planning.test_decide import Given, answer, four, simulated
 
 
@@ -55,15 +51,6 @@ def test_a_device_s_limit_stands_beside_what_has_to_stay_within_it(memory: Memor
     ]  # fmt: skip
 
 
-def test_a_notebook_has_the_same_cells_as_a_table() -> None:
-    summary = plan_of().summary()
-    html = summary._repr_html_()
-    for texts in summary.devices.texts:
-        assert all(f">{text}</td>" in html for text in texts)
-    assert html.count("<tr>") == 4
-    assert all(line.split(":")[0] in html for line in summary.lines)
-
-
 @pytest.mark.parametrize("kind", ["graph", "timeline", "memory"])
 def test_plots_are_shown_and_saved(kind: str, tmp_path: Path) -> None:
     plan = plan_of()
@@ -80,18 +67,3 @@ def test_a_file_in_place_of_a_timeline_is_refused_with_how_to_write_one(kind: st
     plan = plan_of()
     with pytest.raises(ConfigError, match=rf"'x.png'.* is none: .* with plot\('{kind}'\)\.save\(path\)\.$"):
         plan.plot(kind, given)
-
-
-@pytest.mark.parametrize("schedule", [GPipe(3), OneFOneB(4), GPipe(2, recompute=True)], ids=lambda s: s.name)
-def test_the_course_of_memory_has_the_peak_and_lasts_the_iteration(schedule: GPipe | OneFOneB) -> None:
-    problem = simulated(four(), schedule)
-    plan = decide(problem, Given(answer(problem, "0012")))
-    program, timeline = plan.simulated
-    profiles = memory_profile(program, problem.costs.alpha)
-    for device, profile in profiles.items():
-        course = memory_course(program, timeline, profile)
-        times = [at for at, _ in course]
-        assert times == sorted(times)
-        assert (times[0], times[-1]) == (0.0, pytest.approx(timeline.iteration_s))
-        assert max(nbytes for _, nbytes in course) == profile.peak_bytes == timeline.peak_bytes[device]
-        assert min(nbytes for _, nbytes in course) >= profile.parameter_bytes

@@ -1,7 +1,5 @@
 """Workloads: the reader is chosen by content, and a problem has the costs of its cluster."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -55,14 +53,9 @@ def test_the_format_is_told_by_content_not_by_name(tmp_path: Path, name: str) ->
     ("content", "words"),
     [
         (b"", ["the file is empty"]),
-        (b" \n\t\n", ["the file is empty"]),
         (b"\x89PNG\r\n\x1a\n\x00", ["line 1", "not text"]),
-        (b"abc\x00def", ["not a text file"]),
-        (b"hello world", ["not a graph file"]),
         (b"[1, 2]", ["not a graph file"]),
-        (b'{"a": 1}', ["not a graph file"]),
         (b'{"nodes": [\n{"id": 1},\n', ["line 3", "not JSON"]),
-        (b'{"nodes": [1,]}', ["line 1", "not JSON"]),
         (b"[" * 100_000, ["not JSON"]),
         (b'{"format": "other"}', ["netsplit-graph"]),
         (b'{"nodes": []}', ["'maxFPGAs' is missing"]),
@@ -103,18 +96,6 @@ def test_evaluate_simulates_forward_transfer_and_backward_by_hand() -> None:
     assert problem.evaluate(on(work(), "d0", "d1", "d1")).iteration_s == pytest.approx(0.00401)
 
 
-def test_forward_alone_has_no_backward_and_half_the_memory() -> None:
-    problem = work().problem(uniform_cluster(2, 1e6, "100%"), passes="forward")
-    assert problem.cluster.devices[0].capacity_bytes == 300 + 1014
-    assert problem.evaluate is not None
-    assert problem.evaluate(on(work(), "d0", "d0", "d1")).iteration_s == pytest.approx(0.0025)
-
-
-def test_alpha_and_copies_are_counted_as_given() -> None:
-    problem = work().problem(uniform_cluster(1, 1, "100%"), alpha=4, variable_copies=3)
-    assert problem.cluster.devices[0].capacity_bytes == 4 * 300 + 3 * 1014
-
-
 def test_micro_batches_in_flight_count_where_the_schedule_is_asked_for() -> None:
     cluster = uniform_cluster(1, 1, "100%")
     assert work().problem(cluster, "simulated", schedule=GPipe(3)).in_flight == 3
@@ -122,12 +103,6 @@ def test_micro_batches_in_flight_count_where_the_schedule_is_asked_for() -> None
         2 * 300 + 4 * 1014
     )
     assert work().problem(cluster, "latency", schedule=GPipe(3)).in_flight == 1
-
-
-def test_latency_is_of_one_batch_whatever_the_schedule() -> None:
-    problem = work().problem(uniform_cluster(2, 1e6, "100%"), "latency", schedule=GPipe(3))
-    assert problem.evaluate is not None
-    assert problem.evaluate(on(work(), "d0", "d0", "d1")).iteration_s == pytest.approx(0.006)
 
 
 def test_a_problem_without_devices_says_how_to_give_them() -> None:
@@ -146,12 +121,6 @@ def test_a_cpu_only_node_needs_a_cpu(tmp_path: Path) -> None:
     file.write_text(json.dumps(MSR | {"maxCPUs": 1, "nodes": [TASK | {"supportedOnFpga": 0}]}))
     with pytest.raises(ConfigError, match="node 1 of 'g' runs on CPUs only"):
         read_workload(file).problem(uniform_cluster(2, 1, "100%"))
-
-
-@pytest.mark.parametrize("wrong", [{"alpha": 0}, {"variable_copies": -1}])
-def test_counts_out_of_range_are_named(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        work().problem(uniform_cluster(1, 1, 1), **wrong)  # type: ignore[arg-type]
 
 
 BRANCHES = "\n".join(

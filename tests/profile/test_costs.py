@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from netsplit.cluster.cluster import Cluster, Device
+from netsplit.graph import capture
+from netsplit.partition import Problem, Single
+from netsplit.planning.verify import recompute_used_bytes
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
+from netsplit.profile.memory import memory_of, node_state_bytes, node_weight_bytes, static_bytes
 
 seconds = st.floats(0.0, 1e3)
 speeds = st.floats(1e-3, 1e3)
@@ -67,15 +74,19 @@ def test_devices_on_too_few_processors_take_turns(
     assert costs.slowdown(computing + 1, processors) >= costs.slowdown(computing, processors)
 
 
-def test_a_kind_without_costs_takes_no_time_and_disturbs_nobody() -> None:
-    costs = Costs({}, 2).of("gpu")
-    assert costs == DeviceCosts({})
-    assert costs.scaled(0.5) == costs
-    assert (costs.message_overhead_s, costs.contention) == (0.0, 1.0)
-
-
-def test_without_backward_forwards_and_rates_are_left() -> None:
-    costs = Costs({"a": DeviceCosts({"n": NodeSeconds(1.0, 2.0, 0.5)}, contention=1.5)}, 3)
-    assert costs.without_backward() == Costs(
-        {"a": DeviceCosts({"n": NodeSeconds(1.0, 0.0)}, contention=1.5)}, 3
-    )
+def test_frozen_parameters_and_buffers_count_once() -> None:
+    body, head = nn.Linear(64, 64), nn.Linear(64, 4)
+    model = nn.Sequential(body.requires_grad_(False), nn.BatchNorm1d(64, affine=False), head)
+    graph = capture(model, nn.CrossEntropyLoss(), (torch.randn(8, 64), torch.arange(8) % 4))
+    frozen = sum(t.nbytes for t in (*body.parameters(), *model[1].buffers()))
+    trained = sum(t.nbytes for t in head.parameters())
+    assert sum(node_weight_bytes(graph).values()) == frozen + trained
+    assert sum(node_state_bytes(graph, 4).values()) == frozen + 4 * trained
+    variables = sum(variable.nbytes for variable in graph.variables.values())
+    need = frozen + 4 * trained + 2 * variables
+    assert memory_of(graph, graph.nodes, 4) == need
+    assert static_bytes(graph, dict.fromkeys(graph.nodes, "d"), 4) == {"d": need}
+    costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 1.0)))}, alpha=4)
+    problem = Problem(graph, costs, Cluster("one", (Device("d", "cpu", need),), {}))
+    assert recompute_used_bytes(problem, set(graph.nodes)) == need
+    assert set(Single().partition(problem).device_of.values()) == {"d"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from dataclasses import replace
 from functools import cache, partial
@@ -14,28 +13,20 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from benchmarks._subjects import Subject, UNet, resnet, transformer
+from benchmarks.predictor.fit import calibrate_rates
 from benchmarks.predictor.models import mobilenet
 from netsplit.cluster.catalogue import RATES
-from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster, uniform_cluster
 from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
-from netsplit.formats import read_pipedream
 from netsplit.graph import Graph, capture
 from netsplit.graph.analyse import analyse
 from netsplit.graph.deferral.deferrable import deferrable_nodes
-from netsplit.partition import METHODS
-from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.predict import (
-    calibrate_rates,
     predicted_costs,
     predicted_seconds,
-    unknown_in_words,
 )
-from netsplit.profile.roofline.classes import unknown_operators
-from netsplit.profile.roofline.flops import Pass
-from netsplit.program import GPipe
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -79,44 +70,6 @@ def test_every_node_has_seconds_that_make_sense(name: str) -> None:
     assert costs.devices.keys() == {"a", "b"}
     for each in costs.devices.values():
         assert min(each.step_s_per_byte, each.instruction_s, each.accumulate_s_per_byte) > 0
-
-
-def test_twice_the_speed_is_half_the_seconds() -> None:
-    graph = captured("unet")
-    once, twice = (predicted_seconds(graph, rates) for rates in (TITAN, TITAN.at(2.0, "fast")))
-    for name, each in once.items():
-        assert twice[name].forward_s == pytest.approx(each.forward_s / 2)
-        assert twice[name].backward_s == pytest.approx(each.backward_s / 2)
-
-
-def test_the_most_specific_efficiency_counts() -> None:
-    rates = Rates(
-        "x", 1e12, 1e9, 1e-6,
-        {"": Efficiency(0.5, 0.5), "matmul": Efficiency(0.8, 0.5), "matmul:weight": Efficiency(0.4, 0.5)},
-    )  # fmt: skip
-    work = Pass(1e12, 0.0)
-    assert rates.seconds("matmul", "forward", work) == pytest.approx(1 / 0.8, rel=1e-4)
-    assert rates.seconds("matmul", "weight", work) == pytest.approx(1 / 0.4, rel=1e-4)
-    assert rates.seconds("pooling", "forward", work) == pytest.approx(1 / 0.5, rel=1e-4)
-
-
-def test_operators_in_no_class_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    class Top(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = torch.relu_(self.linear(x))
-            return torch.topk(y, 3).values + torch.topk(y - 1, 3).values
-
-    graph = capture(Top(), nn.MSELoss(), ((torch.ones(4, 8),), (torch.ones(4, 3),)))
-    assert unknown_operators(graph) == {"aten.topk.default": 2}
-    with caplog.at_level(logging.WARNING, logger="netsplit"):
-        predicted_costs(graph, {"a": TITAN, "b": KNOWN}, alpha=2)
-    (record,) = (each for each in caplog.records if each.levelno == logging.WARNING)
-    assert "aten.topk.default (2)" in record.getMessage()
-    assert unknown_in_words(captured("mobilenet")) == ""
 
 
 def test_under_autocast_a_device_computes_in_half_precision() -> None:
@@ -168,44 +121,6 @@ def test_calibration_finds_known_rates_again(spoilt: float) -> None:
         truth, refitted = (predicted_seconds(captured(name), rates) for rates in (KNOWN, fitted))
         sums = [sum(each.total_s for each in seconds.values()) for seconds in (truth, refitted)]
         assert sums[1] == pytest.approx(sums[0], rel=0.12), name
-
-
-def planned(name: str) -> Workload:
-    """A captured model of which nothing was measured."""
-    return Workload(name, captured(name), Costs({}, alpha=3))
-
-
-def test_a_workload_is_planned_on_models_of_accelerators() -> None:
-    devices = [DescribedDevice("old", model="GTX 1080 Ti"), DescribedDevice("new", model="RTX 4090")]
-    work = planned("resnet")
-    problem = work.problem(
-        described_cluster("x", devices, LinkCost(6e9, 3e-5)), "simulated", schedule=GPipe(4)
-    )
-    assert problem.costs.alpha == 3
-    assert set(problem.costs.devices) == {"GTX 1080 Ti", "RTX 4090"}
-    totals = {
-        kind: sum(each.total_s for each in costs.nodes.values())
-        for kind, costs in problem.costs.devices.items()
-    }
-    assert totals["RTX 4090"] < totals["GTX 1080 Ti"]
-    assert problem.evaluate is not None
-    placement = METHODS["m_topo"]().partition(problem)
-    assert problem.evaluate(placement).iteration_s > 0
-
-
-def test_forward_alone_has_no_predicted_backward() -> None:
-    cluster = uniform_cluster(2, 1e10, model="TITAN RTX")
-    problem = planned("transformer").problem(cluster, passes="forward")
-    assert all(each.backward_s == 0 for each in problem.costs.devices["TITAN RTX"].nodes.values())
-
-
-def test_a_file_without_torch_s_operators_is_refused() -> None:
-    text = (
-        "a -- Conv -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=10, "
-        "parameter_size=3"
-    )
-    with pytest.raises(ConfigError, match=r"'w' has none: choose a cluster with speeds"):
-        read_pipedream(text, "w.txt", "w").problem(uniform_cluster(2, 1e10, model="TITAN RTX"))
 
 
 Case = tuple[str, int, float]  # model, samples in a batch, samples per second

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.profile.costs import NodeBytes
-from netsplit.profile.measure import predicted_bytes
-from netsplit.profile.measure.predicted_bytes import predicted_transients, with_line
+from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.profile.measure.transients import transient_bytes
 from tests.nets import CASES
 
@@ -31,31 +28,3 @@ def test_bytes_are_those_that_a_meter_sees(name: str) -> None:
     graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
     assert expected
     assert predicted_transients(graph) == expected
-
-
-@pytest.mark.parametrize("name", ["cells", "attention"])
-def test_bytes_at_a_size_on_the_line_of_three_others_are_those_of_a_walk(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = CASES[name]
-    few, third, many = (capture(case.fresh(), case.loss, case.another(1, n)) for n in (2, 4, 8))
-    walked = predicted_transients(graph_at(few, many, 6))
-    assert walked
-    for each in (few, third, many):
-        predicted_transients(each)
-    monkeypatch.setattr(predicted_bytes, "_WithoutValues", None)
-    assert predicted_transients(with_line(graph_at(few, many, 6), few, third, many)) == walked
-    bent = replace(third)
-    bent.derived[(predicted_transients.__wrapped__, (), ())] = {}
-    with pytest.raises(TypeError):  # it is walked over, which it cannot be here
-        predicted_transients(with_line(graph_at(few, many, 6), few, bent, many))
-
-
-def test_what_cannot_be_run_without_values_counts_nothing_and_others_count() -> None:
-    """What torch does not have, a piece of Python; what is after it is run on tensors of its shapes."""
-    case = CASES["chain"]
-    graph, expected = metered(case.fresh(), case.loss, case.inputs, case.targets)
-    (first, *others) = expected
-    for op in ("netsplit.call.piece", "Conv2d", "aten.none.default"):
-        nodes = graph.nodes | {first: replace(graph.nodes[first], op=op)}
-        assert predicted_transients(replace(graph, nodes=nodes)) == {name: expected[name] for name in others}

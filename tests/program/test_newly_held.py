@@ -76,9 +76,3 @@ def test_what_a_device_did_not_hold_arrives(plans: dict[str, Plan], before: str,
         name: 4 * len(elements(new, name) - elements(old, name)) for name in ("cpu:0", "cpu:1")
     }
     assert before != after or not any(arriving.values())
-
-
-def test_a_change_and_an_explanation_are_printed_as_their_lines(plans: dict[str, Plan]) -> None:
-    change, told = plans["four"].moved_from(plans["uneven"]), plans["four"].explain()
-    assert str(change).splitlines() == change.lines()
-    assert str(told).splitlines() == told.lines()

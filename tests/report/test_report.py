@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.planning.explanation.change import PlacementChange
 from netsplit.report import EpochFigures, Report, grouped, html_page, markdown_page, write_report
 from netsplit.report.data.results import Place
 from netsplit.report.render import HTML
 from netsplit.report.text import clean
 from netsplit.tracking.table import ComparisonRow
+from netsplit.training.adapt.decisions import Decision
 from tests.tracking.reports import (
-    DRAWING,
     HOSTILE,
     MIB,
     WHEN,
     Parsed,
-    cases,
     method,
     parsed,
     planned,
     report,
     study,
-    sweep,
     trained,
 )
 from tests.tracking.samples import rows
@@ -48,24 +45,6 @@ def test_every_figure_is_on_the_page() -> None:
     assert "Fastest: netsplit with 128.0 samples/s, 1.20 times m_topo, the next." in words
 
 
-def test_what_was_compared_is_said() -> None:
-    words = parsed(trained()).words
-    facts = (
-        "AmoebaNetD (num_layers 3)",
-        "cpu2 (cpu:0, cpu:1)",
-        "64, 3, ?",
-        "Begun 2026-11-21 17:44 UTC, took 2 min 05 s, on vm (2 cores).",
-        "torch 2.13.0",
-        "0123456789ab with changes",
-        "80.4 µs, 6.65 GB/s",
-        "MLflow experiment netsplit",
-        f"the comparison {'f' * 32} finished",
-        "sqlite:///outputs/mlflow.db",
-    )
-    for fact in facts:
-        assert fact in words, fact
-
-
 def test_a_plan_reads_as_a_plan() -> None:
     words = parsed(planned()).words
     assert "planned: what an iteration takes is predicted" in words
@@ -74,36 +53,6 @@ def test_a_plan_reads_as_a_plan() -> None:
     assert "gpu15 115.0 116.0 99.1" in words
     for absent in ("Measured, ms", "Accuracy", "Epochs", "trace"):
         assert absent not in words, absent
-
-
-def test_several_comparisons_have_contents_and_a_table_with_winners() -> None:
-    page = parsed(trained(), planned())
-    assert page.words.count("★ 128.0") == 1
-    assert page.words.count("★ 1,280.0") == 1
-    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
-    ids = {f"#{attrs['id']}" for _, attrs in page.tags if "id" in attrs}
-    assert {"#c1", "#c2"} == {link for link in links if link and link.startswith("#")} == ids
-    assert page.count("nav") == 1
-    assert parsed(trained()).count("nav") == 0
-
-
-def test_what_is_beyond_a_capacity_does_not_win() -> None:
-    netsplit, *others = trained().methods
-    large = replace(netsplit, row=replace(netsplit.row, capacity={"cpu:1": 40 * MIB}))
-    comparison = replace(trained(), methods=[large, *others])
-    assert (large.outcome, netsplit.outcome) == ("beyond capacity", "finished")
-    assert comparison.best is others[0]
-    assert "netsplit 128.0 – 200.0 250.0 −20.0 93.8 0.1234 beyond capacity" in parsed(comparison).words  # noqa: RUF001
-
-
-def test_every_picture_says_in_words_what_it_shows() -> None:
-    page = html_page(report(), Path())
-    pictures = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", page, re.DOTALL)
-    assert len(pictures) >= 10
-    for each in pictures:
-        assert re.match(r"<svg[^>]*><title>[^<]+</title><desc>[^<]+\d[^<]*</desc>", each), each[:200]
-    assert "NaN" not in "".join(pictures)
-    assert not re.search(r"\b(nan|inf)\b", "".join(pictures))
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "]]> --> </style>", "\x00\x1b[31m"])
@@ -172,68 +121,32 @@ def test_markdown_has_the_same_tables() -> None:
     assert "- Cluster: cpu2 (cpu:0, cpu:1)" in text
 
 
-def test_cases_stand_together_beside_what_was_published() -> None:
-    page = parsed(trained(), *cases())
-    assert "unet ★ 1,280.0 1,000 (+28 %) 800.0 vgg 640.0 2,560 (−75 %) ★ 800.0 640.25 (+25 %)" in page.words  # noqa: RUF001
-    assert "netsplit 1,280.0 1,000 +28.0 100 50.0 finished" in page.words
-    assert "pipedream 800.0 640.25 +25.0" in page.words
-    assert "2 cases; fastest: netsplit in 1, pipedream in 1." in page.words
-    assert (
-        "Beside 3 published figures ours differ by 28.0 % in the median, at most by 75.0 % (netsplit in vgg)."
-        in page.words
-    )
-    assert "unet, samples/s" in page.texts
-    assert "Throughput, samples/s / published (difference)" in parsed(cases()[0]).texts
-    assert sum(attrs.get("class") == "mark" for _, attrs in page.tags) == 3 + 1  # the legend's
-    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
-    ids = {f"#{attrs['id']}" for _, attrs in page.tags if "id" in attrs}
-    assert {"#c1", "#c2", "#c3", "#e2"} == {link for link in links if link and link.startswith("#")}
-    assert {"#c1", "#c2", "#c3", "#e2"} == ids
+KEPT = Decision(
+    40,
+    "cpu:1 takes 6.10 times as long",
+    "kept",
+    0.02,
+    0.01,
+    0.03,
+    0.012,
+    "auto",
+    0.5,
+    0.041,
+    4096,
+    PlacementChange(3, 1, 0, ("3 operators from cpu:1 to cpu:0", "now fc1 in 2 parts")),
+)
+STAYED = Decision(
+    7, "the first measured iterations; no plan is predicted to be shorter by enough", "stayed", 0.02
+)
 
 
-def test_the_jobs_of_a_sweep_stand_together_with_what_differs_and_the_fastest_marked() -> None:
-    (group,) = grouped(sweep())
-    assert group.title == "digits · gpipe"
-    assert [one.label for one in group.comparisons] == [
-        "schedule.microbatches=1, seed=0", "schedule.microbatches=2, seed=1",
-        "schedule.microbatches=4, seed=0",
-    ]  # fmt: skip
-    words = parsed(*sweep(), trained()).words
-    assert (
-        "3 comparisons of one sweep. Fastest: netsplit (schedule.microbatches=2, seed=1) with 300.0" in words
-    )
-    assert "Throughput, samples/s; ★ the fastest of all Parameters netsplit" in words
-    assert "=1, seed=0 100.0" in words
-    assert "=2, seed=1 ★ 300.0" in words
-    assert words.count("★ ") == 2
-    text = markdown_page(report(*sweep()), Path())
-    assert "| schedule.microbatches=2, seed=1 | **300.0** |" in text
-    assert "| schedule.microbatches=4, seed=0 | 200.0 |" in text
-    assert "### schedule.microbatches=4, seed=0" in text
-
-
-def test_a_study_has_its_table_its_notes_and_its_picture() -> None:
-    page = parsed(trained(), studies=[study()])
-    assert "case latency (µs) PIX 15.0 NODE 7.5" in page.words
-    assert "Latencies are those of the description." in page.words
-    assert "Recorded 2026-11-21 17:44 UTC, on vm." in page.words
-    assert "1 comparison, 1 study. Written" in page.words
-    assert "figure_6_1: Seconds over links" in page.words
-    (image,) = [attrs for tag, attrs in page.tags if tag == "img"]
-    kind, _, content = (image["src"] or "").partition(";base64,")
-    assert (kind, base64.b64decode(content)) == ("data:image/svg+xml", DRAWING)
-    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {"#c1", "#s1"}
-    text = markdown_page(report(studies=[study()]), Path())
-    assert "| case | latency (µs) |\n| --- | ---: |\n| PIX | 15.0 |" in text
-    assert "![links][picture 1.1]" in text
-    assert text.rstrip().endswith(f"[picture 1.1]: {image['src']}")
-    assert "1 comparison" not in parsed(studies=[study()]).words
-
-
-def test_the_output_must_be_a_page_that_can_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"output is .*\.txt'"):
-        write_report(report(), tmp_path / "a.txt")
-    (tmp_path / "b.html").mkdir()
-    with pytest.raises(NetSplitError, match="cannot be replaced"):
-        write_report(report(), tmp_path / "b.html")
-    assert not (tmp_path / "b.md").exists()
+def test_every_decision_is_a_line() -> None:
+    one = trained()
+    decided = replace(one.methods[0], decisions=[asdict(STAYED), asdict(KEPT)])
+    shown = replace(one, methods=[decided, *one.methods[1:]])
+    words = parsed(shown).words
+    assert "netsplit 7 stayed 20.0" in words
+    changed = "3 3 operators from cpu:1 to cpu:0; now fc1 in 2 parts"
+    assert f"netsplit 40 kept 20.0 10.0 30.0 12.0 41.0 {changed} cpu:1 takes 6.10 times as long" in words
+    page = markdown_page(report(shown), Path())
+    assert "| netsplit | 40 | kept | 20.0 | 10.0 | 30.0 | 12.0 | 41.0 | 3 | 3 operators from cpu:1" in page

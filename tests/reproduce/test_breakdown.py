@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from netsplit.cluster.described import uniform_cluster
-from netsplit.errors import ConfigError
 from netsplit.partition import Ddp
-from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import GPipe
 from reproduce import ByName, RunCase, time_breakdown
@@ -40,23 +38,3 @@ def test_the_parts_of_planned_data_parallelism_are_those_of_the_formulas(tmp_pat
     assert sum(parts) == pytest.approx(1.0)
     assert result.rows[0][-1] == 0.4
     assert "(planned)" in str(result.rows[0][0])
-
-
-def test_a_faster_link_takes_from_the_communication_alone(tmp_path: Path) -> None:
-    slow = time_breakdown(ByName({"mine": planned()}), tmp_path).metrics
-    cluster = uniform_cluster(DEVICES, 100 * BANDWIDTH, latency=LATENCY / 100, model="TITAN RTX")
-    fast = time_breakdown(ByName({"mine": planned(cluster=cluster)}), tmp_path).metrics
-    assert fast["communication_fraction.mine"] < slow["communication_fraction.mine"]
-    for part in ("forward", "backward", "update"):
-        key = f"{part}_fraction.mine"
-        assert fast[key] * fast["iteration_s.mine"] == pytest.approx(slow[key] * slow["iteration_s.mine"])
-
-
-def test_no_iteration_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"study\.iterations is 0"):
-        time_breakdown(ByName({"mine": planned()}), tmp_path, iterations=0)
-
-
-def test_a_case_names_its_schedule() -> None:
-    with pytest.raises(ConfigError, match="schedule=auto decides the micro-batches too"):
-        planned(schedule=AutoSchedule())

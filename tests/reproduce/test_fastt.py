@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import nn
 
 from netsplit.data.sets.synthetic import synthetic
 from netsplit.errors import ConfigError
-from netsplit.rewrite import CopyWeights, Split
-from reproduce import ByName, ModelCase, V100Servers, largest_batches, split_speeds
-from reproduce.fastt import in_words, out_of_place
+from reproduce import ByName, ModelCase, V100Servers, split_speeds
 
 
 def mlp() -> nn.Module:
@@ -35,42 +32,9 @@ def test_speeds_are_samples_over_seconds_and_the_gain_is_between_them() -> None:
     assert result.metrics["ddp.mlp.strong.2"] == ddp[0]
 
 
-def test_batches_grow_until_the_bytes_are_gone() -> None:
-    """2^27 activations of four bytes a sample, and as many again: some samples fit, more do not."""
-
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(1))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            wide = x.flatten(1).sum(1, keepdim=True).expand(-1, 2**27) * self.weight
-            return torch.tanh(wide).sum(1, keepdim=True).expand(-1, 10)
-
-    data = synthetic(shape=(3, 8, 8), num_classes=10)
-    result = largest_batches(
-        ByName(wide=ModelCase(Wide, data, 8)), devices=(1, 2), batches=(2, 4, 8, 16, 32, 64), time_limit_s=5.0
-    )
-    one, two = result.column("data parallel")
-    assert isinstance(one, int)
-    assert 2 <= one < 64
-    assert two == 2 * one
-
-
 def test_servers_are_whole_and_joined_by_slower_links() -> None:
     assert V100Servers(a_server=2).of(4).links["d0", "d2"] != V100Servers(a_server=2).of(4).links["d0", "d1"]
     with pytest.raises(ConfigError, match="5 devices are no whole number of servers of 2"):
         V100Servers(a_server=2).of(5)
     with pytest.raises(ConfigError, match=r"study\.scalings has linear"):
         split_speeds(cases(), scalings=("linear",))  # type: ignore[arg-type]
-
-
-def test_nothing_is_written_in_place_afterwards() -> None:
-    relu = out_of_place(mlp())[2]  # type: ignore[index]
-    assert relu.inplace is False
-
-
-def test_splits_are_told_with_their_copies() -> None:
-    cut = Split("linear", 0, (4, 4)), CopyWeights("linear:1", 1), Split("conv2d", "input.1", (2, 1))
-    assert in_words(cut) == "linear along 0 in 2 with copied weights, conv2d along input.1 in 2"
-    assert in_words(()) == "none"

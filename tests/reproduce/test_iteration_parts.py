@@ -29,27 +29,6 @@ def test_what_overlaps_with_computation_is_no_communication() -> None:
     assert parts["b"] == {"forward": 0, "backward": 3, "communication": 3, "update": 0, "waiting": 4}
 
 
-def test_a_measured_sum_begins_when_the_last_device_has_come_to_it() -> None:
-    timeline = Timeline(
-        (
-            event("a", "backward", 0, 2),
-            event("b", "backward", 0, 5),
-            event("a", "reduce", 2, 2.5, name="sum"),
-            event("a", "wait", 2.5, 8, name="sum"),
-            event("b", "reduce", 5, 5.5, name="sum"),
-            event("b", "wait", 5.5, 8, name="sum"),
-            event("a", "step", 8, 9),
-            event("b", "step", 8, 9),
-        ),
-        9.0,
-    )
-    parts = iteration_parts(timeline, ["a", "b"])
-    assert parts["a"]["communication"] == pytest.approx(3)
-    assert parts["a"]["waiting"] == pytest.approx(3)
-    assert parts["b"]["communication"] == pytest.approx(3)
-    assert parts["b"]["waiting"] == pytest.approx(0)
-
-
 SPANS = st.lists(
     st.tuples(
         st.sampled_from(["a", "b"]),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from netsplit.api import cpu_cluster
 from netsplit.cluster.described import DescribedDevice, DescribedLink, LinkCost, described_cluster
 from netsplit.cluster.probe import fit_link
-from netsplit.errors import ConfigError
-from reproduce import ByName, LinkCase, link_lines
+from reproduce import ByName, LinkCase, edge_bytes, link_lines
+from reproduce.edges import cumulative
+from tests.reproduce.nets import MAP, case
 
 NEAR, FAR = LinkCost(10e9, 1e-5), LinkCost(1e9, 2e-5)
 CLUSTER = described_cluster(
@@ -29,27 +32,6 @@ def test_a_pair_is_the_line_of_its_link(tmp_path: Path) -> None:
     assert result.metrics["bandwidth.near"] == pytest.approx(10e9)
 
 
-def test_without_a_pair_every_different_link_is_told_once(tmp_path: Path) -> None:
-    result = link_lines(ByName({"all": LinkCase(CLUSTER)}), tmp_path)
-    assert result.column("link") == ["all: a → b", "all: a → c"]
-
-
-def test_the_pictures_lines_are_the_links_from_end_to_end(tmp_path: Path) -> None:
-    case = ByName({"far": LinkCase(CLUSTER, ("c", "a"))})
-    (picture,) = link_lines(case, tmp_path, smallest=100, largest=10_000).pictures
-    sizes = [nbytes for _, _, nbytes, _ in picture.rows]
-    assert (sizes[0], sizes[-1]) == (100, 10_000)
-    for _, _, nbytes, seconds in picture.rows:
-        assert seconds == pytest.approx(2e-5 + nbytes / 1e9)  # type: ignore[operator]
-
-
-def test_a_pair_that_is_not_there_and_an_empty_range_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"pair of case 'mine' is \[a, z\]: give two of a, b, c"):
-        link_lines(ByName({"mine": LinkCase(CLUSTER, ("a", "z"))}), tmp_path)
-    with pytest.raises(ConfigError, match=r"study\.smallest is 8"):
-        link_lines(ByName({}), tmp_path, smallest=8, largest=8)
-
-
 @pytest.mark.slow
 def test_measured_links_have_points_and_the_line_fitted_to_them(tmp_path: Path) -> None:
     result = link_lines(ByName({"here": LinkCase(cpu_cluster(2))}), tmp_path)
@@ -59,3 +41,24 @@ def test_measured_links_have_points_and_the_line_fitted_to_them(tmp_path: Path) 
         points = [(n, s) for name, kind, n, s in picture.rows if (name, kind) == (label, "measured")]
         link = fit_link(points)  # type: ignore[arg-type]
         assert (latency_s, bandwidth, r_squared) == (link.latency_s, link.bandwidth, link.r_squared)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(0, 50))
+def test_a_point_of_the_curve_is_the_fraction_that_is_no_larger(sizes: list[int], at: int) -> None:
+    curve = dict(cumulative(sizes))
+    reached = max((fraction for nbytes, fraction in curve.items() if nbytes <= at), default=0.0)
+    assert reached == pytest.approx(sum(size <= at for size in sizes) / len(sizes))
+    assert list(curve) == sorted(set(sizes))
+    assert curve[max(sizes)] == 1.0
+
+
+def test_fractions_are_those_of_a_direct_count_over_readers() -> None:
+    graph = case().training_graph()
+    sizes = [v.nbytes for v in graph.variables.values() if v.producer for _ in v.consumers]
+    result = edge_bytes(ByName({"mine": case(reference={"fraction_below": 0.9})}), threshold_bytes=MAP)
+    (edges,), (largest,) = result.column("edges"), result.column("largest (MB)")
+    assert (edges, largest) == (len(sizes), max(sizes))
+    below = sum(size < MAP for size in sizes) / len(sizes)
+    assert 0 < below < 1
+    assert result.metrics["fraction_below.mine"] == below
+    assert result.rows[0][-2:] == (below, 0.9)

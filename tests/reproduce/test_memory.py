@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from netsplit.errors import ConfigError
 from netsplit.graph.onnx.export import inference_model
 from netsplit.graph.onnx.read import graph_of
 from netsplit.models import amoebanet_d
 from reproduce import ByName, memory_needs
-from reproduce.exported import ExportSize, exported_size
+from reproduce.exported import exported_size
 from tests.reproduce.nets import CONV, HEAD, IMAGE, IN, MAP, MID, POOLED, SCORES, Counted, case
 
 
@@ -53,35 +51,6 @@ def test_merging_leaves_what_an_exporter_that_merges_writes(build: Callable[[], 
     assert unmerged.variable_bytes > before.variable_bytes
 
 
-def sized(model: Callable[[], nn.Module]) -> ExportSize:
-    return exported_size(replace(case(), model=model).exported_graph(), merge=False)
-
-
-def test_a_norm_that_no_convolution_precedes_stays_with_its_four_tensors() -> None:
-    size = sized(lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(IN)))
-    assert (size.nodes, size.variable_bytes, size.parameter_bytes) == (2, 3 * IMAGE, 4 * IN * 4)
-
-
-def test_a_convolution_whose_result_is_read_twice_keeps_its_norm() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(IN, IN, 1), nn.BatchNorm2d(IN)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.conv(x)
-            return self.norm(y) + y
-
-    size = sized(Twice)
-    assert (size.nodes, size.variable_bytes) == (3, 4 * IMAGE)
-
-
-def test_equal_weights_count_as_often_as_there_are() -> None:
-    size = sized(lambda: nn.Sequential(*(nn.Conv2d(IN, IN, 1) for _ in range(4))))
-    assert size.parameter_bytes == 4 * (IN * IN + IN) * 4
-    assert size.nodes == size.operators == 4
-
-
 def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
     exported = 2 * (IMAGE + 4 * MAP + POOLED + SCORES) + 4 * (CONV + MID * 4 + HEAD)
     merged = exported - 2 * MAP
@@ -108,26 +77,3 @@ def test_the_table_has_the_figures_counted_by_hand_and_the_difference() -> None:
     assert isinstance(peak, int)
     assert static >= 2 * (IMAGE + 6 * MAP) + 4 * (CONV + HEAD)
     assert CONV + HEAD < peak < static
-
-
-def test_adams_moments_are_what_alpha_adds() -> None:
-    plain, adam = (memory_needs(ByName({"mine": case()}), alpha=alpha) for alpha in (2, 4))
-    (before,), (after,) = plain.column("static (MiB)"), adam.column("static (MiB)")
-    trained = [each for each in case().training_graph().initializers.values() if each.requires_grad]
-    assert after - before == 2 * sum(init.nbytes for init in trained)  # type: ignore[operator]
-
-
-def test_memory_grows_with_the_batch_and_parameters_do_not() -> None:
-    result = memory_needs(ByName({"small": case(2), "large": case(4)}))
-    small, large = result.column("exported (MiB)")
-    assert large - small == 2 * (IMAGE + 4 * MAP + POOLED + SCORES)  # type: ignore[operator]
-    assert len(set(result.column("parameters (M)"))) == 1
-
-
-def test_an_unknown_reference_and_a_bad_alpha_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"study\.cases\.mine\.reference has gib, .* known: nodes, mib"):
-        memory_needs(ByName({"mine": case(reference={"gib": 1.0})}))
-    with pytest.raises(ConfigError, match=r"study\.alpha is 0"):
-        memory_needs(ByName({"mine": case()}), alpha=0)
-    with pytest.raises(ConfigError, match="batch_size of a case is 0"):
-        case(0)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.cluster.catalogue import accelerator
-from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph, Node
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.predict import predicted_seconds
@@ -61,10 +60,3 @@ def test_measured_seconds_are_of_every_node_and_convolutions_go_back() -> None:
     assert counts["relu"] == 2
     assert backward["conv2d"] > 0  # type: ignore[operator]
     assert result.metrics["forward_s.mine"] > 0
-
-
-def test_a_device_that_is_not_known_and_a_count_of_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="device of a case is 'TITAN', which the catalogue does not have"):
-        OperatorCase(Counted, DATA, BATCH, device="TITAN")
-    with pytest.raises(ConfigError, match=r"study\.repeats is 0"):
-        operator_seconds(ByName({}), repeats=0)

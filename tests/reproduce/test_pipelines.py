@@ -8,10 +8,9 @@ from functools import partial
 import pytest
 
 from netsplit.data.sets.synthetic import synthetic
-from netsplit.errors import ConfigError
 from netsplit.models.gpt import gpt
 from netsplit.program.schedules import OneFOneB
-from reproduce import ByName, PipelineCase, V100Servers, pipeline_speeds
+from reproduce import PipelineCase, V100Servers
 from reproduce.fastt import planner_of_case
 from reproduce.pipelines import StageParts, stages_over_hosts
 
@@ -36,37 +35,3 @@ def test_a_stage_is_a_host_or_a_device(parts: StageParts) -> None:
         assert all(host[u] <= host[name] for u in graph.predecessors[name])
         if parts != "whole" and (number := re.search(r":(\d)$", name)):
             assert int(placement.device_of[name][1:]) % 2 == int(number[1])
-
-
-def test_what_is_added_makes_nothing_slower_and_nothing_beats_what_is_possible() -> None:
-    result = pipeline_speeds(ByName(small=case("columns"), whole=case("whole")), SERVERS, hosts=(2,))
-    assert result.column("operators") == ["columns", "whole"]
-    for name in ("small", "whole"):
-        seconds = {
-            key: result.metrics[f"seconds.{key}.{name}.2"]
-            for key in ("send_receive", "broadcast", "eager", "delayed", "possible")
-        }
-        assert seconds["possible"] <= min(seconds.values()) * (1 + 1e-9)
-        assert seconds["delayed"] <= seconds["eager"]
-    for gain, first, last in zip(
-        result.column("gain"),
-        result.column("send/receive, 1F1B (ms)"),
-        result.column("and weights delayed (ms)"),
-        strict=True,
-    ):
-        assert gain == pytest.approx(float(first or 0) / float(last or 1))
-
-
-def test_the_whole_plan_stands_beside_stages_of_whole_operators() -> None:
-    cases = ByName(small=case("columns"), whole=case("whole"))
-    result = pipeline_speeds(cases, SERVERS, hosts=(2,), whole_plan_s=2.0)
-    columns, whole = result.column("whole plan (ms)")
-    assert columns is None
-    assert whole == result.metrics["seconds.whole_plan.whole.2"]
-    assert 0 < float(whole or 0) <= result.metrics["seconds.send_receive.whole.2"]
-    assert any(note.startswith("whole on 2 hosts: ") for note in result.notes)
-
-
-def test_parts_that_are_none_are_named() -> None:
-    with pytest.raises(ConfigError, match="parts of a case is 'rows'"):
-        case("rows")  # type: ignore[arg-type]

@@ -5,15 +5,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from rich.console import Console
-
-from netsplit.tracking import Tracker
-from reproduce import Column, Picture, StudyResult, markdown, record, write
+from reproduce import Column, Picture, StudyResult, markdown, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,13 +41,6 @@ def test_cells_are_shown_scaled_and_formed_and_a_dash_where_there_is_nothing() -
     ]
 
 
-def test_the_terminal_has_every_cell_and_note() -> None:
-    console = Console(width=80, record=True, file=StringIO())
-    console.print(RESULT.table.terminal())
-    text = console.export_text()
-    assert all(word in text for word in ("Sizes", "a|b", "3.0", "+25", "A note."))
-
-
 def test_files_hold_the_cells_in_full_and_the_pictures_data(tmp_path: Path) -> None:
     paths = write(RESULT, tmp_path)
     assert [path.name for path in paths] == ["table.md", "table.csv", "sizes.png", "sizes.svg", "sizes.csv"]
@@ -83,34 +71,3 @@ class FakeTracker:
 
     def artifact(self, path: Path) -> None:
         self.told["files"].append(path.name)
-
-
-def test_a_run_has_tag_parameters_finite_metrics_the_table_and_the_files() -> None:
-    tracker = FakeTracker()
-    record(RESULT, tracker, "figure", {"seed": 0}, [Path("table.md")])  # type: ignore[arg-type]
-    assert tracker.told == {
-        "name": "figure",
-        "params": {"seed": 0},
-        "tags": {"role": "study", "study": "figure"},
-        "metrics": [("share.a", 0.25, 0)],
-        "text": markdown(RESULT),
-        "files": ["table.md"],
-    }
-
-
-@pytest.mark.slow
-def test_mlflow_has_the_run_with_its_artifacts(tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    paths = write(RESULT, tmp_path / "run")
-    record(RESULT, Tracker(uri, "studies"), "figure", {"study": {"alpha": 4}}, paths)
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("studies")
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id], "tags.study = 'figure'")
-    assert run.info.status == "FINISHED"
-    assert run.data.metrics == {"share.a": 0.25}
-    assert run.data.params["study.alpha"] == "4"
-    names = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert {path.name for path in paths} <= names

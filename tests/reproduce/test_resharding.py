@@ -8,14 +8,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from torch import nn
 
-from netsplit.errors import ConfigError, ReshardError
+from netsplit.errors import ConfigError
 from reproduce import (
-    ByName,
-    MeshHosts,
-    ReshardCase,
     StudyResult,
     layer_bytes,
-    reshard_seconds,
 )
 from reproduce.command import STUDIES
 from reproduce.question import question
@@ -59,23 +55,6 @@ def test_figure_5_has_the_shape_that_is_printed(tmp_path: Path) -> None:
     assert min(grown["global all-gather"][4:]) > 1.7
     assert max(grown["naive"][:4]) < 1.01
     assert max(grown["naive"]) < 1.04
-
-
-def test_figures_are_recorded_by_case_and_drawn(tmp_path: Path) -> None:
-    case = ReshardCase((1, 2), "S1", (2, 1), "S0", (6,), label="mine")
-    result = reshard_seconds(ByName({"a": case}), MeshHosts(nic_bandwidth=12.0))
-    assert result.metrics["bound_s.a"] == pytest.approx(2.0)
-    assert result.metrics["seconds.exact.a"] == pytest.approx(2.0)
-    assert result.rows[0][:3] == ("mine", "S1 1x2 → S0 2x1", 2)
-    assert [picture.name for picture in result.pictures] == ["strategies", "orders"]
-    assert result.pictures[0].columns[-2:] == ("broadcast (s)", "at least (s)")
-
-
-def test_a_case_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"mesh of shape \[2\]: give hosts and devices"):
-        ReshardCase((2,), "R", (1, 1), "R", (4,))
-    with pytest.raises(ReshardError, match="'Q' is no layout"):
-        reshard_seconds(ByName({"a": ReshardCase((1, 1), "Q", (1, 1), "R", (4,))}))
 
 
 @pytest.mark.parametrize("hidden", [8, 48])

@@ -56,13 +56,6 @@ def test_comparisons_of_one_command_have_one_tag(run: Run, arguments: list[str],
     assert run(*arguments, "tracking=none") == (0, command)
 
 
-def test_a_server_that_is_not_there_is_said_before_the_work(
-    run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run("tracking.uri=http://127.0.0.1:1") == (2, [])
-    assert "no MLflow server answers at http://127.0.0.1:1" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
@@ -78,11 +71,3 @@ def test_what_cannot_be_built_or_gone_on_from_is_said_and_nothing_is_left(
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"error: {sentence}")
     assert not list(tmp_path.iterdir())
-
-
-def test_costs_that_cannot_be_predicted_are_said_before_the_work(
-    run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run("tracking=none", "profile=predicted", "autocast=bfloat16", CASES) == (2, [])
-    assert "no rates of cpu_thread under autocast bfloat16" in capfd.readouterr().err
-    assert run("tracking=none", "profile=predicted", CASES)[0] == 0

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 UP_TO_S = 400
@@ -101,13 +100,3 @@ def test_convergence_trains_both_ways_from_the_same_start(tmp_path: Path) -> Non
     assert (folder / "training.png").stat().st_size > 1000
     where = json.loads((folder / "netsplit" / "placement.json").read_text())["device_of"]
     assert len(set(where.values())) == 2, "what does not split is no comparison with data parallelism"
-
-
-def test_the_thesis_s_own_setting_of_convergence_is_a_config() -> None:
-    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
-        cfg = compose("config", ["experiment=table_6_5"])
-    assert (cfg.batch_size, cfg.epochs, cfg.optimizer.lr) == (64, 40, 1e-4)
-    assert cfg.optimizer._target_ == "torch.optim.Adam"
-    assert list(cfg.model.blocks) == [3, 8, 36, 3]
-    assert cfg.model.widening == "none"
-    assert list(cfg.partitioner) == ["netsplit", "ddp"]

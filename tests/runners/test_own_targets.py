@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from netsplit.experiment.comparison import experiment_of
 from netsplit.experiment.request import Request
 from runners._entry import entry
-from runners._own_targets import own_names
 from tests.commands import Command
 
 SEEN: dict[str, Any] = {}
@@ -54,12 +52,6 @@ def run(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ru
     return call
 
 
-def test_a_model_of_one_s_own_needs_no_yaml(run: Run) -> None:
-    assert run("model._target_=lab_own_target.build") == (0, "")
-    assert SEEN["model"] == {"_target_": "lab_own_target.build"}
-    assert isinstance(SEEN["built"], nn.Module)
-
-
 def test_it_takes_its_own_keys_whatever_the_option_had(run: Run) -> None:
     target = "model._target_=lab_own_target.build"
     assert run("experiment=quick", "model=vgg19", "model.hidden=7", target, "+model.name=x") == (0, "")
@@ -78,15 +70,3 @@ def test_it_takes_its_own_keys_whatever_the_option_had(run: Run) -> None:
 def test_a_part_that_cannot_be_made_is_a_sentence(run: Run, given: list[str], facts: list[str]) -> None:
     code, error = run(*given)
     assert (code, [fact for fact in facts if fact not in error], error.count("\n")) == (2, [], 1), error
-
-
-def test_it_is_called_by_its_own_name() -> None:
-    """Not by the option's whose place it takes, as in the table, in MLflow and in the report."""
-    words = [
-        "++model._target_=lab.nets.TwoPaths",
-        "model.width=3",
-        "~loss",
-        "dataset._target_='lab.stripes'",
-        "seed=1",
-    ]
-    assert own_names(words) == {"model": "TwoPaths", "dataset": "stripes"}

@@ -41,7 +41,7 @@ def written(folder: str = "here") -> dict[str, object]:
 
 def test_a_model_is_planned_and_everything_written(run: Run) -> None:
     """With time enough for what more devices, memory and bandwidth would bring, which comes last."""
-    ended = run(*SMALL, "schedule.time_limit_s=4", "cluster=titan_rtx3", "hydra.run.dir=here")
+    ended = run(*SMALL, "schedule.time_limit_s=2", "cluster=titan_rtx3", "hydra.run.dir=here")
     assert ended.code == 0, ended.err
     assert {path.name for path in Path("here").iterdir()} >= FILES
     plan = written()
@@ -66,15 +66,12 @@ def test_a_measured_profile_is_planned_with_its_micro_batches(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["graph=nowhere.json"], "nowhere.json"),
 
 
 
 
 
-        (["cluster.devices.0.capacity=9"], "cluster is not chosen here: choose one before"),
         (["cluster=mixed3"], "says how fast its devices are beside a measured graph"),
-        (["partitioner=[m_topo,single]"], "partitioner chooses m_topo, single: give exactly one"),
         (["schedule.microbatches=5"], "batch_size 64 does not divide into 5 micro-batches"),
         (["graph=graph.json", "cluster=cpu2", "cluster.devices.0.capacity=9", "cluster.devices.1.capacity=9",
           "schedule.time_limit_s=1"], "no plan fits on cluster 'cpu2'"),
@@ -86,13 +83,3 @@ def test_a_mistake_is_one_sentence(words: list[str], sentence: str, run: Run) ->
     assert ended.code == 2
     assert sentence in ended.err
     assert ended.err.count("error:") == 1
-
-
-def test_without_a_model_it_says_what_it_needs(run: Run) -> None:
-    ended = run("batch_size=8")
-    assert ended.code == 2
-    assert ended.err.count("\n") == 1
-    assert all(
-        each in ended.err for each in ("model=<option>", "my_module:build", "graph=<file>", "cluster=")
-    )
-    assert not Path("outputs").exists()

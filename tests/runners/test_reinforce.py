@@ -7,18 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
 from netsplit.config import build
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.partition import MaxLoad, Problem, SimulatedIteration, StageTime
-from netsplit.partition.common.instance import Instance
+from netsplit.partition import MaxLoad, Problem, SimulatedIteration
 from netsplit.planning.decide import decide
 from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1
+from tests.cover import covering
 from tests.partition.builders import large_problem, required_bytes, trained, with_capacities
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,10 +42,7 @@ def simulated(problem: Problem, schedule: Schedule, objective: Any) -> Problem:
     return replace(problem, evaluate=evaluate, objective=objective)
 
 
-@pytest.mark.parametrize(
-    "objective", [SimulatedIteration(), MaxLoad(), StageTime()], ids=lambda each: each.name
-)
-@pytest.mark.parametrize("schedule", [GPipe(3), ZBH1(3)], ids=lambda each: each.name)
+@covering(schedule=[GPipe(3), ZBH1(3)], objective=[SimulatedIteration(), MaxLoad()])
 def test_its_plan_is_verified_and_its_seconds_are_those_of_the_objective(
     schedule: Schedule, objective: Any
 ) -> None:
@@ -54,25 +50,6 @@ def test_its_plan_is_verified_and_its_seconds_are_those_of_the_objective(
     plan = decide(problem, method("evaluations=100", "groups=6"))
     assert plan.placement.report.objective == pytest.approx(plan.objective_s, rel=1e-9)
     assert plan.placement.report.notes["sampled"] == 100
-
-
-def test_what_pays_is_chosen_more_often() -> None:
-    from reinforce import PlacementPolicy  # type: ignore[import-not-found]
-
-    instance = Instance.of(large_problem(6, devices=3, room=9.0))
-    policy = PlacementPolicy(instance, [instance.atoms[a] for a in range(len(instance.atoms))])
-    draw = np.random.default_rng(1)
-    for _ in range(60):
-        samples = policy.sample(20, draw)
-        gains = (samples.places == 2).mean(axis=1)
-        policy.learn(samples, gains - gains.mean(), 0.0)
-    assert policy.sample(1, draw).chances[0, :, 2].min() > 0.9
-
-
-def test_the_seed_decides() -> None:
-    problem = replace(large_problem(20, room=9.0), seed=3)
-    first, again = (method("evaluations=300").partition(problem) for _ in range(2))
-    assert (first.device_of, first.priority) == (again.device_of, again.priority)
 
 
 def test_capacities_and_parameters_are_heeded() -> None:

@@ -65,24 +65,15 @@ def test_a_given_placement_is_simulated_and_explained(run: Run) -> None:
     assert (written() / "timeline.png").stat().st_size > 1000
 
 
-def test_a_partitioner_decides_where_no_placement_is_given(run: Run) -> None:
-    end = run("graph=graph.json", "partitioner=round_robin", "schedule=zb_h1", "picture=false")
-    assert end.code == 0
-    assert "round_robin, zb_h1" in end.out
-    assert not (written() / "timeline.png").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ([], "graph must be given: the path of a graph file, as in graph="),
 
-        (["graph=none.json"], "graph file 'none.json' is not there"),
 
 
 
 
-        (["graph=graph.json", "+colour=red"], "colour is not a config key"),
         (["graph=graph.json", "cluster=cpu2"], "which runners.simulate does not start"),
         (["graph=graph.json", "placement=placement.json", "cluster=uniform", "cluster.devices=2",
           "cluster.bandwidth=1e9", "cluster.capacity=1e9"], "which uses device 'cpu:0'"),
@@ -93,11 +84,3 @@ def test_a_mistake_ends_in_one_sentence(run: Run, arguments: list[str], sentence
     assert end.code == 2
     assert sentence in end.err
     assert end.err.count("\n") == 1
-
-
-def test_a_placement_of_another_graph_is_refused(run: Run) -> None:
-    record = json.loads(Path("placement.json").read_text())
-    record["device_of"]["other"] = "cpu:0"
-    Path("placement.json").write_text(json.dumps(record))
-    end = run("graph=graph.json", "placement=placement.json")
-    assert (end.code, "node 'other' is in one of them only" in end.err) == (2, True)

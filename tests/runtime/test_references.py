@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.nets import CASES, SGD, STAGES, plain_training
+from tests.nets import CASES, SGD, STAGES
 from tests.runtime.references import (
-    Trained,
     double_loop,
     paper_version,
     pipedream_loop,
@@ -46,20 +45,6 @@ class _Product(nn.Module):
 
 def _value(value: Tensor, _: Tensor) -> Tensor:
     return value
-
-
-def _same(one: Trained, other: Trained) -> None:
-    assert one.losses == pytest.approx(other.losses, rel=EXACT)
-    for key, tensor in one.state.items():
-        torch.testing.assert_close(tensor, other.state[key], rtol=EXACT, atol=EXACT)
-
-
-@pytest.mark.parametrize("name", ["chain", "tied", "two_inputs", "two_heads"])
-def test_the_plain_loop_is_the_one_of_the_small_nets(name: str) -> None:
-    case = CASES[name]
-    losses, state = plain_training(case, 4)
-    trained = plain_loop(case.fresh(), case.loss, [(case.inputs, case.targets)] * 3, 2, SGD)
-    _same(trained, Trained(losses, state))
 
 
 def test_replicas_without_batch_norm_are_the_plain_loop() -> None:

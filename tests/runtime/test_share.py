@@ -81,22 +81,3 @@ def test_the_norm_counts_complex_gradients_as_torch_does() -> None:
     share.step(terms=share.norm_terms())
     for own, parameter in zip(share.parameters.values(), plain, strict=True):
         torch.testing.assert_close(own, parameter)
-
-
-def test_sparse_gradients_are_scaled_as_torch_scales_them() -> None:
-    """Rows that were looked up twice are there twice, until they are summed."""
-    weight, rows = torch.randn(10, 4), torch.tensor([1, 1, 2])
-    plain, scaler = nn.Embedding.from_pretrained(weight.clone(), freeze=False, sparse=True), LossScale()
-    torchs, optimizer = torch.amp.GradScaler("cpu"), SGD(plain.parameters())
-    torchs.scale(plain(rows).pow(2).sum()).backward()
-    torchs.step(optimizer)
-    share = Share.of({"weight": weight}, CPU, SGD, ["weight"], UpdateRule(loss_scaling=True))
-    own = share.parameters["weight"]
-    loss = nn.functional.embedding(rows, own, sparse=True).pow(2).sum()
-    (scaler.factor * loss).backward()
-    assert own.grad is not None
-    assert own.grad.is_sparse
-    assert share.norm_terms()[0] == pytest.approx(float(own.grad.to_dense().double().pow(2).sum()))
-    share.step(terms=share.norm_terms())
-    assert torch.equal(own, plain.weight)
-    assert not torch.equal(own, weight)

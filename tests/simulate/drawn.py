@@ -1,7 +1,5 @@
 """Random programs under every schedule, for laws that must hold of any timeline."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

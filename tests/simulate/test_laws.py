@@ -1,7 +1,5 @@
 """Laws of any timeline: it computes the step, and its critical path and times add up to the iteration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.planning.explanation.path import critical_path, overheads, totals
-from netsplit.program.instructions import Reduce
 from netsplit.simulate import simulate
 from netsplit.simulate.device_times import device_times, waits
 from netsplit.simulate.timeline import Event
@@ -143,22 +140,3 @@ def test_times_and_waits_add_up(drawn: Drawn) -> None:
     assert [w.seconds for w in waiting] == sorted((w.seconds for w in waiting), reverse=True)
     assert sum(w.seconds for w in waiting) == pytest.approx(sum(s.wait_s for s in devices), abs=EXACT)
     assert sum(w.count for w in waiting) == sum(e.kind == "wait" for e in timeline.events)
-
-
-def test_replicas_and_norms_are_drawn() -> None:
-    """The laws above would say nothing of sums if no program had one."""
-    from hypothesis import find
-
-    drawn = find(
-        programs(),
-        lambda d: (
-            {"gradients", "norm"}
-            <= {
-                ins.kind
-                for each in d.program.instructions.values()
-                for ins in each
-                if isinstance(ins, Reduce)
-            }
-        ),
-    )
-    assert any(e.kind == "reduce" and e.seconds > 0 for e in drawn.timeline.events)

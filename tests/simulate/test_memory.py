@@ -1,9 +1,6 @@
 """Predicted peak bytes: known answers by hand, and what a meter sees while the program runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,14 +10,12 @@ from torch import Tensor
 
 from netsplit.graph import Graph, initial_values
 from netsplit.graph.ir import Initializer, Node, Variable
-from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.transients import transient_bytes
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import memory_profile, predicted_peak_bytes
-from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 from tests.builders import cpus
 from tests.cover import covering
 from tests.nets import CASES, SGD, placements
@@ -101,21 +96,6 @@ def test_moments_and_gradients_of_parameters_count() -> None:
     plain, adam = (memory_profile(program, alpha)["cpu:0"] for alpha in (2, 4))
     assert adam.peak_bytes - plain.peak_bytes == 2 * 5000
     assert (adam.parameter_bytes, adam.moment_bytes, adam.gradient_bytes) == (5000, 10000, 5000)
-
-
-def test_a_shared_parameters_first_gradient_waits_for_the_second() -> None:
-    """From the second micro-batch on there are three: the sum, and one of each user."""
-    graph = chain_of(
-        node_of("a", "x", initializers=("w",)), node_of("b", "k_a", initializers=("w",)), weights={"w": 5000}
-    )
-    assert memory_profile(compiled(graph, "00", GPipe(1)), 2)["cpu:0"].gradient_bytes == 10000
-    assert memory_profile(compiled(graph, "00", GPipe(2)), 2)["cpu:0"].gradient_bytes == 15000
-
-
-def test_a_sent_tensor_lives_until_something_made_from_it_arrives() -> None:
-    """On the first device: three pieces of the batch and three results, of which nothing is heard again."""
-    program = compiled(chain_of(node_of("a", "x"), node_of("b", "k_a")), "01", GPipe(3), training=False)
-    assert peaks(program)[0] == 300 + 300
 
 
 # Measured. One process, one meter per device, the second iteration (moments exist).
@@ -239,33 +219,6 @@ def test_a_recomputed_forward_keeps_its_inputs_alone() -> None:
     assert kept[1] - kept[0] == 2 * (1000 + 100 + 100)  # saved, result, a piece of the batch
     assert again[1] - again[0] == 2 * (100 + 100)
     assert again[1] < kept[1]
-
-
-def test_a_put_off_weight_gradient_keeps_what_was_read_and_the_outputs_gradient() -> None:
-    """Between the two parts of a linear node's backward its input and its output's gradient stay."""
-    operands = {"args": ({"var": "k_e"}, {"init": "w"}), "initializers": ("w",), "saved": ("k_e",)}
-    linear = node_of("a", "k_e", "aten.linear.default", **operands)
-    graph = chain_of(node_of("e", "x"), linear, node_of("b", "k_a"), weights={"w": 5000})
-    weight = replace(graph.initializers["w"], dtype="float32", shape=(1250,))
-    graph = replace(graph, initializers={"w": weight})
-    program = compiled(graph, "000", GPipe(1, delay_weights=True))
-    shape = SegmentMemory(
-        program.graph, True, program.segments[0], storage_bytes(program.graph), frozenset("a")
-    )
-    walk = shape.backward(frozenset(shape.requires_backward), shape.parameters, split=True)
-    assert (walk.parameters, walk.deferred_bytes, walk.deferred_roots) == (frozenset(), 200, ())
-    weights = shape.weights(frozenset(shape.requires_backward), shape.parameters)
-    assert (weights.parameters, weights.peak) == (frozenset({"w"}), (0, 5000))
-
-
-def test_older_weights_count_while_a_micro_batch_is_on_them() -> None:
-    """The step itself has both versions, and afterwards the first device keeps the one in flight."""
-    graph = chain_of(node_of("a", "x", initializers=("w",)), node_of("b", "k_a"), weights={"w": 5000})
-    plain = memory_profile(compiled(graph, "01", OneFOneB(4)), 2)["cpu:0"]
-    stashed = memory_profile(compiled(graph, "01", AsyncOneFOneB(4)), 2)["cpu:0"]
-    assert plain.version_bytes == 0
-    assert stashed.version_bytes in (5000, 10000)
-    assert "older weights" in stashed.summary()
 
 
 @pytest.mark.parametrize("name", CASES)

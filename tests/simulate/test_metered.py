@@ -1,7 +1,5 @@
 """Metered over predicted peak bytes of nets with dropout, attention and recurrent layers."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Bytes of activation checkpoints of the model's own: predicted within the margin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Devices that take turns on the processors of their host."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -57,21 +55,6 @@ def test_equal_devices_at_once_take_as_many_times_as_long_as_there_are_too_many(
     assert at_once(here(devices, processors), {"a": seconds}, contention).iteration_s == pytest.approx(
         expected
     )
-
-
-@settings(deadline=None)
-@given(
-    seconds=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=6), processors=st.integers(1, 4),
-)  # fmt: skip
-def test_no_host_computes_more_than_its_processors_can(seconds: list[float], processors: int) -> None:
-    """And where all are busy all the time, just that."""
-    kinds = "abcdef"[: len(seconds)]
-    cluster = here(len(seconds), processors, kinds)
-    took = at_once(cluster, dict(zip(kinds, seconds, strict=True))).iteration_s
-    least = max(sum(seconds) / processors, max(seconds))
-    assert took >= least * (1 - 1e-12)
-    if processors == 1:
-        assert took == pytest.approx(sum(seconds))
 
 
 def test_who_has_a_processor_of_its_own_disturbs_nobody() -> None:

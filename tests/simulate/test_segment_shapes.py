@@ -1,7 +1,5 @@
 """Bytes inside segments are made once for all programs that have them: they are those of each alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,29 +1,25 @@
 """Predicted timelines: known answers by hand, and what must hold of any program."""
 
-from __future__ import annotations
-
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.cluster.cluster import Cluster, Device, Link
-from netsplit.errors import NetSplitError
+from netsplit.cluster.cluster import Cluster, Link
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import Backward, Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
-from netsplit.program.check import needs
+from netsplit.program import Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
 from netsplit.program.instructions import Program
-from netsplit.simulate import Event, Timeline, simulate
+from netsplit.program.schedules import OneFOneB
+from netsplit.simulate import Timeline, simulate
 from tests.builders import graph_fed, linked
-from tests.nets import CASES, placements
-from tests.runtime.equivalence.running import captured
+from tests.nets import CASES
+from tests.simulate.drawn import chain
 
-EXACT = 1e-9  # seconds; sums of a few hundred numbers below 1000, in double precision
 FREE = Link(0.0, 0.0)
 SLOW = Link(0.5, 0.25)  # 4.5 s for the 16 bytes of a variable here
 
@@ -105,13 +101,6 @@ def test_a_link_serves_what_is_ready_first() -> None:
     assert [(e.name, e.start_s) for e in sends] == [("k_b", 2.0), ("k_a", 10.0)]
 
 
-def test_transfers_ready_together_go_by_tag() -> None:
-    (send_a, recv_a), (send_b, recv_b) = pair("a", 1), pair("b", 0)
-    p, q = [Forward(0, 0), send_a, send_b], [recv_a, recv_b, Forward(1, 0), Forward(2, 0)]
-    sends = [e for e in fork(SLOW, {"p": p, "q": q}).events if e.kind == "send"]
-    assert [(e.name, e.start_s) for e in sends] == [("k_b", 2.0), ("k_a", 6.5)]
-
-
 @given(stages=st.integers(1, 4), m=st.integers(1, 6))
 def test_gpipe_over_equal_stages_takes_m_plus_p_minus_1_ticks(stages: int, m: int) -> None:
     """Huang et al., GPipe, section 2.3: with free links (m + p - 1) forward and as many backward ticks."""
@@ -142,166 +131,102 @@ def test_backward_waits_for_no_gradient_that_is_never_sent() -> None:
     assert spans(timeline, "backward") == [(2.0, 4.0), (4.0, 6.0)]
 
 
-def test_every_instruction_has_its_overhead() -> None:
-    """On p: forward, send, receive, backward, step."""
-    cluster = distinct("pq")
-    program = compiled(graph_fed({"a": [], "b": ["a"]}), {"a": "p", "b": "q"}, cluster, SingleBatch())
-    costs = timed(cluster, dict.fromkeys("ab", (1.0, 1.0))).with_device("kind of p", instruction_s=0.125)
-    timeline = simulate(program, cluster, costs)
-    assert spans(timeline, "forward", "p") == [(0.125, 1.125)]
-    assert spans(timeline, "forward", "q") == [(1.25, 2.25)]
-    assert spans(timeline, "backward", "p") == [(3.25, 4.25)]
-    assert timeline.iteration_s == 4.375
-
-
 def test_an_operator_without_costs_is_named() -> None:
     program, cluster, costs = two_devices()
     with pytest.raises(NetSplitError, match="'b' has no measured seconds on device kind 'kind of q'"):
         simulate(program, cluster, costs.with_device("kind of q", nodes={}))
 
 
-class Drawn:
-    """A random graph, placed on some devices, with random seconds and links."""
-
-    def __init__(self, data: st.DataObject) -> None:
-        count = data.draw(st.integers(2, 14), "nodes")
-        rng = random.Random(data.draw(st.integers(0, 2**32), "seed"))
-        feeders: dict[str, list[str]] = {}
-        for n in range(count):
-            before = list(feeders)
-            feeders[f"n{n}"] = rng.sample(before, rng.randint(0, min(3, n)))
-        read = {u for feeds in feeders.values() for u in feeds}
-        feeders["loss"] = [name for name in feeders if name not in read]
-        devices = data.draw(st.integers(1, 4), "devices")
-        self.graph = graph_fed(feeders, weights={name: rng.randint(1, 9) for name in feeders})
-        self.device_of, self.priority = data.draw(placements(self.graph, devices))
-        names = [f"cpu:{rank}" for rank in range(devices)]
-        drawn = tuple(Device(name, rng.choice(["slow", "fast"]), 2**40) for name in names)
-        links = {(p, q): Link(rng.random(), rng.random() / 16) for p in names for q in names if p != q}
-        self.cluster = Cluster("drawn", drawn, links)
-        slow, fast = (
-            {name: NodeSeconds(rng.random(), rng.random()) for name in self.graph.nodes} for _ in range(2)
-        )
-        self.costs = Costs({"slow": DeviceCosts(slow, 0.1, 0.01), "fast": DeviceCosts(fast, 0.01)}, 3)
-        schedule: Schedule = data.draw(st.sampled_from([SingleBatch(), GPipe(1), GPipe(3)]))
-        self.program = compile_program(self.graph, self.device_of, self.priority, self.cluster, schedule)
-        self.timeline = simulate(self.program, self.cluster, self.costs)
-
-    def longest_path_s(self) -> float:
-        """Forward and backward along one path, each operator on its faster kind."""
-        ends: dict[str, float] = {}
-        for name in self.graph.nodes:
-            own = min(each.nodes[name].total_s for each in self.costs.devices.values())
-            ends[name] = own + max((ends[u] for u in self.graph.predecessors[name]), default=0.0)
-        return max(ends.values())
+def made(
+    schedule: Schedule, *where: str, cluster: Cluster, weight: int = 0, **more: object
+) -> tuple[Program, Costs]:
+    """A chain with one node a device of `where`: 1 s forward, 2 s backward, of which 0.5 s can wait."""
+    graph = chain(len(where), {f"n{i}": weight for i in range(len(where))} if weight else None)
+    device_of = dict(zip(graph.nodes, where, strict=True))
+    program = compile_program(graph, device_of, graph.position, cluster, schedule, **more)  # type: ignore[arg-type]
+    return program, Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5)))}, 2)
 
 
-def no_overlap(events: list[Event]) -> bool:
-    ordered = sorted(events, key=lambda e: (e.start_s, e.end_s))
-    return all(a.end_s <= b.start_s + EXACT for a, b in pairwise(ordered))
+def test_a_backward_in_two_parts_sends_the_gradient_before_the_weight_part() -> None:
+    cluster = linked(["p", "q"], SLOW)
+    program, costs = made(SingleBatch(delay_weights=True), "p", "q", cluster=cluster)
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "backward", "q") == [(6.5, 8.0)]
+    assert spans(timeline, "weight", "q") == [(8.0, 8.5)]
+    assert spans(timeline, "send", "q") == [(8.0, 12.5)]
+    assert (timeline.iteration_s, timeline.busy_s("p")) == (14.5, 3.0)
 
 
-@given(data=st.data())
-def test_no_iteration_is_shorter_than_a_path_or_a_devices_work(data: st.DataObject) -> None:
-    drawn = Drawn(data)
-    assert drawn.timeline.iteration_s >= drawn.longest_path_s() - EXACT
-    for device in drawn.program.devices:
-        assert drawn.timeline.iteration_s >= drawn.timeline.busy_s(device) - EXACT
+def test_a_recomputed_forward_runs_while_the_gradient_is_on_its_way() -> None:
+    cluster = linked(["p", "q"], SLOW)
+    program, costs = made(GPipe(1, recompute=True), "p", "q", cluster=cluster)
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "recompute") == []  # the backward follows at once on each device
+    program, costs = made(GPipe(2, recompute=True), "p", "q", cluster=cluster)
+    timeline = simulate(program, cluster, costs)
+    first = spans(timeline, "recompute", "p")[0]
+    assert first == (2.0, 3.0)
+    assert spans(timeline, "backward", "p")[0][0] > first[1]
 
 
-@given(data=st.data())
-def test_devices_and_links_do_one_thing_at_a_time(data: st.DataObject) -> None:
-    drawn = Drawn(data)
-    rows: dict[tuple[str, str], list[Event]] = {}
-    for event in drawn.timeline.events:
-        assert 0.0 <= event.start_s <= event.end_s <= drawn.timeline.iteration_s
-        rows.setdefault((event.device, event.peer if event.kind == "send" else ""), []).append(event)
-    assert all(no_overlap(row) for row in rows.values())
+def test_replicas_sum_their_gradients_over_a_ring_before_they_step() -> None:
+    """Three replicas, 12 bytes: 4 rounds of 4 bytes at 0.5 s + 0.25 s a byte."""
+    cluster = linked(["p", "q", "r"], SLOW)
+    program, costs = made(GPipe(3), "p", cluster=cluster, weight=3, replicas={"p": ("p", "q", "r")})
+    costs = costs.with_device("cpu", step_s_per_byte=0.25)
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "forward") == [(0.0, 1.0)] * 3
+    assert spans(timeline, "reduce") == [(3.0, 9.0)] * 3
+    assert spans(timeline, "step") == [(9.0, 12.0)] * 3
 
 
-@given(data=st.data())
-def test_computation_follows_the_arrival_of_all_it_reads(data: st.DataObject) -> None:
-    drawn = Drawn(data)
-    program = drawn.program
-    arrival = {(e.name, e.microbatch, e.peer): e.end_s for e in drawn.timeline.events if e.kind == "send"}
-    start = {(str(e.kind), e.name, e.microbatch): e.start_s for e in drawn.timeline.events}
-    for device, instructions in program.instructions.items():
-        names = {
-            (ins.variable, ins.microbatch, ins.gradient): ("gradient of " if ins.gradient else "")
-            + ins.source
-            for ins in instructions
-            if isinstance(ins, Recv)
-        }
-        for ins in instructions:
-            if isinstance(ins, Forward | Backward):
-                kind = "forward" if isinstance(ins, Forward) else "backward"
-                for key in needs(program, ins):
-                    came = arrival[names[key], ins.microbatch, device]
-                    assert start[kind, f"segment {ins.segment}", ins.microbatch] >= came - EXACT
+def test_a_sum_waits_for_the_last_device_to_come_to_it() -> None:
+    cluster = linked(["p", "q"], SLOW)
+    program, costs = made(GPipe(3), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
+    timeline = simulate(program, cluster, costs)
+    assert spans(timeline, "backward", "q")[-1][1] == 3.0
+    assert spans(timeline, "reduce") == [(6.0, 9.0)] * 2
+    wait = next(e for e in timeline.events if e.kind == "wait" and e.device == "q")
+    assert (wait.start_s, wait.end_s, wait.name) == (3.0, 9.0, "sum of gradients over p, q")
 
 
-@given(data=st.data())
-def test_one_pass_over_the_global_order_gives_the_same_times(data: st.DataObject) -> None:
-    """Compiled programs need no event queue: their links serve tags in order. Two ways, one answer."""
-    drawn = Drawn(data)
-    assert drawn.timeline.iteration_s == pytest.approx(one_pass_s(drawn), rel=1e-12)
+def test_a_sum_without_a_link_is_refused() -> None:
+    cluster = linked(["p", "q"], SLOW)
+    program, costs = made(GPipe(2), "p", cluster=cluster, weight=2, replicas={"p": ("p", "q")})
+    with pytest.raises(ConfigError, match="no link from q to p"):
+        simulate(program, cluster.with_links({("p", "q"): SLOW}), costs)
 
 
-def one_pass_s(drawn: Drawn) -> float:
-    program, costs, cluster = drawn.program, drawn.costs, drawn.cluster
-    kind = {device.name: device.kind for device in cluster.devices}
-    clock = dict.fromkeys(program.devices, 0.0)
-    at = dict.fromkeys(program.devices, 0)
-    issued: dict[int, float] = {}
-    free: dict[tuple[str, str], float] = {}
-    arrival: dict[tuple[str, int, bool], float] = {}
-    weights = {
-        d: sum(program.graph.initializers[k].nbytes for k, h in program.initializer_device.items() if h == d)
-        for d in program.devices
-    }
-    for d in program.order:
-        ins = program.instructions[d][at[d]]
-        at[d] += 1
-        its = costs.devices[kind[d]]
-        clock[d] += its.instruction_s
-        if isinstance(ins, Send):
-            issued[ins.tag] = clock[d]
-        elif isinstance(ins, Recv):
-            link = (ins.peer, d)
-            begin = max(issued[ins.tag], clock[d], free.get(link, 0.0))
-            free[link] = begin + cluster.links[link].seconds(16)
-            arrival[ins.variable, ins.microbatch, ins.gradient] = free[link]
-        elif isinstance(ins, Forward | Backward):
-            clock[d] = max(clock[d], *(arrival[key] for key in needs(program, ins)), 0.0)
-            seconds = [its.nodes[name] for name in program.segments[ins.segment].nodes]
-            clock[d] += sum(s.forward_s if isinstance(ins, Forward) else s.backward_s for s in seconds)
-        else:
-            clock[d] += weights[d] * its.step_s_per_byte
-    return max(*clock.values(), *free.values(), 0.0)
+def test_two_hosts_are_busy_each_for_itself() -> None:
+    """Of three devices the third is alone on its host, and keeps its speed while the others slow down."""
+    cluster = linked(["p", "q", "r"], Link(0.0, 0.0))
+    hosts = ("here", "here", "there")
+    devices = tuple(replace(d, host=h) for d, h in zip(cluster.devices, hosts, strict=True))
+    cluster = replace(cluster, devices=devices)
+    program, costs = made(GPipe(3), "p", cluster=cluster, replicas={"p": ("p", "q", "r")})
+    timeline = simulate(program, cluster, costs.with_device("cpu", contention=2.0))
+    assert [spans(timeline, "forward", name) for name in "pqr"] == [[(0.0, 2.0)], [(0.0, 2.0)], [(0.0, 1.0)]]
 
 
-@settings(max_examples=5)
-@given(data=st.data())
-def test_a_timeline_has_peak_bytes_of_every_device(data: st.DataObject) -> None:
-    drawn = Drawn(data)
-    assert set(drawn.timeline.peak_bytes) == set(drawn.program.devices)
+def test_a_transfer_takes_time_from_the_computations_of_both_its_ends() -> None:
+    """16 bytes in 4.5 s take 0.125 s each: 2 s. The sender's next forward of 1 s goes at 5/9 of its speed."""
+    cluster = linked(["cpu:0", "cpu:1"], SLOW)
+    program, costs = made(GPipe(2), "cpu:0", "cpu:1", cluster=cluster)
+    timeline = simulate(program, cluster, costs.with_device("cpu", copy_s_per_byte=0.125))
+    assert spans(timeline, "send", "cpu:0")[0] == (1.0, 5.5)
+    assert [end for _, end in spans(timeline, "forward", "cpu:0")] == pytest.approx([1.0, 1.0 + 9 / 5])
+    assert spans(timeline, "forward", "cpu:1")[0][1] == pytest.approx(5.5 + 9 / 5)
 
 
-# What must hold of captured models too: tied weights, views, inputs read on several devices, paths without
-# gradient.
-
-GRAPHS = {name: captured(name, 2) for name in CASES}
-SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(3)}
-
-
-def placed(name: str, schedule: str, data: st.DataObject) -> tuple[Program, Cluster, Costs]:
-    """A captured model anywhere on three devices; seconds, links and the optimiser's step at random."""
-    graph = GRAPHS[name]
-    device_of, priority = data.draw(placements(graph, 3))
-    rng = random.Random(data.draw(st.integers(0, 2**32), "seed"))
-    devices = tuple(Device(f"cpu:{rank}", "cpu", 2**40) for rank in range(3))
-    pairs = [(p.name, q.name) for p in devices for q in devices if p != q]
-    cluster = Cluster("drawn", devices, {pair: Link(rng.random(), rng.random() / 1000) for pair in pairs})
-    seconds = {node: NodeSeconds(rng.random(), rng.random()) for node in graph.nodes}
-    costs = Costs({"cpu": DeviceCosts(seconds, rng.random() / 1000, rng.random() / 10)}, 3)
-    return compile_program(graph, device_of, priority, cluster, SCHEDULES[schedule]), cluster, costs
+def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> None:
+    """Three micro-batches of one segment: twice the weights' bytes are added."""
+    case = CASES["chain"]
+    graph = capture(case.fresh(), case.loss, case.batch(2))
+    program = compile_program(
+        graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, linked(["cpu:0"], SLOW), OneFOneB(3)
+    )
+    costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5)))}, 2)
+    nbytes = sum(init.nbytes for init in graph.initializers.values() if init.requires_grad)
+    plain = simulate(program, linked(["cpu:0"], SLOW), costs)
+    adding = simulate(program, linked(["cpu:0"], SLOW), costs.with_device("cpu", accumulate_s_per_byte=1e-3))
+    assert adding.iteration_s == pytest.approx(plain.iteration_s + 2 * 1e-3 * nbytes)

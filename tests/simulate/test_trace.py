@@ -1,26 +1,17 @@
 """Chrome traces hold both timelines, in microseconds, and load as JSON."""
 
-from __future__ import annotations
-
 import json
-import random
-from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from netsplit.cluster.cluster import Link
-from netsplit.profile.costs import NodeSeconds
 from netsplit.program import GPipe
 from netsplit.rewrite import applied
 from netsplit.rewrite.node_parts import node_parts
-from netsplit.simulate import simulate
 from netsplit.simulate.timeline import Event, Timeline
-from netsplit.simulate.trace import chrome_trace, lanes, parts_of_events, write_trace
+from netsplit.simulate.trace import chrome_trace, parts_of_events, write_trace
 from tests.examples import tried
 from tests.rewrite.test_training import HEADS, side_by_side
 from tests.runtime.equivalence.running import captured, compiled
@@ -51,22 +42,6 @@ def test_times_are_microseconds_on_one_axis() -> None:
     send = next(span for span in predicted if span["cat"] == "send")
     assert (round(send["ts"], 6), round(send["dur"], 6)) == (4000.0, 1000.0)
     assert [round(2 * s["ts"], 6) for s in predicted] == [round(s["ts"], 6) for s in measured]
-
-
-def test_an_arrow_leads_from_a_send_to_its_micro_batch_on_the_peer() -> None:
-    trace = chrome_trace(timeline())
-    start, end = [e for e in trace["traceEvents"] if e["ph"] in "sf" and e["id"] == 1_000_001]
-    consumer = next(s for s in spans(trace, 1) if s["tid"] == end["tid"] and s["ts"] == end["ts"])
-    assert start["ph"] == "s"
-    assert (consumer["name"], consumer["args"]["microbatch"]) == ("forward segment 1", 1)
-
-
-def test_overlapping_transfers_get_tracks_of_their_own() -> None:
-    sends = [Event("a", "send", f"x{i}", i, 0.1 * i, 0.1 * i + 0.15, peer="b") for i in range(3)]
-    tracks = lanes(sends)["a → b"]
-    assert [[event.microbatch for event in track] for track in tracks] == [[0, 2], [1]]
-    labels = names(chrome_trace(Timeline(tuple(sends), 0.4)), "thread_name", 1)
-    assert labels == ["a → b", "a → b (2)"]
 
 
 # What the trace event format asks for, and Perfetto: https://ui.perfetto.dev shows no arrow otherwise, nor a
@@ -106,41 +81,6 @@ def check_format(trace: dict[str, Any]) -> None:
         assert start["ts"] <= end["ts"]
         for event in (start, end):
             assert sum(a <= ns(event["ts"]) < b for a, b in on[event["pid"], event["tid"]]) == 1
-
-
-@st.composite
-def hasty(draw: st.DrawFn) -> Drawn:
-    """A program of which some operators, transfers and overheads, or all, take no time."""
-    drawn = draw(programs(disturbed=False))
-    rng, fraction = random.Random(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.7, 1.0]))
-    nothing, free = NodeSeconds(0.0, 0.0), Link(0.0, 0.0)
-    devices = {
-        kind: replace(
-            each,
-            nodes={
-                name: nothing if rng.random() < fraction else seconds for name, seconds in each.nodes.items()
-            },
-            message_s=None,
-        )
-        for kind, each in drawn.costs.devices.items()
-    }
-    if rng.random() < fraction:
-        devices = {kind: replace(each, instruction_s=0.0) for kind, each in devices.items()}
-    costs = replace(drawn.costs, devices=devices)
-    links = {ends: free if rng.random() < fraction else link for ends, link in drawn.cluster.links.items()}
-    cluster = drawn.cluster.with_links(links)
-    return replace(drawn, timeline=simulate(drawn.program, cluster, costs))
-
-
-@settings(max_examples=tried(60), deadline=None)
-@given(drawn=hasty())
-def test_what_takes_no_time_has_a_slice_its_device_s_one_lane_and_its_arrows(drawn: Drawn) -> None:
-    trace = chrome_trace(drawn.timeline, program=drawn.program)
-    check_format(trace)
-    assert Counter(e["ph"] for e in trace["traceEvents"])["f"] == drawn.program.transfers
-    assert len(spans(trace, 1)) == len(drawn.timeline.events)
-    rows = names(trace, "thread_name", 1)
-    assert not [row for row in rows if row.startswith(tuple(f"{name} (" for name in drawn.program.devices))]
 
 
 @settings(max_examples=tried(60), deadline=None)

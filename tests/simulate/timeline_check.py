@@ -6,8 +6,6 @@
 Where q hands k on to r, a chunk from q to r begins after it has come to q; with its gradients the reverse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 

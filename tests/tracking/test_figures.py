@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.collections import PathCollection, PolyCollection
 
 from netsplit.cluster.cluster import Link
-from netsplit.tracking.figures import comparison_figure, link_figure, timeline_figure
-from tests.tracking.samples import rows, timeline
+from netsplit.tracking.figures import link_figure, timeline_figure
+from tests.tracking.samples import timeline
 
 
 def assert_png(path: Path) -> None:
@@ -41,19 +40,3 @@ def test_links_have_points_a_line_and_their_fit_in_the_legend(tmp_path: Path) ->
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["cpu:0 → cpu:1: 50 µs, 1.00 GB/s, R² 0.9987", "cpu:1 → cpu:0: 10 µs, 1.00 GB/s, given"]
-
-
-def test_comparison_has_bars_for_each_method_and_says_failed(tmp_path: Path) -> None:
-    figure = comparison_figure(rows(), tmp_path / "comparison.png")
-    assert_png(tmp_path / "comparison.png")
-    left, right = figure.axes
-    assert (len(left.patches), len(right.patches)) == (4, 8)
-    assert [text.get_text() for text in left.texts] == ["128.0", "106.7", "failed", "71.0"]
-
-
-def test_of_what_was_only_planned_nothing_is_called_measured(tmp_path: Path) -> None:
-    planned = [replace(row, measured_s=None) for row in rows()]
-    figure = comparison_figure(planned, tmp_path / "comparison.png")
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["predicted"]
-    assert figure.axes[0].get_xlabel() == "throughput, predicted (samples/s)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.relu(self.norm(x)))
-
-
-class Deciding(Net):
-    """Cannot be exported: it goes by values."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if bool(x.sum() > 0) else self.head(x)
 
 
 INPUTS = torch.linspace(-1, 1, 10).reshape(2, 5)
@@ -63,13 +55,3 @@ def test_a_model_comes_back_and_predicts_the_same(database: str, monkeypatch: py
             signature = mlflow.models.get_model_info(address).signature
             assert [each.shape for each in signature.inputs] == [(-1, 5)]
             assert [each.shape for each in signature.outputs] == [(-1, 3)]
-
-
-def test_a_model_that_cannot_be_logged_leaves_its_run_whole(
-    database: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.ERROR, "netsplit"):
-        _, run = logged(database, "not models", Deciding(), log_model=True)
-    assert run.info.status == "FINISHED"
-    assert "could not record the trained model" in run.data.tags["model_error"]
-    assert "the model of run 'one' is not logged" in caplog.text

@@ -5,13 +5,10 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
-from netsplit.tracking import ComparisonRow, comparison_markdown, comparison_table, outline
+from netsplit.tracking import ComparisonRow, comparison_markdown, comparison_table, verdict_of, winner_of
 from tests.tracking.samples import rows
-
-MIB = 2**20
 
 
 def printed(width: int, given: list[ComparisonRow] | None = None) -> str:
@@ -43,47 +40,35 @@ def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
     assert "**failed:** cpu:1 lacks" in lines[4]
 
 
-def test_a_pipe_in_a_reason_does_not_break_markdown() -> None:
-    text = comparison_markdown([ComparisonRow("a", "failed", error="x | y\nz")])
-    assert "x \\| y z" in text
+MIB = 2**20
 
 
-@pytest.mark.parametrize(
-    ("predicted", "measured", "cells"),
-    [(48, 48, "48.0 48.0 48.0"), (49, 48, "!49.0 48.0 48.0"), (48, 49, "48.0 !49.0 48.0")],
-)
-def test_a_peak_above_the_limit_is_marked_and_the_mark_explained(
-    predicted: int, measured: int, cells: str
-) -> None:
-    row = ComparisonRow(
-        "m_topo", "heuristic", predicted_peak={"gpu0": predicted * MIB, "gpu1": MIB},
-        measured_peak={"gpu0": measured * MIB}, capacity={"gpu0": 48 * MIB, "gpu1": 48 * MIB},
+def row(method: str, rate: float, vary: float = 0.01, peak: int = 1, **more: object) -> ComparisonRow:
+    """Of a measured method whose iterations vary by so much, of a limit of 2 MiB."""
+    made = ComparisonRow(
+        method, "feasible", predicted_s=0.5, measured_s=64 / rate, throughput=rate,
+        spread=((1 - vary) * rate, (1 + vary) * rate), measured_peak={"cpu:0": peak * MIB},
+        capacity={"cpu:0": 2 * MIB},
     )  # fmt: skip
-    over = "!" in cells
-    assert row.overfull == ["gpu0"] * over
-    assert cells in " ".join(printed(110, [row]).split())
-    for text in (printed(110, [row]), comparison_markdown([row])):
-        assert ("! more than the device's limit" in text) is over
-    assert cells.replace(" ", " / ") in comparison_markdown([row])
-    assert ("m_topo: more than the limit of gpu0" in outline([row])) is over
+    return replace(made, **more)  # type: ignore[arg-type]
 
 
-def test_a_status_without_an_answer_is_explained() -> None:
-    solved, row = rows()[0], replace(rows()[0], status="limit")
-    assert (row.unanswered, solved.unanswered) == (True, False)
-    for text in (printed(110, [row]), comparison_markdown([row]), outline([row])):
-        assert "limit: no answer in time" in " ".join(text.split())
-    for text in (printed(110, [solved]), comparison_markdown([solved]), outline([solved])):
-        assert "no answer in time" not in text
+def test_the_fastest_is_said_beside_the_second_and_one_device() -> None:
+    rows = [row("m_topo", 226.4), row("auto", 283.0), row("netsplit", 204.9), row("single", 171.9)]
+    assert verdict_of(rows) == (
+        "auto is the fastest: 283.0 samples/s measured, 25 % more than m_topo (226.4) and 65 % more than one "
+        "device (single, 171.9)."
+    )
+    assert winner_of(rows) == "auto"
 
 
-def test_seconds_of_an_earlier_run_are_marked_and_have_no_error() -> None:
-    now = rows()[0]
-    earlier = replace(now, earlier=True)
-    assert now.prediction_error is not None
-    assert earlier.prediction_error is None
-    assert "200.0 †250.0 - 128.0" in " ".join(printed(110, [earlier]).split())
-    for text in (printed(110, [earlier]), comparison_markdown([earlier]), outline([earlier])):
-        assert "†250.0" in text
-        assert "† measured by an earlier run" in text
-    assert "†" not in comparison_markdown([now]) + outline([now]) + printed(110, [now])
+def test_what_exceeds_a_limit_does_not_win_and_is_named_where_it_is_faster() -> None:
+    rows = [row("auto", 100.0), row("single", 150.0, peak=3)]
+    assert winner_of(rows) == "auto"
+    assert "auto is the fastest" in verdict_of(rows)
+    assert "One device (single) is faster (150.0), but exceeds the limit of cpu:0." in verdict_of(rows)
+    slower = verdict_of([row("auto", 100.0), row("single", 80.0, peak=3)])
+    assert "one device (single, 80.0, which exceeds the limit of cpu:0)" in slower
+    alone = [row("single", 150.0, peak=3)]
+    assert winner_of(alone) is None
+    assert verdict_of(alone).startswith("One device (single) exceeds the limit of cpu:0: 150.0 samples/s")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch.utils.data import TensorDataset
 from netsplit.data import Data
 from netsplit.errors import InfeasibleError
 from netsplit.tracking import ComparisonRun, Tracker
-from netsplit.tracking.store import MlflowStore, StoreError
+from netsplit.tracking.store import MlflowStore
 
 
 @pytest.fixture
@@ -125,43 +123,6 @@ def test_more_than_a_hundred_params_and_long_values(tracker: Tracker) -> None:
     assert yaml.safe_load((artifacts(tracker, run) / "config.yaml").read_text()) == config
 
 
-def test_artifacts_lie_beside_the_database(tracker: Tracker, database: str, tmp_path: Path) -> None:
-    (tmp_path / "note.txt").write_text("hello")
-    with tracker.comparison("files") as comparison:
-        comparison.artifact(tmp_path / "note.txt", "notes")
-        comparison.text("a b", "table.md")
-        with pytest.raises(FileNotFoundError, match="absent"):
-            comparison.artifact(tmp_path / "absent")
-    folder = artifacts(tracker, fetched(tracker)["files"])
-    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert files == {"notes/note.txt", "table.md"}
-    assert folder.is_relative_to(Path(database.removeprefix("sqlite:///")).parent)
-
-
-def test_run_id_in_the_environment_is_ignored(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_RUN_ID", "0123456789abcdef0123456789abcdef")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with tracker.comparison("own") as comparison, comparison.method("netsplit"):
-        pass
-    assert set(fetched(tracker)) == {"own", "netsplit"}
-
-
-def test_a_refused_batch_is_written_later(
-    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with tracker.comparison("locked") as comparison:
-        with monkeypatch.context() as locked:
-
-            def refuse(*args: Any, **kwargs: Any) -> None:
-                raise StoreError("database is locked")
-
-            locked.setattr(tracker.open(), "log", refuse)
-            comparison.metrics([("loss", 1.0, 0)])
-            comparison.flush()
-        assert "database is locked" in caplog.text
-    assert fetched(tracker)["locked"].data.metrics == {"loss": 1.0}
-
-
 def test_datasets_are_inputs_of_the_comparison_and_its_methods(tracker: Tracker) -> None:
     half = TensorDataset(torch.randn(4, 2), torch.arange(4))
     data = Data("dots", half, half, 4, ("a", "b", "c", "d"))
@@ -177,17 +138,6 @@ def test_datasets_are_inputs_of_the_comparison_and_its_methods(tracker: Tracker)
         assert json.loads(inputs["training"].source) == {"_target_": "dots", "limit": 4}
 
 
-def test_the_load_of_the_machine_is_recorded_while_a_method_runs(database: str) -> None:
-    tracker = Tracker(database, "load", system_metrics=0.05)
-    with tracker.comparison("loaded") as comparison, comparison.method("auto"):
-        time.sleep(0.5)
-    runs = fetched(tracker)
-    metrics = set(runs["auto"].data.metrics)
-    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= metrics
-    assert not runs["loaded"].data.metrics
-    assert "SystemMetricsMonitor" not in {thread.name for thread in threading.enumerate()}
-
-
 def test_passwords_are_in_no_record(tracker: Tracker) -> None:
     config = {"tracking": {"uri": "postgresql+psycopg://me:secret@host/base"}}
     with tracker.comparison("hidden", config) as comparison, comparison.method("auto", config):
@@ -195,12 +145,3 @@ def test_passwords_are_in_no_record(tracker: Tracker) -> None:
     for run in fetched(tracker).values():
         assert "secret" not in (artifacts(tracker, run) / "config.yaml").read_text()
         assert "secret" not in str(run.data.params)
-
-
-def test_switched_off_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    tracker = Tracker("sqlite:///outputs/mlflow.db", "none", enabled=False)
-    with tracker.comparison("off", {"a": 1}) as comparison, comparison.method("netsplit") as run:
-        run.metrics([("loss", 1.0, 0)])
-        run.text("x", "x.txt")
-    assert not list(tmp_path.iterdir())

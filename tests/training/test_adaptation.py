@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import ConfigError
 from netsplit.partition import Dpos, MTopo
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, NodeSeconds
@@ -60,19 +59,6 @@ def test_what_was_measured_is_then_predicted(factors: list[float]) -> None:
     assert segment_medians([again]) == pytest.approx(segment_medians([measured]), rel=1e-3)
     for name, factor in zip(("cpu:0", "cpu:1"), factors, strict=True):
         assert costs.slowness(name) == pytest.approx(factor, rel=1e-2)
-
-
-def test_a_slow_worker_is_slow_for_operators_that_it_has_never_had() -> None:
-    plan = plan_of()
-    costs = costs_of_plan(plan)
-    measured = run(plan, costs, slowed(costs, "cpu:1", 4.0))
-    costs.observe(plan.simulated[0], [measured])
-    elsewhere = [name for name, device in plan.placement.device_of.items() if device == "cpu:0"]
-    assert elsewhere
-    for name in elsewhere:
-        before, now = (each.devices["cpu:1"].nodes[name] for each in (costs.first, costs.costs))
-        assert now.total_s == pytest.approx(4 * before.total_s, rel=1e-3)
-        assert costs.costs.devices["cpu:0"].nodes[name].total_s == pytest.approx(before.total_s, rel=1e-3)
 
 
 class Workers:
@@ -153,19 +139,3 @@ def test_a_change_that_a_false_cost_asked_for_is_taken_back_and_not_asked_for_ag
     changes = len(workers.changes)
     workers.train(100)
     assert len(workers.changes) == changes
-
-
-def test_what_would_not_pay_is_left() -> None:
-    workers = adapting(real_factor=20.0, horizon=1)
-    workers.adaptation.switch_s = 1000.0
-    workers.train(40)
-    assert not workers.changes
-    assert "less than the change takes" in workers.adaptation.decisions[0].why
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"), [({"every": 3, "window": 3}, "every"), ({"window": 0}, "window")]
-)
-def test_settings_that_cannot_be_used_are_refused(settings: dict[str, float], word: str) -> None:
-    with pytest.raises(ConfigError, match=f"adapt.{word}"):
-        Adapt(**settings)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn, optim
-from torch.optim import lr_scheduler
+from torch import Tensor, nn
 
 import netsplit
-from netsplit.errors import NetSplitError
 from netsplit.partition import Dpos
-from netsplit.profile.costs import NodeSeconds
 from netsplit.program import GPipe
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.runtime.recorder import TimelineRecorder
@@ -119,58 +115,3 @@ def test_a_worker_that_becomes_slow_in_training_loses_work_and_nothing_else_chan
             assert (kept[0].nbytes > 0) == any(arriving.values()), "none of what was replicated there"
             assert str(kept[0]) in str(placed.summary())
         assert_as_plain(placed, losses)
-
-
-@pytest.mark.slow
-def test_a_falsified_cost_is_switched_for_and_rolled_back(pools: Pools) -> None:
-    with parallel(pools, 2, adapt=OFTEN) as placed:
-        adaptation = placed.adaptation
-        assert adaptation is not None
-        last = "cpu:1"
-        with slowed(pools(2), 1, 25.0):
-            losses = [placed.train_batch(*batch(n)) for n in range(40)]
-            while adaptation._trial is not None:  # whose way back would be taken for the one to come
-                losses.append(placed.train_batch(*batch(len(losses))))
-            there, looks = placed.plan.placement, len(adaptation.decisions)
-            costs = adaptation.costs
-            costs.seen[last].clear()  # what was measured of it is forgotten, and it seems the fastest
-            free = dict.fromkeys(costs.graph.nodes, NodeSeconds(0.0, 0.0))
-            costs.costs = costs.costs.with_device(last, nodes=free)
-            costs.first = costs.first.with_device(last, nodes=free)
-            adaptation._looked_s = None
-            while len(losses) < LONG and not any(
-                each.outcome == "rolled back" for each in adaptation.decisions[looks:]
-            ):
-                losses.append(placed.train_batch(*batch(len(losses))))
-            taken = [each for each in adaptation.decisions[looks:] if each.outcome == "rolled back"]
-            assert taken, "\n".join(map(str, adaptation.decisions))
-            assert taken[0].measured_after_s is not None
-            assert taken[0].measured_after_s > taken[0].measured_before_s
-            if len(adaptation.decisions) == looks + 1:
-                assert placed.plan.placement == there
-        assert_as_plain(placed, losses)
-
-
-def test_what_cannot_be_switched_is_refused_before_training(pools: Pools) -> None:
-    with pytest.raises(NetSplitError, match="step within the batch"), lent_to_sessions(pools):
-        netsplit.parallelize(
-            model(), nn.CrossEntropyLoss(), batch(0), schedule="pipedream", partitioner="m_topo",
-            progress=False, adapt=True,
-        )  # fmt: skip
-    with pytest.raises(NetSplitError, match="adapt is 'yes'"):
-        netsplit.parallelize(model(), nn.CrossEntropyLoss(), batch(0), adapt="yes")  # type: ignore[arg-type]
-
-
-def test_a_scheduler_that_would_not_move_is_refused_before_any_worker_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
-    steps = itertools.count(1)
-
-    def counts(optimizer: optim.Optimizer) -> lr_scheduler.LRScheduler:
-        return lr_scheduler.LambdaLR(optimizer, lambda _: 1 / next(steps))
-
-    with pytest.raises(NetSplitError, match="keeps what changes with its steps in 'lr_lambdas'"):
-        netsplit.parallelize(
-            model(), nn.CrossEntropyLoss(), batch(0), adapt=True, scheduler=counts, progress=False
-        )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import statistics
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,15 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from netsplit.config import validated
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.checkpoints import Checkpoints, describe_training, newest, passed_over, stable_folder
+from netsplit.training.checkpoints import Checkpoints, newest
 from netsplit.training.epochs import RESTARTS, Epoch, History, Iteration, fit
 from netsplit.training.parallel import ParallelModel
 from tests.examples import tried
@@ -108,11 +104,6 @@ def fitted(epochs: int = 2, **options: Any) -> tuple[Pretender, History]:
     return model, fit(cast(ParallelModel, model), data(), epochs=epochs, **options)
 
 
-def history_of(seconds: list[float], timed: list[bool]) -> History:
-    pairs = enumerate(zip(seconds, timed, strict=True))
-    return History(BATCH, [Iteration(step, 0, 1.0, s, timed=t) for step, (s, t) in pairs])
-
-
 def test_an_epoch_is_every_sample_once_and_then_the_test_half() -> None:
     model, history = fitted()
     assert [it.samples for it in history.iterations] == 2 * [*7 * [4], 2]
@@ -152,12 +143,6 @@ def test_the_second_iteration_is_metered_and_whole_ones_of_the_next_twenty_recor
     assert [it.timed for it in history.iterations] == [True, False] + [True] * 30
     assert history.peak_bytes == {"cpu:0": 7}
     assert len(history.recorded) == 18
-
-
-def test_the_median_leaves_out_warm_up_and_metered_iterations() -> None:
-    history = history_of([9.0, 99.0, 1.0, 3.0, 2.0], [True, False, True, True, True])
-    assert history.iteration_s == statistics.median([1.0, 3.0, 2.0])
-    assert history.throughput == BATCH / 2.0
 
 
 # --- interrupted and resumed --------------------------------------------------------------------------
@@ -278,18 +263,6 @@ def test_a_finished_training_is_not_done_again_but_can_be_made_longer(tmp_path: 
     assert longer.weight == quiet.weight
 
 
-def test_a_checkpoint_of_all_epochs_or_more_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    train_on(Even(), tmp_path)
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    again = Even()
-    train_on(again, tmp_path, epochs=2)
-    (said,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert tells(said.getMessage(), "Nothing is trained", "already has 3 epochs", "epochs is 2")
-    assert again.calls == []
-
-
 def test_workers_that_die_again_and_again_end_the_training_with_their_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,16 +275,6 @@ def test_workers_that_die_again_and_again_end_the_training_with_their_reason(
     assert len(said) == RESTARTS
     assert "Resuming from" in caplog.text
     assert tells(caplog.text, "4 iterations", "16 samples", "epoch 1")
-
-
-def test_another_order_within_an_epoch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError):
-        train_on(Even({4}), tmp_path, every_iterations=1)
-    with (
-        Checkpoints(tmp_path, resume=True) as checkpoints,
-        pytest.raises(ConfigError, match="from seed 0, but it is 1"),
-    ):
-        fit(cast(ParallelModel, Even()), data(), epochs=3, seed=1, checkpoints=checkpoints)
 
 
 # --- the folder ---------------------------------------------------------------------------------------
@@ -327,30 +290,6 @@ def test_the_newest_are_kept_in_the_order_they_were_saved(tmp_path: Path) -> Non
             checkpoints.save(cast(Any, Even()), step, {})
         assert folders(tmp_path) == ["000002-step-10", "000003-step-7"]
         assert checkpoints.newest == tmp_path / "000003-step-7"
-
-
-def test_a_save_that_fails_removes_nothing(tmp_path: Path) -> None:
-    class Full(Even):
-        def save_checkpoint(self, folder: Path, extra: dict[str, Any]) -> None:
-            raise NetSplitError("no room")
-
-    with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(cast(Any, Even()), 5, {})
-        with pytest.raises(NetSplitError):
-            checkpoints.save(cast(Any, Full()), 6, {})
-        assert folders(tmp_path) == ["000001-step-5"]
-
-
-def test_what_a_killed_training_left_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(cast(Any, Even()), 5, {})
-    for name in (".000002-step-9.x8fk2", ".000001-step-2.removed"):
-        shutil.copytree(tmp_path / "000001-step-5", tmp_path / name)
-    (tmp_path / "000003-step-9").mkdir()  # not whole
-    (tmp_path / "mine").mkdir()
-    with Checkpoints(tmp_path, resume=True) as checkpoints:
-        assert checkpoints.newest == tmp_path / "000001-step-5"
-        assert folders(tmp_path) == ["000001-step-5", "000003-step-9", "mine"]
 
 
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -377,50 +316,3 @@ def test_an_origin_is_begun_with_until_there_is_a_checkpoint_of_one_s_own(tmp_pa
         assert checkpoints.newest == tmp_path / "second" / "000002-step-24"
     assert second.weight == quiet.weight
     assert len(second.seen) == 16
-
-
-def test_the_default_folder_is_the_training_s_whatever_the_time_and_the_epochs() -> None:
-    config = {"model": {"layers": 3}, "seed": 0, "epochs": 3, "partitioner": {"auto": {}}}
-    place = stable_folder(config, "small, digits")
-    assert place == stable_folder(config | {"epochs": 9, "partitioner": {}}, "small, digits")
-    assert place.parent == Path("outputs/checkpoints")
-    assert place != stable_folder(config | {"seed": 1}, "small, digits")
-    assert place != stable_folder(config | {"model": {"layers": 6}}, "small, digits")
-
-
-def test_a_checkpoint_that_is_not_taken_is_named_with_what_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first: dict[str, Any] = {"model": {"layers": 3}, "optimizer": {"lr": 0.1}, "seed": 0, "epochs": 3}
-    place = stable_folder(first, "small")
-    assert passed_over(place, "auto", first) is None  # nothing is there
-    describe_training(place, first)
-    with Checkpoints(place / "auto") as checkpoints:
-        checkpoints.save(cast(Any, Even()), 5, {})
-        assert checkpoints.told.startswith("1 checkpoint kept in ")
-    assert passed_over(place, "auto", first | {"epochs": 9}) is None  # it is taken
-    other = first | {"optimizer": {"lr": 0.2}, "clip_norm": 1.0}
-    reason = passed_over(stable_folder(other, "small"), "auto", other)
-    assert reason is not None
-    assert f"checkpoint '{place / 'auto' / '000001-step-5'}' is not taken" in reason
-    assert "optimizer.lr is 0.1 there and 0.2 here" in reason
-    assert "clip_norm is None there and 1.0 here" in reason
-    assert passed_over(stable_folder(other, "large"), "auto", other) is None  # another model
-    assert passed_over(stable_folder(other, "small"), "m_topo", other) is None
-    (place / "training.json").unlink()
-    assert "does not say" in str(passed_over(stable_folder(other, "small"), "auto", other))
-
-
-@pytest.mark.parametrize(
-    ("given_", "words"),
-    [
-        ({"clip_norm": 0.0}, "clip_norm is 0.0: give a number above 0, or null"),
-        ({"autocast": "float8"}, "autocast is 'float8': give one of bfloat16, float16"),
-        ({"on_nonfinite": "ignore"}, "on_nonfinite is 'ignore': give one of stop, warn, skip"),
-        ({"checkpoint": {"every_epoch": 1}}, "every_epoch is not a parameter"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(given_: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        validated(OmegaConf.create({"epochs": 1, "batch_size": 4, "seed": 0} | given_))

@@ -166,7 +166,7 @@ def legs(draw: st.DrawFn, group: int) -> Leg:
     )  # fmt: skip
 
 
-@settings(PATIENT, max_examples=tried(6))
+@settings(PATIENT, max_examples=tried(3))
 @tried_on(data=st.data())
 def test_any_plans_one_after_another_are_one_training(session: Session, data: st.DataObject) -> None:
     """By switches and by checkpoints, with accumulated gradients, clipped norms, other sizes and shapes,

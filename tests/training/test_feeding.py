@@ -7,7 +7,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ import netsplit
 from netsplit.data import Data, batches
 from netsplit.data.keys import ReadingKeys
 from netsplit.data.reading.own import as_data
-from netsplit.errors import ConfigError, ReadError
+from netsplit.errors import ReadError
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading.told import UnreadBatch
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
-from tests.messages import tells
 from tests.workers import Pools, lent_to_sessions
 
 SIZE, SAMPLES = 8, 30  # three whole batches an epoch, and one of six samples
@@ -134,10 +133,8 @@ def assert_equal(
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"accumulate": 2, "drop_last": True},
-        {"partitioner": "ddp"},  # each device reads its own micro-batches alone
-        {"keys": {"workers": 2, "prefetch": 1}},
+        {"partitioner": "ddp", "keys": {"workers": 2, "prefetch": 1}},  # each reads its own micro-batches
     ],
     ids=str,
 )
@@ -178,23 +175,19 @@ def test_plain_pytorch_trains_on_the_same_batches(pools: Pools) -> None:
 def test_a_training_resumed_within_an_epoch_goes_on_with_what_would_have_come(
     pools: Pools, tmp_path: Path, spy: Spy
 ) -> None:
-    """Stopped by a bad sample in the third batch, gone on from the second, by the other reader."""
+    """Stopped by a bad sample in the third batch, gone on from the second, by another reader."""
     wanted = trained(pools, data(Scenes(), read_by="controller"))
     index = int(torch.cat([y for _, y in batches(_Indices(), SIZE, seed=3)])[2 * SIZE])
-    for first, second in (("workers", "controller"), ("controller", "workers")):
-        folder = tmp_path / first
-        broken = data(Scenes(bad=index), read_by=first)
-        with (
-            parallel(pools) as model,
-            Checkpoints(folder, every_iterations=1) as kept,
-            pytest.raises(ReadError, match=f"no scene {index}"),
-        ):
-            fit(model, broken, epochs=2, seed=3, metric=None, checkpoints=kept)
-        with parallel(pools) as model, Checkpoints(folder, every_iterations=1, resume=True) as kept:
-            history = fit(
-                model, data(Scenes(), read_by=second), epochs=2, seed=3, metric=None, checkpoints=kept
-            )
-            assert_equal(([it.loss for it in history.iterations], model.state_dict()), wanted)
+    options: dict[str, Any] = {"epochs": 2, "seed": 3, "metric": None}
+    with (
+        parallel(pools) as model,
+        Checkpoints(tmp_path, every_iterations=1) as kept,
+        pytest.raises(ReadError, match=f"no scene {index}"),
+    ):
+        fit(model, data(Scenes(bad=index), read_by="workers"), checkpoints=kept, **options)
+    with parallel(pools) as model, Checkpoints(tmp_path, every_iterations=1, resume=True) as kept:
+        history = fit(model, data(Scenes(), read_by="controller"), checkpoints=kept, **options)
+        assert_equal(([it.loss for it in history.iterations], model.state_dict()), wanted)
 
 
 class _Indices:
@@ -203,45 +196,6 @@ class _Indices:
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         return index, index
-
-
-def test_a_sample_that_a_worker_cannot_read_is_named_and_costs_nothing(pools: Pools) -> None:
-    """What is trained then is as if the batch had never been asked for."""
-    index = int(torch.cat([y for _, y in batches(_Indices(), SIZE, seed=3)])[SIZE + 2])
-    pool, states = pools(2), []
-    first, second = itertools.islice(batches(Scenes(), SIZE, seed=3), 2)
-    for fails in (True, False):
-        with parallel(pools) as model:
-            if fails:
-                broken = data(_Later(SAMPLES, bad=index), read_by="workers")
-                with pytest.raises(ReadError) as told:
-                    fit(model, broken, epochs=1, seed=3, metric=None)
-                facts = (
-                    "worker cpu:",
-                    "rank",
-                    f"sample {index}",
-                    "KeyError",
-                    "the model is as it was before it",
-                )
-                assert tells(told.value, *facts)
-            else:
-                model.train_batch(*first)
-            model.train_batch(*second)
-            states.append(model.state_dict())
-        assert pools(2) is pool  # the workers live
-    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
-
-
-@dataclass
-class _Later(Scenes):
-    """Bad where a worker reads it, of whichever it is asked first."""
-
-    home: int = field(default_factory=os.getpid)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if index == self.bad and os.getpid() == self.home:
-            return replace(self, bad=-1)[index]
-        return super().__getitem__(index)
 
 
 class _Counting(Scenes):
@@ -279,16 +233,10 @@ def test_what_workers_cannot_read_the_controller_reads_and_says_so_once(
     made: Callable[[], Scenes], facts: list[str], pools: Pools, caplog: pytest.LogCaptureFixture, spy: Spy
 ) -> None:
     with caplog.at_level(logging.WARNING, FEEDING):
-        trained(pools, data(made()))
+        trained(pools, data(made()), epochs=1)
     assert spy.unread == 0
     (said,) = [record.getMessage() for record in caplog.records if record.name == FEEDING]
     assert all(fact in said for fact in ["the training process reads scenes", *facts])
-    with (
-        parallel(pools) as model,
-        pytest.raises(ConfigError, match=r"dataset\.read_by is workers, but") as told,
-    ):
-        fit(model, data(made(), read_by="workers"), epochs=1, seed=3, metric=None)
-    assert tells(told.value, *facts)
 
 
 def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, spy: Spy) -> None:
@@ -297,15 +245,3 @@ def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, s
     assert spy.unread == 0  # unasked, as each worker would go through all of it
     assert_equal(trained(pools, data(Numbers(), read_by="workers", **keys)), here)
     assert spy.unread == 6
-    assert_equal(trained(pools, data(Numbers(), read_by="workers", workers=2, **keys)), here)
-
-
-def test_no_process_that_loads_is_left_behind(pools: Pools) -> None:
-    import psutil
-
-    pool = pools(2)
-    before = {child.pid for hello in pool.hellos for child in psutil.Process(hello.pid).children()}
-    with parallel(pools) as model:
-        fit(model, data(Scenes(), read_by="workers", workers=2), epochs=1, seed=3, metric=None)
-        after = {child.pid for hello in pool.hellos for child in psutil.Process(hello.pid).children()}
-    assert after == before

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
-from torch.optim import lr_scheduler as lr
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import netsplit
-from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition.methods.random import Random
 from netsplit.program.schedules import GPipe
 from netsplit.training.parallel import ParallelModel
-from tests.graph.recording import kept_in_a_module
+from tests.cover import few
 from tests.nets import SGD
 from tests.workers import Pools, cpu_workers, lent_to_sessions
 
@@ -89,34 +84,27 @@ def test_where_the_example_is_not_cut_no_batch_is() -> None:
 # --- settings that are tensors ------------------------------------------------------------------------
 
 
-def test_a_learning_rate_that_is_a_tensor_is_each_optimizers_own() -> None:
-    """Schedulers write into it; the trial before training, and every device's, have one of their own."""
-    rate, model = torch.tensor(0.05, dtype=torch.float64), net()
-    plain = optim.Adam(model.parameters(), lr=rate.clone(), foreach=False)
-    scheduler = lr.ExponentialLR(plain, gamma=0.5)
-    factory = partial(optim.Adam, lr=rate, foreach=False)
-    with split(net(), optimizer=factory, scheduler=partial(lr.ExponentialLR, gamma=0.5)) as parallel:
-        assert float(rate) == 0.05
-        for seed in range(3):
-            assert parallel.train_batch(*pair(seed)) == pytest.approx(plain_step(model, plain, pair(seed)))
-            scheduler.step()
-        assert_same(parallel, model)
-
-
 # --- what changes while training goes on --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda model: model.eval(), "model's mode"),
-        (lambda model: model[0].weight.requires_grad_(False), "requires_grad of the model's parameters"),
-        (lambda model: model[0].weight.detach().mul_(2), "model's parameters"),
-    ],
-)
-def test_what_trains_is_a_copy_and_a_change_is_told_once(
-    change: Callable[[Any], object], told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "mode": (lambda model: model.eval(), "model's mode"),
+    "frozen": (
+        lambda model: model[0].weight.requires_grad_(False),
+        "requires_grad of the model's parameters",
+    ),
+    "in place": (lambda model: model[0].weight.detach().mul_(2), "model's parameters"),
+    "data": (lambda model: setattr(model[0].weight, "data", 2 * model[0].weight.data), "model's parameters"),
+    "another": (
+        lambda model: setattr(model[0], "weight", nn.Parameter(2 * model[0].weight)),
+        "model's parameters",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", few(list(CHANGES), 2))
+def test_what_trains_is_a_copy_and_a_change_is_told_once(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    change, told = CHANGES[what]
     model, plain_model = net(), net()
     plain = SGD(plain_model.parameters())
     with split(model) as parallel:
@@ -136,8 +124,9 @@ def test_a_copy_of_what_trains_in_the_model_is_no_change(caplog: pytest.LogCaptu
     model = net()
     with split(model) as parallel:
         parallel.train_batch(*pair(0))
-        model.load_state_dict(parallel.state_dict())
-        parallel.train_batch(*pair(1))
+        for assign in (False, True):
+            model.load_state_dict(parallel.state_dict(), assign=assign)
+            parallel.train_batch(*pair(1))
     assert not any("after parallelize" in record.message for record in caplog.records)
 
 
@@ -166,76 +155,7 @@ def test_other_shapes_are_captured_of_the_copy() -> None:
     assert model.scale == 3.0
 
 
-def test_other_shapes_are_captured_in_the_mode_that_was_split(caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
-    with split(model) as parallel:
-        model.eval()
-        inputs, targets = pair(0)
-        parallel.train_batch(inputs[:6], targets[:6])
-        assert not any(module.training for module in model.modules())
-        assert int(parallel.state_dict()["1.num_batches_tracked"]) > 0
-
-
-def test_hooks_of_all_optimizers_are_refused() -> None:
-    handle = register_optimizer_step_pre_hook(lambda *_: None)
-    try:
-        with pytest.raises(ConfigError, match="hook on the steps of all optimizers"):
-            split(net())
-    finally:
-        handle.remove()
-
-
-class Whole(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(12, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x) if x.mean() < 9 else x
-
-
-def test_hooks_of_all_modules_are_refused_where_one_stays_whole() -> None:
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    try:
-        with pytest.raises(NetSplitError, match=r"hook on all modules .* Whole, which stays whole"):
-            split(nn.Sequential(Whole()).double())
-    finally:
-        handle.remove()
-
-
-def test_what_stays_whole_finds_the_globals_of_this_process_on_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kept_in_a_module, "SCALE", 2.0)
-
-    def model() -> nn.Module:
-        torch.manual_seed(7)
-        return nn.Sequential(nn.Linear(12, 8), kept_in_a_module.Gated(), nn.Linear(8, 5)).double()
-
-    plain_model = model()
-    plain = SGD(plain_model.parameters())
-    with split(model()) as parallel:
-        for seed in range(2):
-            assert parallel.train_batch(*pair(seed)) == pytest.approx(
-                plain_step(plain_model, plain, pair(seed))
-            )
-        assert_same(parallel, plain_model)
-
-
 # --- state --------------------------------------------------------------------------------------------
-
-
-class Keyed(optim.SGD):
-    """It counts its steps under a text."""
-
-    def step(self) -> None:  # type: ignore[override]
-        self.state["all"]["steps"] = self.state["all"].get("steps", 0) + 1
-        super().step()
-
-
-def test_state_of_no_parameter_is_refused() -> None:
-    with pytest.raises(ConfigError, match="state under 'all'"):
-        split(net(), optimizer=partial(Keyed, lr=0.1))
 
 
 class Weighing(nn.Module):
@@ -268,94 +188,6 @@ def test_the_state_of_a_loss_can_be_had() -> None:
     assert state.keys() == loss.state_dict().keys()
     for key, tensor in loss.state_dict().items():
         torch.testing.assert_close(state[key], tensor, rtol=1e-9, atol=1e-9)
-    with split(net(), F.cross_entropy) as parallel, pytest.raises(NetSplitError, match="has no state"):
-        parallel.loss_state_dict()
-
-
-class Counting(optim.SGD):
-    """It counts its steps in an attribute, which torch keeps in no state."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=0.1)
-        self.steps = 0
-
-    def step(self) -> None:  # type: ignore[override]
-        self.steps += 1
-        for group in self.param_groups:
-            group["lr"] = 0.1 / self.steps
-        super().step()
-
-
-def test_an_optimizers_own_count_goes_on_when_the_plan_changes() -> None:
-    model = net()
-    plain = Counting(list(model.parameters()))
-    with split(net(), optimizer=Counting) as parallel:
-        for seed in range(6):
-            assert parallel.train_batch(*pair(seed)) == pytest.approx(plain_step(model, plain, pair(seed)))
-            parallel.switch(parallel.plan)
-        assert_same(parallel, model)
-
-
-def test_a_checkpoint_has_no_gradients_that_wait(tmp_path: Path) -> None:
-    with split(net()) as parallel:
-        parallel.train_batch(*pair(0), fraction=0.5, step=False)
-        with pytest.raises(NetSplitError, match="gradients wait for a step"):
-            parallel.save_checkpoint(tmp_path / "waiting")
-        parallel.train_batch(*pair(1), fraction=0.5)
-        parallel.save_checkpoint(tmp_path / "stepped")
-        parallel.train_batch(*pair(0), fraction=0.5, step=False)
-        parallel.drop_gradients()
-        parallel.save_checkpoint(tmp_path / "dropped")
-
-
-def test_a_split_model_is_not_copied() -> None:
-    with split(net()) as parallel, pytest.raises(NetSplitError, match="cannot be copied or pickled"):
-        copy.deepcopy(parallel)
-
-
-def test_threads_train_one_after_another() -> None:
-    model, failures = net(), list[BaseException]()
-    plain = SGD(model.parameters())
-    with split(net()) as parallel:
-
-        def train() -> None:
-            try:
-                for _ in range(8):
-                    parallel.train_batch(*pair(0))
-                    parallel.predict(pair(0)[0])
-                    parallel.state_dict()
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=train) for _ in range(2)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert not failures
-        for _ in range(16):
-            plain_step(model, plain, pair(0))
-        assert_same(parallel, model)
 
 
 # --- lists --------------------------------------------------------------------------------------------
-
-
-def listed(outputs: Tensor, targets: list[Tensor]) -> Tensor:
-    """As a loss of boxes pairs pictures with theirs; it is not told that there are more."""
-    pairs = zip(outputs, targets, strict=False)
-    return torch.stack([F.cross_entropy(each[None], target[None]) for each, target in pairs]).mean()
-
-
-def test_a_list_with_an_entry_for_every_sample_is_told_where_batches_are_cut(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    x, y = pair(0)
-    batch, model = (x, (list(y),)), net()
-    with split(net(), listed, batch):
-        assert any("as the mean over micro-batches" in record.message for record in caplog.records)
-    plain = SGD(model.parameters())
-    with split(net(), listed, batch, schedule="single_batch") as parallel:
-        parallel.train_batch(*batch)
-        plain_step(model, plain, (x, y), 8, lambda outputs, targets: listed(outputs, list(targets)))
-        assert_same(parallel, model)

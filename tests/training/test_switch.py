@@ -22,7 +22,6 @@ from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
 from netsplit.runtime.share import UpdateRule
-from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
@@ -62,21 +61,6 @@ def trained(model: ParallelModel, plans: list[Plan], sizes: tuple[int, ...] = (8
     return losses
 
 
-def test_other_batches_and_predictions_go_on_under_the_other_plan(session: Session) -> None:
-    planner, first = planner_of()
-    others = [planner.plan(Random(), seed) for seed in (1, 2)]
-    model, still = session.deploy(planner, first), session.deploy
-    losses = trained(model, [first, *others, first])
-    state, outputs = model.state_dict(), model.predict(CHAIN.inputs)
-    unmoved = still(planner, first)
-    wanted = []
-    for n in range(4):
-        wanted += [unmoved.train_batch(*CHAIN.another(10 * n + size, size)) for size in (8, 8, 5)]
-    assert losses == pytest.approx(wanted, rel=TOLERANCE)
-    close(state, unmoved.state_dict())
-    torch.testing.assert_close(outputs, unmoved.predict(CHAIN.inputs), rtol=TOLERANCE, atol=TOLERANCE)
-
-
 def test_copies_of_weights_come_and_go(session: Session) -> None:
     """The first plan has operators in halves and no copies, the second each half on its own weights."""
     planner = planner_of()[0]
@@ -92,27 +76,6 @@ def test_copies_of_weights_come_and_go(session: Session) -> None:
     close(state, unmoved.state_dict())
 
 
-def test_adapt_follows_a_plan_that_was_switched_to(session: Session) -> None:
-    """With other operators than its own, so that nothing is known of them: it looks at these."""
-    planner = planner_of()[0]
-    plans = [planner.plan(Halves(copies), 0) for copies in (False, True)]
-    adapt = Adapt(every=4, window=3, search_s=0.1, horizon=10**6)
-    model, losses = session.deploy(planner, plans[0], adapt=adapt), []
-    for n in range(12):
-        if n == 2:
-            model.switch(plans[1])
-        losses.append(model.train_batch(*CHAIN.another(n, 8)))
-    unmoved = session.deploy(planner, plans[0])
-    assert losses == pytest.approx(
-        [unmoved.train_batch(*CHAIN.another(n, 8)) for n in range(12)], rel=TOLERANCE
-    )
-    adaptation = model.adaptation
-    assert adaptation is not None
-    assert adaptation.decisions
-    assert adaptation.plan is model.plan
-    assert adaptation.costs.graph.nodes.keys() == model.plan.problem.graph.nodes.keys()
-
-
 @dataclass
 class Halves(Partitioner):
     """Data parallelism of one batch on two devices."""
@@ -123,12 +86,6 @@ class Halves(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         rewrites = (replicate if self.copies else along_samples)(problem.graph, 2)
         return Choice(by_number(applied(problem.graph, rewrites)), rewrites=rewrites)
-
-
-def test_adapt_is_refused_before_training_where_statistics_are_of_one_replica(session: Session) -> None:
-    planner = planner_of()[0]
-    with pytest.raises(NetSplitError, match=r"adapt finds no other plan .* of a stage's first replica alone"):
-        session.deploy(planner, planner.plan(Ddp()), adapt=Adapt())
 
 
 def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:

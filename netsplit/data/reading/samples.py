@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import traceback
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from netsplit.data.dataset import Drawable, Samples
-from netsplit.data.reading.chance import global_generators_kept, seed_of_sample
 from netsplit.errors import NetSplitError, ReadError
 
-__all__ = ["Key", "KeyedSamples", "Pair", "Unreadable", "collated", "first_line", "pair_of"]
+__all__ = [
+    "Generators",
+    "Key",
+    "KeyedSamples",
+    "Pair",
+    "Unreadable",
+    "collated",
+    "first_line",
+    "generators",
+    "global_generators_kept",
+    "pair_of",
+    "seed_of_sample",
+    "set_generators",
+]
 
 Key = tuple[int, int]  # epoch, index
 Pair = tuple[Any, Any]  # inputs, targets
@@ -105,3 +121,36 @@ def first_line(error: Exception) -> str:
 def _described(error: Exception) -> str:
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {first_line(error)} ({at.filename}, line {at.lineno})"
+
+
+Generators = tuple[Any, ...]
+
+
+def seed_of_sample(*key: int) -> None:
+    """Have the global generators of Python, NumPy and torch (on the CPU) depend on these numbers alone."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=12).digest()
+    random.seed(digest)
+    np.random.seed(int.from_bytes(digest[:4], "little"))
+    torch.default_generator.manual_seed(int.from_bytes(digest[4:], "little") >> 1)
+
+
+def generators() -> Generators:
+    """Where the three stand."""
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+
+
+def set_generators(states: Generators) -> None:
+    """Back to where they stood."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.default_generator.set_state(states[2])
+
+
+@contextmanager
+def global_generators_kept() -> Iterator[None]:
+    """They stand afterwards where they stood before."""
+    before = generators()
+    try:
+        yield
+    finally:
+        set_generators(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
-from netsplit.data.reading.chance import Generators, generators, seed_of_sample, set_generators
+from netsplit.data.reading.samples import Generators, generators, seed_of_sample, set_generators
 from netsplit.errors import ReadError
 
 __all__ = ["Stream"]

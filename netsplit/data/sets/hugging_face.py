@@ -14,7 +14,7 @@ from torch import Tensor
 from netsplit.data.dataset import IGNORED, Data
 from netsplit.data.draw import limited
 from netsplit.data.keys import ReadBy, check_common, root_folder
-from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, Normalise, planes
+from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, to_tensor
 from netsplit.errors import ConfigError
 
 __all__ = ["hugging_face"]
@@ -121,7 +121,7 @@ class _ToTensor:
             return self.to_tokens(value, self.to_tokens.length)[0]
         if hasattr(value, "convert"):
             side = (self.image_size, self.image_size)
-            return Normalise.of(IMAGENET_MEAN, IMAGENET_STD)(planes(value.convert("RGB").resize(side)))
+            return to_tensor(IMAGENET_MEAN, IMAGENET_STD)(value.convert("RGB").resize(side))
         try:
             tensor = torch.as_tensor(np.asarray(value))
         except (TypeError, ValueError) as error:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL.Image import Image
 from torch import Tensor
+from torchvision.datasets import VOCSegmentation
+from torchvision.transforms import v2
+from torchvision.tv_tensors import Mask
 
 from netsplit.data.dataset import IGNORED, Data
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import ReadBy, check_common, existing_file, existing_folder, root_folder
-from netsplit.data.pictures import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Normalise,
-    Picture,
-    flip,
-    open_picture,
-    planes,
-)
+from netsplit.data.keys import ReadBy, check_common, root_folder
+from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, open_picture, to_tensor
 from netsplit.errors import ConfigError
 
 __all__ = ["CLASSES", "voc2012"]
@@ -66,106 +61,67 @@ def voc2012(
         ConfigError: a folder or file is missing, or a number cannot be used; with the file's name, when a
             picture or mask that is asked for cannot be used.
     """
-    normalise = Normalise.of(mean, std)
+    tensor, fill = to_tensor(mean, std), tuple(round(255 * each) for each in mean)
     check_common(limit, workers, prefetch, seed, image_size=image_size)
-    folder = existing_folder(root_folder(root, LAYOUT) / "VOCdevkit" / "VOC2012", LAYOUT)
-    fitted = _Fitted(image_size, normalise)
-    change = _AugmentedScenes(image_size, normalise) if augment else fitted
-    train, test = (_Pairs(folder, _names(folder, half, limit, seed)) for half in ("train", "val"))
-    halves = Drawn(train, change, seed), Drawn(test, fitted, seed)
+    folder = root_folder(root, LAYOUT)
+    halves = []
+    for half in ("train", "val"):
+        try:
+            known = VOCSegmentation(str(folder), "2012", half)
+        except (RuntimeError, OSError) as error:
+            raise ConfigError(f"dataset.root is {root}, which must hold {LAYOUT} ({error}).") from error
+        files = list(zip(known.images, known.masks, strict=True))
+        if not files:
+            raise ConfigError(f"{folder} names no image of {half}: put one name a line, without suffix.")
+        chosen = [files[index] for index in limited(len(files), limit, seed)]
+        halves.append(Drawn(chosen, _Scenes(image_size, augment and half == "train", tensor, fill), seed))
     return Data(
-        "voc2012",
-        *halves,
-        len(CLASSES),
-        CLASSES,
-        workers=workers,
-        prefetch=prefetch,
-        read_by=read_by,
-        metric="mean_iou",
+        "voc2012", halves[0], halves[1], len(CLASSES), CLASSES, workers, prefetch, "mean_iou", read_by
     )
 
 
-def _names(folder: Path, half: str, limit: int | None, seed: int) -> tuple[str, ...]:
-    file = existing_file(folder / "ImageSets" / "Segmentation" / f"{half}.txt", LAYOUT)
-    names = file.read_text(encoding="utf-8", errors="replace").split()
-    if not names:
-        raise ConfigError(f"{file} names no image: put one name a line, without suffix.")
-    return tuple(names[index] for index in limited(len(names), limit, seed))
-
-
 @dataclass(frozen=True)
-class _Pairs:
-    """(picture, mask) for every name; the mask's pixels are class indices, 255 where there is none."""
+class _Scenes:
+    """Makes (picture, mask) a normalised image and its classes; the mask's pixels are class indices."""
 
-    folder: Path
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int, /) -> tuple[Picture, Picture]:
-        name = self.names[index]
-        path = self.folder / "SegmentationClass" / f"{name}.png"
-        picture = open_picture(self.folder / "JPEGImages" / f"{name}.jpg", "RGB")
-        mask = open_picture(path)
-        if mask.mode not in ("P", "L"):
-            raise ConfigError(f"{path} has colours instead of class indices: give the devkit's palette PNG.")
-        if mask.size != picture.size:
-            raise ConfigError(
-                f"{path} is {mask.size} large, its picture {picture.size}: give masks that fit."
-            )
-        used = np.bincount(np.array(mask).ravel(), minlength=BORDER + 1)
-        wrong = used[len(CLASSES) : BORDER].nonzero()[0] + len(CLASSES)
-        if len(wrong):
-            raise ConfigError(f"{path} has a class {wrong[0]}: give 0 to {len(CLASSES) - 1}, or {BORDER}.")
-        return picture, mask
-
-
-@dataclass(frozen=True)
-class _AugmentedScenes:
     size: int
-    normalise: Normalise
+    augment: bool
+    tensor: Callable[[Any], Tensor]
+    fill: tuple[int, ...]  # of what a picture does not fill: mean grey
 
-    def __call__(self, sample: tuple[Picture, Picture], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        picture, mask = _scaled(*sample, rng.uniform(*SCALES))
-        # The smaller of picture and square lies anywhere in the other, on each axis.
-        room = [side - self.size for side in picture.size]
-        left, top = (int(rng.integers(min(0, spare), max(0, spare) + 1)) for spare in room)
-        if rng.random() < 0.5:
-            picture, mask = flip(picture), flip(mask)
-        return _square(picture, mask, (left, top), self.size, self.normalise)
+    def __call__(self, sample: tuple[str, str], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(2**63)))
+            picture, mask = self._changed(*_opened(*sample))
+        classes = mask.long().squeeze(0)
+        return self.tensor(picture), classes.masked_fill(classes == BORDER, IGNORED)
 
-
-@dataclass(frozen=True)
-class _Fitted:
-    size: int
-    normalise: Normalise
-
-    def __call__(self, sample: tuple[Picture, Picture], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        picture, mask = _scaled(*sample, min(1.0, self.size / max(sample[0].size)))
-        return _square(picture, mask, (0, 0), self.size, self.normalise)
-
-
-def _scaled(picture: Picture, mask: Picture, scale: float) -> tuple[Picture, Picture]:
-    width, height = (max(1, round(side * scale)) for side in picture.size)
-    return (
-        picture.resize((width, height), Image.Resampling.BILINEAR),
-        mask.resize((width, height), Image.Resampling.NEAREST),
-    )
+    def _changed(self, picture: Image, mask: Tensor) -> tuple[Image, Tensor]:
+        scale = float(torch.empty(()).uniform_(*SCALES)) if self.augment else 1.0
+        if not self.augment:
+            scale = min(1.0, self.size / max(picture.size))
+        sides = [max(1, round(side * scale)) for side in (picture.height, picture.width)]
+        picture, mask = v2.Resize(sides)(picture, Mask(mask))
+        filling = {Image: self.fill, Mask: BORDER}
+        if not self.augment:
+            return v2.Pad([0, 0, self.size - sides[1], self.size - sides[0]], filling)(picture, mask)
+        cut = v2.RandomCrop(self.size, pad_if_needed=True, fill=filling)
+        return v2.RandomHorizontalFlip()(*cut(picture, mask))
 
 
-def _square(
-    picture: Picture, mask: Picture, corner: tuple[int, int], size: int, normalise: Normalise
-) -> tuple[Tensor, Tensor]:
-    """The square whose upper left corner lies at `corner` of the picture, filled up where it lies outside."""
-    left, top = corner
-    width, height = picture.size
-    x, y = max(0, left), max(0, top)  # where picture and square begin to overlap, in the picture
-    right, bottom = min(width, left + size), min(height, top + size)
-    image = torch.zeros(len(normalise.mean), size, size)  # the mean, once normalised
-    target = torch.full((size, size), IGNORED)
-    rows, columns = slice(y - top, bottom - top), slice(x - left, right - left)
-    image[:, rows, columns] = normalise(planes(picture.crop((x, y, right, bottom))))
-    classes = torch.from_numpy(np.array(mask.crop((x, y, right, bottom)), dtype=np.int64))
-    target[rows, columns] = classes.masked_fill(classes == BORDER, IGNORED)
-    return image, target
+def _opened(picture_file: str, mask_file: str) -> tuple[Image, Tensor]:
+    """The picture, and the mask (1, height, width)."""
+    picture, mask = open_picture(picture_file, "RGB"), open_picture(mask_file)
+    if mask.mode not in ("P", "L"):
+        raise ConfigError(f"{mask_file} has colours instead of class indices: give the devkit's palette PNG.")
+    if mask.size != picture.size:
+        raise ConfigError(
+            f"{mask_file} is {mask.size} large, its picture {picture.size}: give masks that fit."
+        )
+    classes = torch.from_numpy(np.array(mask))[None]
+    wrong = classes[(classes >= len(CLASSES)) & (classes < BORDER)]
+    if len(wrong):
+        raise ConfigError(
+            f"{mask_file} has a class {wrong.min()}: give 0 to {len(CLASSES) - 1}, or {BORDER}."
+        )
+    return picture, classes

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec
 from netsplit.experiment.calibration import Calibration, calibrate, predicted_here
-from netsplit.experiment.here.controller_time import controller_seconds
 from netsplit.experiment.parts.measured_parts import KnownParts, MeasuredParts
 from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import Show
 from netsplit.experiment.whole.in_turn import SizeSeconds, measured_in_turn
 from netsplit.profile.costs import Costs
+from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
+from netsplit.program.compile import compile_program
+from netsplit.program.schedules import SingleBatch
+from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.tell import tell
 from netsplit.settings import ProfileMode
 
-__all__ = ["CostsHere"]
+__all__ = ["CostsHere", "controller_seconds"]
 
 _UNSURE: dict[str, Measured] = {}  # of all sessions of this process, as those of a sweep's jobs
 
@@ -88,3 +93,27 @@ class CostsHere:
     def _cache(self) -> ProfileCache:
         folder = None if self.profile == "off" else self.kept or default_folder()
         return ProfileCache(folder, self.profile == "refresh", _UNSURE)
+
+
+REPEATS = 24
+
+
+def controller_seconds(pool: WorkerPool, cluster: Cluster, costs: Costs) -> float:
+    """Seconds of an iteration of one number on the first worker, less its instructions.
+
+    The bytes of a batch are not counted, nor what a dataset takes to read.
+
+    Args:
+        costs: what an instruction takes there.
+    """
+    name, graph = cluster.devices[0].name, trivial_step()
+    program = compile_program(graph, {"mul": name}, {"mul": 0}, cluster, SingleBatch())
+    runtime = DistributedRuntime(program, pool, {"w": torch.ones(1, dtype=torch.float32)}, None)
+    batch, seconds = torch.ones(1, dtype=torch.float32), []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        runtime.train_batch(batch)
+        seconds.append(time.perf_counter() - began)
+    pool.deployed = None
+    instructions_s = len(program.instructions[name]) * costs.of(cluster.devices[0].kind).instruction_s
+    return max(sorted(seconds)[REPEATS // 4] - instructions_s, 0.0)

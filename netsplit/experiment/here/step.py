@@ -23,9 +23,8 @@ from netsplit.experiment.here.costs import CostsHere
 from netsplit.experiment.parts.measured_parts import KnownParts
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.cutting import BatchCuts
-from netsplit.experiment.whole.further import or_with_further
 from netsplit.experiment.whole.in_turn import SizeSeconds
-from netsplit.experiment.whole.sizes import Sizes
+from netsplit.experiment.whole.sizes import Sizes, or_with_further
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -146,9 +145,10 @@ class StepHere:
         graph = self._first_captured(example)
         rest = self.whole.rows(samples - samples % size, samples)
         tail = self._captured(rest.own()) if rest.samples else None
+        cut_said = False
         if self.check and costs is None and size < samples:
             with interrupts_held():
-                self._warn_of_cutting(graph, schedule.microbatches)
+                cut_said = self._warn_of_cutting(graph, schedule.microbatches)
         values = self._values(graph)
         source = self._source(graph, values)
         check_idle(self._made, graph)
@@ -157,8 +157,9 @@ class StepHere:
         in_flight = schedule.in_flight(len(self.costs.spec.devices))
         task = Calibration.of(graph, example.tensors, values, self._made, in_flight)
         rule = UpdateRule(
-            self.clip_norm, self.autocast == "float16", self.learning_rate, self.ema_decay, self.on_nonfinite
-        )
+            self.clip_norm, self.autocast == "float16", self.learning_rate, self.ema_decay,
+            self.on_nonfinite, cut_said,
+        )  # fmt: skip
         if costs is None:
             costs = self._complete(self.costs.of(task), graph)
         return Planner(
@@ -167,11 +168,13 @@ class StepHere:
             parts=self.costs.parts(task, costs),
         )  # fmt: skip
 
-    def _warn_of_cutting(self, graph: Graph, microbatches: int) -> None:
+    def _warn_of_cutting(self, graph: Graph, microbatches: int) -> bool:
+        """Whether what micro-batches train otherwise was said."""
         cutting = BatchCuts(self.model, self.loss, self.whole, named=True)
         cutting.at_size(graph, cutting.allowed(graph, [microbatches]))
         for line in (*cutting.told(microbatches), *statistics_notes(graph)):
             log.warning("%s", line)
+        return cutting.said
 
     def decided(
         self, open_: AutoSchedule, method: Partitioner, seed: int = 0, adapts: bool = False
@@ -224,7 +227,8 @@ class StepHere:
             plan = cutting.decided(decide, sizes.counts) if self.check else decide(sizes.counts)
             at_size = sizes.planners[plan.schedule.microbatches]
             made = self.planner(plan.schedule, at_size.costs)
-            return replace(made, decided=plan, parts=at_size.parts)
+            rule = replace(made.rule, cut_said=cutting.said)
+            return replace(made, decided=plan, parts=at_size.parts, rule=rule)
 
         return or_with_further(open_, samples, first, of_counts, of_sizes, self._bytes_alone)
 

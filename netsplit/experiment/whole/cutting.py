@@ -44,6 +44,7 @@ class BatchCuts:
     named: bool
     remarks: list[str] = field(default_factory=list)  # of any plan
     differs: str = ""  # what does, where the batch is cut all the same; or why that is not known
+    said: bool = False  # it is known that it differs, and cut all the same
     _compared: bool = False
     _failed: str = ""  # why a few samples were not compared
 
@@ -95,12 +96,14 @@ class BatchCuts:
         if graph.batch_size >= self.whole.samples or self.differs:
             return list(counts)
         log.info("Comparing the batch with its micro-batches of %d samples.", graph.batch_size)
-        return self._left(counts, batch_differs(self.model, self.loss, self.whole, graph, graph.batch_size))
+        given = self.model, self.loss, self.whole, graph, graph.batch_size
+        return self._left(counts, batch_differs(*given, gradients=bool(self._failed) or not self._compared))
 
     def _left(self, counts: Sequence[int], differs: str | None) -> list[int]:
         if differs is None:
             return list(counts)
         if self.named:
+            self.said = True
             self.differs = (
                 f"{differs}; each micro-batch trains with its own, as in gradient accumulation "
                 "(schedule.microbatches=1 keeps the batch whole)"
@@ -120,7 +123,7 @@ class BatchCuts:
 
         Args:
             decide: a plan with one of these numbers of micro-batches.
-            at_size: compare the whole batch, which takes two training steps.
+            at_size: compare the whole batch, which takes two forwards of it.
         """
         if not at_size:
             self.not_at_size()

@@ -15,7 +15,7 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, check_offload
 from netsplit.cluster.nvml import found_gpus
 from netsplit.errors import NetSplitError
-from netsplit.profile.speed import reference_seconds
+from netsplit.profile.measure.clock import reference_seconds
 from netsplit.settings import OffloadName
 
 __all__ = ["BETWEEN_PROCESSES", "Devices", "cluster_here"]

@@ -16,8 +16,7 @@ from netsplit.errors import CaptureError, ConfigError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.cutting import BatchCuts
 from netsplit.experiment.whole.devices import Devices
-from netsplit.experiment.whole.further import or_with_further
-from netsplit.experiment.whole.sizes import Sizes
+from netsplit.experiment.whole.sizes import Sizes, or_with_further
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.check import check_capture

@@ -12,19 +12,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from netsplit.errors import CaptureError, NetSplitError
+from netsplit.errors import CaptureError, InfeasibleError, NetSplitError
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.whole.in_turn import SizeSeconds
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
 from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 
-__all__ = ["Sizes", "between", "same_operators"]
+__all__ = ["Sizes", "between", "or_with_further", "same_operators"]
 
 log = logging.getLogger(__name__)
 
@@ -309,3 +312,42 @@ def _transients(
         )
         for name in dict.fromkeys([*many, *few])
     }
+
+
+Decided = TypeVar("Decided")
+
+
+def or_with_further(
+    open_: AutoSchedule,
+    samples: int,
+    first: Sizes,
+    of_counts: Callable[[Sequence[int]], Sizes],
+    decided: Callable[[Sizes], Decided],
+    problems: Callable[[Sizes], Callable[[int], Problem]],
+) -> Decided:
+    """What is decided with the first sizes; where nothing fits, with smaller micro-batches.
+
+    Args:
+        first: taken already.
+        of_counts: numbers of micro-batches to their sizes, taken.
+        problems: of sizes, by numbers of micro-batches, as far as bytes are concerned.
+
+    Raises:
+        InfeasibleError: nothing fits with either; others as `decided` does with the first.
+    """
+    try:
+        return decided(first)
+    except InfeasibleError as refused:
+        further = open_.further_counts(samples, first.counts) if max(first.counts) > 1 else ()
+        if not further:
+            raise
+        log.info("No plan fits yet: trying more micro-batches (%s).", ", ".join(map(str, further)))
+        try:
+            sizes = of_counts(further)
+            if why_none_fits(problems(sizes), sizes.counts, open_) is not None:
+                raise refused
+            return decided(sizes)
+        except InfeasibleError:
+            raise
+        except NetSplitError:
+            raise refused from None

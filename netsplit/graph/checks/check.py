@@ -196,7 +196,7 @@ class _CaptureCheck:
                 what = f"metric {i - 1}" if i else "the loss"
                 raise CaptureError(
                     f"{self.name} would not train as in plain PyTorch: {what} of the same batch differs from "
-                    f"step to step ({apart}){self._cause(1)}."
+                    f"step to step ({apart}){self._cause(1, what)}."
                 )
 
     def _before_the_model(self, tensors: tuple[Tensor, ...]) -> list[Tensor] | None:
@@ -310,7 +310,7 @@ class _CaptureCheck:
                 )
             raise CaptureError(
                 f"{self.name} would not train as in plain PyTorch: {what} differs {when} "
-                f"({apart}){self._cause(call)}."
+                f"({apart}){self._cause(call, what)}."
             )
 
     def _pairs(
@@ -335,18 +335,19 @@ class _CaptureCheck:
         for k, tensor in self.real.items():
             if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
                 flat = self.ours[k].detach().reshape(-1)
-                moved = tensor.detach() + 0.01 * flat.roll(call + 1).view(tensor.shape)
-                tensor.data.copy_(moved)
-                self.ours[k].data.copy_(moved)
+                tensor.data.add_(flat.roll(call + 1).view(tensor.shape), alpha=0.01)
+                self.ours[k].data.copy_(tensor.data)
 
     def _whole(self) -> str:
         return ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
 
-    def _cause(self, call: int) -> str:
+    def _cause(self, call: int, what: str) -> str:
         if call and self.changed is not None:
             return f"; {_state_in_python(self.changed)}"
         if self.graph.calls:
             return f"; it has code that stays whole ({self._whole()})"
+        if call == 0 and what == "the loss":
+            return "; usually by what is another at every call (the time, an iterator, a counter)"
         return f"; usually by state that it keeps in Python, not in a buffer{_PLACES}" if call else ""
 
 

@@ -1,8 +1,7 @@
 """Whether a batch may be cut: its loss and gradients beside the mean over its micro-batches.
 
-    a few samples, in double precision ───────────┐
-    others with other values, likewise ───────────┼─ at once = mean over micro-batches? else what differs
-    the batch at the size of its micro-batches ───┘
+    a few samples in double precision: loss, gradients ─┬─ at once = mean over micro-batches? else what
+    the batch at the size of its micro-batches: loss ───┘  differs
 
 Batch normalisations take their running statistics meanwhile, and random operators give one number everywhere:
 in these, gradient accumulation differs from whole batches, too.
@@ -10,13 +9,13 @@ in these, gradient accumulation differs from whole batches, too.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ from netsplit.graph.code_places import line_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import written_inputs
 from netsplit.graph.random_draws import node_draws, seed_generators
-from netsplit.graph.recording.observe import other_values
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept
@@ -47,7 +45,7 @@ log = logging.getLogger(__name__)
 _MOST_OF_MEMORY = 0.8
 _EXACT, _PLAIN, _COARSE = (1e-7, 1e-5), (1e-3, 1e-2), (3e-2, 0.2)
 """How much of a loss, and of a gradient, may be rounding: in float64, in float32, with fewer digits."""
-_GRADIENT_BYTES = 2**24  # of parameters whose gradients are compared on few samples; on the batch all are
+_GRADIENT_BYTES = 2**24  # of parameters whose gradients are compared
 _OTHERWISE_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
 _FEWER_DIGITS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -60,8 +58,7 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
     """How a few samples at once differ from the mean over micro-batches of one of them, or of two.
 
     Of two where a single one cannot be computed. In double precision, or in that of the training where the
-    model does not run in double. First and last samples by loss and gradients, others with other values by
-    loss.
+    model does not run in double. The first and the last samples, by loss and gradients.
 
     Args:
         model, loss: with values; left as they are.
@@ -76,31 +73,32 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
     """
     failed = ""
     n, sizes = whole.samples, [1, 2] if size > 1 and whole.samples > 3 else [1]
-    ends = [(_rows(whole, [*range(m), *range(n - m, n)]), m) for m in sizes]  # data may be sorted
-    others = [(_rows(whole, [(2 * i + 1) * n // (4 * m) for i in range(2 * m)]), m) for m in sizes]
-    redrawn = [(replace(few, tensors=other_values(few.tensors)[0]), m) for few, m in others]
+    # Ends, as data may be sorted; of two samples the second has other targets than the first, if one has.
+    ends = [(_rows(whole, [*range(m), *range(n - m, n)] if m > 1 else [0, _other(whole)]), m) for m in sizes]
     with kept(model, loss), threads_for(_activations(graph, 2 * sizes[-1])):
-        for double in (True, False):
+        for double, (few, m) in itertools.product((True, False), ends):
             try:
                 comparison = _AtOnce(model, loss, graph, double)
                 with _doubled(model, loss) if double else nullcontext():
-                    if (words := comparison.first(ends)) is None:
-                        comparison.gradients = False
-                        words = comparison.first([*redrawn, *others])
-                    return words
+                    return comparison.differ(few, m, finite=True)
             except Exception as error:  # of the user's code, on few samples or in double precision
                 failed = line_of(error)
-                log.debug("No comparison of a few samples%s: %s", " in double" * double, failed)
+                log.debug("No comparison of %d samples%s: %s", 2 * m, " in double" * double, failed)
     raise NotCompared(failed)
 
 
-def batch_differs(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
+def batch_differs(
+    model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int, gradients: bool
+) -> str | None:
     """How the batch at once differs from the mean over its micro-batches, or why that cannot be computed.
 
     In the precision of the training. Where memory is short its first and last samples stand for the batch,
     and losses for gradients. Arguments and answer as of `few_differ`.
+
+    Args:
+        gradients: compare these, too: no few samples were.
     """
-    comparison = _AtOnce(model, loss, graph, double=False)
+    comparison = _AtOnce(model, loss, graph, double=False, gradients=gradients)
     most = int(comparison.room / max(2 * _activations(graph, 1), 1))
     batch, half = whole, size
     if most < whole.samples:
@@ -140,28 +138,21 @@ def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
 class _AtOnce:
     """A batch at once beside its micro-batches, always from the same parameters, buffers and seeds."""
 
-    def __init__(self, model: nn.Module, loss: Loss | None, graph: Graph, double: bool) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss | None, graph: Graph, double: bool, gradients: bool = True
+    ) -> None:
         self.model, self.loss, self.graph, self.double = model, loss, graph, double
         self.name = type(model).__name__
         self.room = _room(model, loss, copies=7 if double else 3)  # what is kept, in double, two gradients
-        self.gradients = self.room > 0  # else losses alone
-        if not self.gradients:
+        self.recorded = self.room > 0  # by autograd, as in training
+        self.gradients = gradients and self.recorded  # else losses alone
+        if not self.recorded:
             self.room = _room(model, loss, copies=3 if double else 1)
         self.compared = _smallest(model, loss, _GRADIENT_BYTES) if double else None  # None: of all parameters
         dtypes = {variable.dtype for variable in graph.variables.values()}
         few_digits = graph.autocast is not None or dtypes & {"float16", "bfloat16"}
         own = _COARSE if few_digits else _PLAIN if "float32" in dtypes else _EXACT
         self.allowed_loss, self.allowed_gradient = _EXACT if double else own
-
-    def first(self, batches: Sequence[tuple[Batch, int]]) -> str | None:
-        """How the first of these that can be computed differs from its micro-batches, of so many samples."""
-        failed: Exception = ValueError("no samples")
-        for batch, size in batches:
-            try:
-                return self.differ(batch, size, finite=True)
-            except Exception as error:  # of the user's code
-                failed = error
-        raise failed
 
     def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
         """In words; None: it does not.
@@ -222,7 +213,7 @@ class _AtOnce:
         np.random.seed(0)
         steady = self.double or any(map(node_draws, self.graph))
         with (
-            torch.set_grad_enabled(self.gradients),
+            torch.set_grad_enabled(self.recorded),
             stance(self.graph),
             autocast_of(self.graph, "cpu"),
             _Steady(self.double) if steady else nullcontext(),
@@ -291,12 +282,21 @@ def _doubled(model: nn.Module, loss: Loss | None) -> Iterator[None]:
 
 
 def _smallest(model: nn.Module, loss: Loss | None, nbytes: int) -> list[Tensor] | None:
-    """As many trained parameters as have so many bytes, those with the fewest elements; None: that is all."""
+    """As many trained parameters as have so many bytes, those with hooks and with the fewest elements first;
+    None: that is all."""
     trained = {t._cdata: t for t in named_tensors(model, loss).values() if t.requires_grad}
-    in_order = sorted(trained.values(), key=Tensor.numel)
-    ends = list(accumulate(t.nbytes for t in in_order))
+    in_order = sorted(trained.values(), key=lambda t: (not t._backward_hooks, t.numel()))
+    ends = list(itertools.accumulate(t.nbytes for t in in_order))
     few = [t for t, end in zip(in_order, ends, strict=True) if end <= nbytes]
     return few if 0 < len(few) < len(in_order) else None
+
+
+def _other(whole: Batch) -> int:
+    """The last sample whose targets (the last tensor) are not the first sample's; else the last."""
+    cut = [(t, dim) for t, dim in zip(whole.tensors, whole.dims, strict=True) if dim is not None]
+    tensor, dim = cut[-1]
+    rows = tensor.movedim(dim, 0).reshape(whole.samples, -1)
+    return max((rows != rows[0]).any(1).nonzero().flatten().tolist(), default=whole.samples - 1)
 
 
 def _rows(whole: Batch, places: list[int]) -> Batch:

@@ -337,8 +337,8 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
     told = _TOLD.setdefault(job.model, set())
     level = logging.DEBUG if first.frame in told else logging.WARNING
     told.add(first.frame)
-    where = quoted(first.frame)
-    log.log(level, "Kept whole, each on one device: %s. At %s %s.", what, where, first.reason)
+    where = f"at {quoted(first.frame)} " if first.frame else ""
+    log.log(level, "Kept whole, each on one device: %s; %s%s.", what, where, first.reason)
 
 
 def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from netsplit.partition.base import Objective, Stage
+from netsplit.partition.base import Objective, Placement, Problem, Stage
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.exchange import Exchange
-from netsplit.planning.explanation.binding import Binding
+from netsplit.planning.explanation.binding import Binding, load_binding, path_binding, stages_binding
 from netsplit.planning.explanation.notation import node_run, percent, seconds, short, wrapped
-from netsplit.planning.explanation.parts import PlacedSplit, parts_lines
-from netsplit.planning.explanation.path import PathSpan, merged, totals
-from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding
+from netsplit.planning.explanation.parts import PlacedSplit, parts_lines, placed_splits
+from netsplit.planning.explanation.path import PathSpan, critical_path, merged, overheads, predicted, totals
+from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding, cut_edges, device_uses
 from netsplit.tables import nbytes
 
-__all__ = ["Explanation", "path_lines"]
+if TYPE_CHECKING:
+    from netsplit.program.instructions import Program
+    from netsplit.simulate.timeline import Timeline
+
+__all__ = ["Explanation", "explain", "path_lines"]
 
 _NO_LIMIT = 2**50  # bytes; graph files have devices without a limit
 
@@ -30,7 +35,6 @@ class Explanation:
     devices: tuple[DeviceUse, ...]  # in rank order
     cuts: tuple[CutEdge, ...]  # all of them, the costliest first
     binding: Binding
-    memory: str  # the sentence about memory limits; "" where no move could be tried
     path: tuple[PathSpan, ...]  # the critical path from start to end; empty under `max_load`
     stages: tuple[Stage, ...] = ()
     recomputed: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -68,7 +72,7 @@ class Explanation:
                 "seconds": sum(edge.seconds for edge in self.cuts),
                 "costliest": [asdict(edge) | {"seconds": edge.seconds} for edge in self.cuts[:top]],
             },
-            "binds": asdict(self.binding) | {"memory": self.memory, "tight": list(self.binding.tight)},
+            "binds": asdict(self.binding),
             "critical_path": {
                 "seconds_of": self.path_totals,
                 "spans": [_span_facts(span) for span in merged(self.path)],
@@ -84,18 +88,7 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     """What binds first, then devices, cut edges and the critical path."""
     says = f"{explanation.objective.says} {seconds(explanation.objective_s)}"
     lines = wrapped(f"{explanation.method}: {says}")
-    binding = explanation.binding
-    lines += wrapped(binding.sentence, "  ", "  ")
-    if explanation.memory:
-        lines += wrapped(explanation.memory, "  ", "  ")
-    for move in binding.open[:1]:
-        gain = f"{seconds(move.gain_s)} ({percent(move.gain_s, explanation.objective_s)})"
-        lines += wrapped(
-            f"Not optimal: moving {node_run(move.nodes)} from {move.source} to {move.target} fits and saves"
-            f" {gain}.",
-            "  ",
-            "  ",
-        )
+    lines += wrapped(explanation.binding.sentence, "  ", "  ")
     for number, stage in enumerate(explanation.stages):
         replicas = f", {len(stage.devices)} replicas" if len(stage.devices) > 1 else ""
         if stage.turns:
@@ -213,3 +206,56 @@ def _span_facts(span: PathSpan) -> dict[str, Any]:
     facts = asdict(span) | {"seconds": span.seconds, "node_count": len(span.nodes)}
     del facts["nodes"]
     return facts | {"first": span.nodes[0], "last": span.nodes[-1]} if span.nodes else facts
+
+
+def explain(
+    problem: Problem,
+    placement: Placement,
+    timeline: Timeline | None = None,
+    program: Program | None = None,
+) -> Explanation:
+    """Explain a placement.
+
+    Args:
+        timeline: predicted, of the placement. None: `problem.evaluate` is asked; `max_load` needs none.
+        program: the program that was simulated; without it segments on the critical path have no names.
+
+    Raises:
+        ValueError: a latency without a timeline, and without a way to get one.
+    """
+    instance = Instance.of(problem)
+    where = instance.encode(placement.device_of)
+    cuts = cut_edges(instance, where)
+    path: tuple[PathSpan, ...] = ()
+    loads = problem.objective.loads(problem, placement)
+    if loads is not None:
+        objective_s, uses = loads.period_s, device_uses(instance, placement, loads)
+        binding = (stages_binding if loads.stages else load_binding)(loads, instance.devices)
+    else:
+        timeline = predicted(problem, placement) if timeline is None else timeline
+        if timeline is None:
+            raise ValueError("a timeline is needed to explain a latency")
+        objective_s, uses = timeline.iteration_s, device_uses(instance, placement, timeline)
+        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs), problem.cluster)
+        binding = path_binding(instance, path, objective_s)
+    return Explanation(
+        method=placement.method,
+        objective=problem.objective,
+        objective_s=objective_s,
+        devices=uses,
+        cuts=cuts,
+        binding=binding,
+        path=path,
+        stages=placement.stages,
+        recomputed=_recomputed(instance, placement),
+        splits=placed_splits(placement, problem.graph),
+        exchanges=placement.exchanges,
+    )
+
+
+def _recomputed(instance: Instance, placement: Placement) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    nodes: dict[str, list[str]] = {device: [] for device in instance.devices}
+    for name in instance.names:
+        if name in placement.recomputed:
+            nodes[placement.device_of[name]].append(name)
+    return tuple((device, tuple(own)) for device, own in nodes.items() if own)

@@ -16,13 +16,11 @@ __all__ = [
     "PartsChange",
     "PlacedPart",
     "PlacedSplit",
-    "SplitGroup",
     "parts_change",
     "parts_lines",
     "parts_summary",
     "placed_splits",
     "restated",
-    "split_groups",
 ]
 
 _PART = re.compile(r"(?P<operator>.+):(?P<index>\d+)(?: (?P<again>\d+))?")
@@ -92,31 +90,6 @@ class PartsChange:
     uncopied: tuple[str, ...]  # and those that read none any more
 
 
-@dataclass(frozen=True)
-class SplitGroup:
-    """Operators that are in parts alike: along one dimension, by the same fractions, on the same devices."""
-
-    splits: tuple[PlacedSplit, ...]  # at least one
-
-    @property
-    def along(self) -> str:
-        return self.splits[0].along
-
-    @property
-    def told(self) -> str:
-        return self.splits[0].told
-
-    @property
-    def parts(self) -> int:
-        return len(self.splits[0].parts)
-
-    def named(self, most: int = 3) -> str:
-        """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
-        names = [each.name for each in self.splits[:most]]
-        rest = len(self.splits) - len(names)
-        return listed([*names, *([f"{rest} more"] if rest else [])])
-
-
 def placed_splits(placement: Placement, graph: Graph | None = None) -> tuple[PlacedSplit, ...]:
     """Of every `Split` of a placement, in the order in which they are done; with modules, of its graph.
 
@@ -160,30 +133,36 @@ def _parts(split: Split, placement: Placement, nodes: Sequence[Sequence[str]]) -
         yield PlacedPart(size, size / sum(split.sizes), tuple(own), devices)
 
 
-def split_groups(splits: Sequence[PlacedSplit]) -> tuple[SplitGroup, ...]:
-    """Those that are told alike together, each where its first is."""
+def _groups(splits: Sequence[PlacedSplit]) -> list[list[PlacedSplit]]:
+    """Those in parts alike together (along one dimension, by the same fractions, on the same devices)."""
     alike: dict[tuple[str, str], list[PlacedSplit]] = {}
     for each in splits:
         alike.setdefault((each.along, each.told), []).append(each)
-    return tuple(SplitGroup(tuple(each)) for each in alike.values())
+    return list(alike.values())
+
+
+def _named(group: Sequence[PlacedSplit], most: int) -> str:
+    """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
+    rest = len(group) - most
+    return listed([*(each.name for each in group[:most]), *([f"{rest} more"] if rest > 0 else [])])
 
 
 def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     """One line, of the first few groups; "" where nothing is in parts."""
     if not splits:
         return ""
-    groups = split_groups(splits)
-    told = "; ".join(f"{each.named()} along {each.along}: {each.told}" for each in groups[:most])
-    left = sum(len(each.splits) for each in groups[most:])
+    groups = _groups(splits)
+    told = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].told}" for each in groups[:most])
+    left = sum(map(len, groups[most:]))
     rest = f"; and {left} more" if left else ""
     return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
 
 
 def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
     """One text for each group; `wrapped` makes lines of it."""
-    for each in split_groups(splits):
-        of_each = "each " if len(each.splits) > 1 else ""
-        yield f"{each.named(8)} {of_each}in {each.parts} parts along {each.along}: {each.told}"
+    for each in _groups(splits):
+        of_each, first = "each " if len(each) > 1 else "", each[0]
+        yield f"{_named(each, 8)} {of_each}in {len(first.parts)} parts along {first.along}: {first.told}"
 
 
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:

@@ -9,10 +9,18 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from netsplit.profile.costs import HOST_S_PER_BYTE
 
-__all__ = ["Clock", "Lap", "engine_call_seconds", "host_seconds_per_byte", "worker_conditions"]
+__all__ = [
+    "Clock",
+    "Lap",
+    "engine_call_seconds",
+    "host_seconds_per_byte",
+    "reference_seconds",
+    "worker_conditions",
+]
 
 CHAIN = 64  # trivial nodes whose backward tells the engine's cost per node
 
@@ -97,3 +105,25 @@ def host_seconds_per_byte(device: torch.device) -> float:
         here.copy_(there, non_blocking=True)
         laps.append((start, clock.now()))
     return median(clock.seconds(laps)[1:]) / (2 * HOST_BYTES)
+
+
+def reference_seconds(torch_device: torch.device | str, repeats: int = 15, threads: int = 1) -> float:
+    """Median seconds of a convolution, a matrix product, passes over memory and small operators.
+
+    About 5 ms on a processor of today.
+    """
+    device = torch.device(torch_device)
+    clock, laps = Clock(device, threads), []
+    with worker_conditions(device, threads), torch.no_grad():
+        images, kernel = torch.rand(8, 16, 32, 32, device=device), torch.rand(16, 16, 3, 3, device=device)
+        square, small = torch.rand(256, 256, device=device), torch.rand(64, device=device)
+        long = torch.rand(2**20, device=device)
+        for _ in range(3 + repeats):
+            start = clock.now()
+            functional.conv2d(images, kernel, padding=1)
+            square @ square
+            long.mul_(1.0).add_(0.0)
+            for _ in range(100):
+                small = small.relu()
+            laps.append((start, clock.now()))
+    return median(clock.seconds(laps)[3:])

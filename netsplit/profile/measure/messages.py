@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.probe import Mover
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
-__all__ = ["copy_seconds_per_byte"]
+__all__ = ["copy_seconds_per_byte", "instruction_seconds", "trivial_step"]
 
 SMALL, LARGE = 64, 2**20  # bytes
 COMPUTE_S = 6e-3  # of a computation, in pieces
@@ -77,3 +78,29 @@ def _busy(mover: Mover, peer: str, tensor: Tensor, work: _CopyWork) -> float:
     for wait in waits:
         wait(WAIT_S)
     return seconds
+
+
+def trivial_step() -> Graph:
+    """A training step of one number times one parameter: what it costs to run is all overhead."""
+    return Graph(
+        nodes={
+            "mul": Node("mul", "aten.mul.Tensor", ("x",), ("y",), ("w",), args=({"var": "x"}, {"init": "w"}))
+        },
+        variables={
+            "x": Variable("x", "float32", (1,), None, ("mul",)),
+            "y": Variable("y", "float32", (1,), "mul", (), requires_grad=True),
+        },
+        input_variables=("x",),
+        output_variables=("y",),
+        initializers={"w": Initializer("w", "float32", (1,), is_parameter=True, requires_grad=True)},
+    )
+
+
+def instruction_seconds(run: Callable[[], float], instructions: int, repeats: int = 40) -> float:
+    """Seconds to begin and end one computation.
+
+    Args:
+        run: executes a program of `trivial_step` with that many instructions; its seconds.
+    """
+    runs = [run() for _ in range(repeats)]
+    return median(runs[repeats // 4 :]) / instructions

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from netsplit.errors import ConfigError
 from netsplit.report.data.results import source_of
 from netsplit.signature import suggest
-from netsplit.tracking.tags import COMMAND, COMPARISON
+from netsplit.tracking.metrics import COMMAND, COMPARISON
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -19,13 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NEWEST", "Chosen", "Runs", "check_runs", "choose_runs", "is_study", "runs_of"]
 
-logger = logging.getLogger(__name__)
-
 NEWEST = "newest"
 _ROLE, _STUDY = "role", "study"
 _ROLES = ("comparison", _STUDY)
-_OLDER = "recorded by an earlier version of NetSplit, whose metrics have other names; compare again."
-_PAGE = 1000  # runs of one answer
+_PAGE = 50_000  # runs of one answer: as many as MLflow gives
 _LEAST_ID = 4  # characters of a run's id that are enough
 _MOST = 60  # comparisons of one command and name
 
@@ -39,7 +35,7 @@ class Chosen:
 
     run: Run
     experiment: str  # of MLflow
-    older: Sequence[str] = ()  # ids of older comparisons of its name
+    older: int = 0  # older comparisons of its name
     more: int = 0  # comparisons of its command
 
 
@@ -83,10 +79,7 @@ def choose_runs(client: MlflowClient, experiments: Sequence[str], runs: Runs) ->
     if isinstance(runs, Sequence) and not isinstance(runs, str):
         chosen = _by_id(client, list(names), runs)
     else:
-        recorded = [run for run in runs_of(client, list(names), "tags.role != 'method'") if _is_shown(run)]
-        every = [run for run in recorded if not _is_older(run)]
-        if len(every) < len(recorded):
-            logger.warning("comparisons that are left out: %d, %s", len(recorded) - len(every), _OLDER)
+        every = [run for run in runs_of(client, list(names), "tags.role != 'method'") if _is_shown(run)]
         ended = _ended(every)
         if not ended:
             raise ConfigError(_none_finished(every, list(names.values())))
@@ -102,32 +95,14 @@ def is_study(run: Run) -> bool:
 
 def runs_of(client: MlflowClient, experiment_ids: list[str], condition: str) -> list[Run]:
     """All runs that meet the condition, the newest first."""
-    runs: list[Run] = []
-    token = None
-    while True:
-        page = client.search_runs(
-            experiment_ids,
-            condition,
-            max_results=_PAGE,
-            order_by=["attributes.start_time DESC"],
-            page_token=token,
-        )
-        runs += page
-        token = page.token
-        if not token:
-            return runs
+    newest = ["attributes.start_time DESC"]
+    return list(client.search_runs(experiment_ids, condition, max_results=_PAGE, order_by=newest))
 
 
 def _experiments(client: MlflowClient, patterns: Sequence[str]) -> dict[str, str]:
     """Id to name of the experiments that the patterns name."""
-    known: dict[str, str] = {}
-    token = None
-    while True:
-        page = client.search_experiments(max_results=_PAGE, page_token=token)
-        known |= {str(each.experiment_id): str(each.name) for each in page}
-        token = page.token
-        if not token:
-            break
+    every = client.search_experiments(max_results=_PAGE)
+    known = {str(each.experiment_id): str(each.name) for each in every}
     for pattern in patterns:
         if not any(_matches(name, pattern) for name in known.values()):
             raise ConfigError(
@@ -162,31 +137,29 @@ def _newest_of_each(ended: Sequence[Run], every: Sequence[Run], names: Mapping[s
     chosen = []
     for source in dict.fromkeys(map(_source, ended)):
         known = [run for run in ended if _source(run) == source]
-        command = _command(known[0])
-        if command:
-            same = [run for run in every if _source(run) == source and _command(run) == command]
-            shown = _without_repeats([run for run in same if run.info.status != "RUNNING"], _settings)
-        else:  # of before runs had one
-            shown = _without_repeats([run for run in known if not _command(run)], _name)
+        if command := _command(known[0]):
+            known = [run for run in every if _source(run) == source and _command(run) == command]
+            shown = _without_repeats([run for run in known if run.info.status != "RUNNING"])
+        else:  # recorded from Python: the newest of each name
+            named = {_name(run): run for run in reversed(known) if not _command(run)}
+            shown = list(named.values())[::-1]
         ids = {run.info.run_id for run in shown}
-        older = [str(run.info.run_id) for run in known if run.info.run_id not in ids and not is_study(run)]
+        of_source = [run for run in ended if _source(run) == source and not is_study(run)]
+        older = sum(run.info.run_id not in ids for run in of_source)
         first, *others = (Chosen(run, names[run.info.experiment_id]) for run in shown[:_MOST])
         chosen += [replace(first, older=older, more=len(shown) - len(others) - 1), *others]
     return chosen
 
 
-def _without_repeats(newest_first: Sequence[Run], of: Callable[[Run], Hashable]) -> list[Run]:
-    """Of runs that are alike the newest that finished, or else the newest."""
+def _without_repeats(newest_first: Sequence[Run]) -> list[Run]:
+    """Of runs of one name and config the newest that finished, or else the newest."""
     newest: dict[Hashable, Run] = {}
     for run in newest_first:
-        kept = newest.setdefault(of(run), run)
+        settings = _name(run), frozenset(run.data.params.items())
+        kept = newest.setdefault(settings, run)
         if kept.info.status != "FINISHED" and run.info.status == "FINISHED":
-            newest[of(run)] = run
+            newest[settings] = run
     return list(newest.values())
-
-
-def _settings(run: Run) -> Hashable:
-    return _name(run), frozenset(run.data.params.items())
 
 
 def _source(run: Run) -> tuple[str, ...]:
@@ -210,8 +183,6 @@ def _by_id(client: MlflowClient, experiment_ids: list[str], ids: Sequence[str]) 
             raise ConfigError(f"runs names '{each}', but {number}; `netsplit ui` (`make ui`) shows the ids.")
         run = every[matches[0]]
         run = every.get(run.data.tags.get(COMPARISON, ""), run)
-        if _is_older(run):
-            raise ConfigError(f"runs names '{each}', which was {_OLDER}")
         if not _is_shown(run):
             raise ConfigError(
                 f"runs names '{each}', which is no run of NetSplit; `netsplit ui` (`make ui`) shows the ids."
@@ -232,11 +203,6 @@ def _none_finished(every: Sequence[Run], names: Sequence[str]) -> str:
 def _is_shown(run: Run) -> bool:
     """A comparison or a study; runs of methods belong to their comparison."""
     return run.data.tags.get(_ROLE) in _ROLES
-
-
-def _is_older(run: Run) -> bool:
-    """Of when methods were runs under their comparison, which had its name in the tag that is now theirs."""
-    return run.data.tags.get(_ROLE) == ("comparison" if COMPARISON in run.data.tags else "method")
 
 
 def _name(run: Run) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from netsplit.report.data.results import ComparisonGroup, ComparisonResult, MethodResult, StudyRecord
-from netsplit.report.units import column, fixed, moment, took
+from netsplit.report.data.results import ComparisonGroup, ComparisonResult, StudyRecord
+from netsplit.report.text import column, fixed, moment, took
 
 __all__ = [
     "facts_of", "failures_of", "lead_of", "lead_of_group", "left_out_of", "links_of", "own_error",
@@ -18,10 +17,7 @@ __all__ = [
 
 _GIB = 2.0**30
 _MOST_DEVICES = 8  # that are named
-_MOST_IDS = 8
 _MOST_WINNERS = 3
-_NUMBER = re.compile(r"\d+(e\d+)?")
-_ID = 8  # characters of a run's id
 _OWN = ("_target_", "_partial_")
 
 
@@ -68,32 +64,19 @@ def lead_of_group(group: ComparisonGroup) -> str:
 
 
 def left_out_of(comparisons: Sequence[ComparisonResult]) -> str | None:
-    """How many comparisons of the same command or name are not shown, and how to show them."""
-    more = sum(one.more for one in comparisons)
-    older = [run_id for one in comparisons for run_id in one.older]
-    parts = [f"{more} more of the same command"] if more else []
+    """How many comparisons of the same command or name are not shown."""
+    more, older = sum(one.more for one in comparisons), sum(one.older for one in comparisons)
     kind = "experiment" if any(one.case for one in comparisons) else "name"
-    if older:
-        ids = ",".join(map(_typed, older[:_MOST_IDS]))
-        newest = f"the newest {_MOST_IDS}: " if len(older) > _MOST_IDS else ""
-        parts.append(
-            f"{len(older)} older {'one' if len(older) == 1 else 'ones'} of this {kind} ({newest}runs=[{ids}])"
-        )
-    return f"Not shown: {', '.join(parts)}." if parts else None
+    parts = [f"{more} more of the same command"] if more else []
+    parts += [f"{older} older of this {kind}"] if older else []
+    return f"Not shown: {', '.join(parts)}; runs=[<id>, ...] shows any." if parts else None
 
 
 def failures_of(comparison: ComparisonResult) -> list[tuple[str, str]]:
-    """Who failed, and why; each reason once, whichever method it names."""
-    alike: dict[tuple[str, str], list[MethodResult]] = {}
-    for method in comparison.failed:
-        reason = (method.row.error or "").removeprefix(method.name)
-        alike.setdefault((reason, method.outcome), []).append(method)
+    """Who failed, and why."""
     own = own_error(comparison)
     whole = [] if own is None else [("the comparison", own)]
-    return whole + [
-        (f"{', '.join(method.name for method in methods)} {outcome}", methods[0].row.error or "")
-        for (_, outcome), methods in alike.items()
-    ]
+    return whole + [(f"{each.name} {each.outcome}", each.row.error or "") for each in comparison.failed]
 
 
 def own_error(comparison: ComparisonResult) -> str | None:
@@ -163,12 +146,6 @@ def _lead_of_sweep(group: ComparisonGroup) -> str:
     names = " and ".join(f"{method.name} ({one.label})" for one, method in won[:_MOST_WINNERS])
     rest = len(won) - _MOST_WINNERS
     return f"{text}. Fastest: {names}{f' and {rest} more' if rest > 0 else ''} with {shown} samples/s{kind}."
-
-
-def _typed(run_id: str) -> str:
-    """So much of an id as tells it, longer where it would be read as a number."""
-    most = next((n for n in range(_ID, len(run_id)) if not _NUMBER.fullmatch(run_id[:n])), len(run_id))
-    return run_id[:most]
 
 
 def _with_params(name: str, params: Mapping[str, str], group: str) -> str:

@@ -22,14 +22,15 @@ from netsplit.report.data.choose import (
     is_study,
     runs_of,
 )
-from netsplit.report.data.differences import told_apart
-from netsplit.report.data.groups import grouped
-from netsplit.report.data.places import duration_s, place_of, started
+from netsplit.report.data.groups import grouped, told_apart
 from netsplit.report.data.results import (
     ComparisonResult,
     EpochFigures,
     MethodResult,
     Report,
+    duration_s,
+    place_of,
+    started,
 )
 from netsplit.report.data.studies import read_studies
 from netsplit.tracking.database import open_client, require_database
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-from netsplit.tracking.tags import COMPARISON, DECISION, PARTS, PUBLISHED
+from netsplit.tracking.metrics import COMPARISON, DECISION, PUBLISHED
 from netsplit.training.adapt.decisions import CHANGED
 
 __all__ = ["read_report"]
@@ -121,7 +122,6 @@ def _method(client: MlflowClient, uri: str, run: Run, tags: Mapping[str, str]) -
         epochs=epochs,
         published=_finite(tags.get(plain_key(PUBLISHED + row.method))),
         decisions=_records(run.data.tags, DECISION),
-        parts=_records(run.data.tags, PARTS),
         over_capacity=run.data.tags.get("over_capacity", ""),
     )
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
+from netsplit.tracking.database import server_of
+from netsplit.tracking.metrics import COMMAND
 from netsplit.tracking.table import ComparisonRow
-from netsplit.tracking.tags import COMMAND
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 __all__ = [
-    "ComparisonGroup", "ComparisonResult", "EpochFigures", "MethodResult", "PictureFile", "Place", "Report",
-    "StudyRecord", "source_of",
+    "ComparisonGroup", "ComparisonResult", "EpochFigures", "MethodResult", "PictureFile", "Place",
+    "Report", "StudyRecord", "duration_s", "place_of", "source_of", "started",
 ]  # fmt: skip
 
 
@@ -64,7 +70,6 @@ class MethodResult:
     epochs: Sequence[EpochFigures] = ()
     published: float | None = None  # samples per second that others report
     decisions: Sequence[Mapping[str, Any]] = ()  # about its plan while it trained, as they were recorded
-    parts: Sequence[Mapping[str, Any]] = ()  # operators in parts, those together that are alike; as recorded
     over_capacity: str = ""  # devices whose capacity its plan exceeds
 
     @property
@@ -141,7 +146,7 @@ class ComparisonResult:
     seconds: float | None = None
     error: str | None = None
     detail: str = ""  # tells it from others of its name, or of its sweep
-    older: Sequence[str] = ()  # ids of comparisons of its name that are left out
+    older: int = 0  # comparisons of its name that are left out
     more: int = 0  # comparisons of its command that are left out
 
     @property
@@ -293,3 +298,32 @@ def _fastest(methods: Sequence[MethodResult]) -> MethodResult | None:
     known = [method for method in methods if method.throughput is not None and not method.too_large]
     measured = [method for method in known if not method.only_predicted]
     return max(measured or known, key=lambda method: method.throughput or 0.0, default=None)
+
+
+_TRACE = "trace.json"
+
+
+def place_of(client: MlflowClient, uri: str, run: Run) -> Place:
+    """Its files where they are on this machine, and its page on a tracking server."""
+    run_id, artifacts = str(run.info.run_id), urlsplit(run.info.artifact_uri or "")
+    page = None
+    if server := server_of(uri):
+        page = f"{server}#/experiments/{quote(run.info.experiment_id)}/runs/{quote(run_id)}"
+    if artifacts.scheme in ("", "file"):
+        folder = Path(unquote(artifacts.path))
+        is_here = bool(artifacts.path) and folder.is_dir()
+        trace = folder / _TRACE
+        return Place(run_id, page, folder if is_here else None, trace if trace.is_file() else None)
+    if page is None or all(each.path != _TRACE for each in client.list_artifacts(run_id)):
+        return Place(run_id, page)
+    return Place(run_id, page, trace=f"{page}/artifacts/{_TRACE}")
+
+
+def started(run: Run) -> datetime | None:
+    begin = run.info.start_time
+    return None if begin is None else datetime.fromtimestamp(begin / 1e3, UTC)
+
+
+def duration_s(run: Run) -> float | None:
+    begin, end = run.info.start_time, run.info.end_time
+    return None if begin is None or end is None else (end - begin) / 1e3

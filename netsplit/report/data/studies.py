@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from netsplit.report.data.places import place_of, started
-from netsplit.report.data.results import PictureFile, Place, StudyRecord
-from netsplit.report.units import NONE, moment
+from netsplit.report.data.results import PictureFile, Place, StudyRecord, place_of, started
+from netsplit.report.text import NONE, moment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -25,12 +25,13 @@ class LossWords:
 
     Args:
         rule: what happens on a loss that is not finite (see `UpdateRule`).
+        cut_said: that micro-batches train otherwise than their batch has been said before.
     """
 
-    def __init__(self, rule: OnNonFinite | None) -> None:
+    def __init__(self, rule: OnNonFinite | None, cut_said: bool = False) -> None:
         self.rule = rule
         self._said = False  # that losses are not finite, since the last that was
-        self._uneven_said = False  # that micro-batches have different numbers of targets that count
+        self._uneven_said = cut_said  # that micro-batches have different numbers of targets that count
         self._zeros_said = False  # that zeros were taken where there was no gradient
 
     @property

@@ -1,7 +1,5 @@
 """Costs between two sizes lie on a line, and three captures stand for many."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -130,19 +128,6 @@ def test_numbers_that_are_asked_for_and_not_looked_at_are_told(
     assert len(whole.notes) == len(said)
     assert all(note.startswith(words) for note, words in zip(whole.notes, said, strict=True))
     assert all(note in caplog.messages for note in whole.notes)
-
-
-def test_where_nothing_fits_with_few_micro_batches_more_are_looked_at() -> None:
-    described = [DescribedDevice(name, capacity="5.5MB", model="TITAN RTX") for name in "ab"]
-    cluster = described_cluster("two", described, LinkCost(8e9, 2e-5))
-    wide = nn.Sequential(nn.Linear(6, 40_000), nn.ReLU(), nn.Linear(40_000, 3))
-    batch = Batch.of(torch.randn(64, 6), torch.randint(3, (64,)))
-    step = Foreseen(wide, nn.CrossEntropyLoss(), batch, Devices.described(cluster), MOMENTUM)
-    with pytest.raises(InfeasibleError):
-        step.decided(AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=0.5))
-    decided = step.decided(AutoSchedule(time_limit_s=0.5)).decided
-    assert decided is not None
-    assert decided.schedule.microbatches > 16
 
 
 def test_what_bytes_prove_to_fit_nowhere_is_refused_before_a_worker_starts(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What is decided is trained: exactly what plain PyTorch trains with as many micro-batches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

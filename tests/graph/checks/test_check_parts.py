@@ -1,7 +1,5 @@
 """The check of models that are too large to run twice."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,10 +83,3 @@ def test_a_block_that_trains_otherwise_is_named(monkeypatch: pytest.MonkeyPatch)
     model = Tower([Block(WIDTH), Scheduled(WIDTH), Block(WIDTH)], WIDTH)
     with pytest.raises(CaptureError, match=r"in module 'blocks\.1'.*'calls'"):
         checked(model, monkeypatch, 1.5)
-
-
-def test_with_memory_the_model_is_checked_whole(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert checked(Tower([Block(WIDTH)], WIDTH), monkeypatch, 9.0) is not None
-    assert not caplog.records

@@ -1,7 +1,5 @@
 """A batch is predicted in micro-batches only where the outputs of a sample depend on no other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -34,28 +32,12 @@ def normed(net: Any, y: Tensor) -> Any:
     return {"y": net.norm(y), "twice": torch.cat([y, y], 1).T, "pairs": y.reshape(-1, 2)}
 
 
-def one_by_one(net: Any, y: Tensor) -> Tensor:
-    """Branches on values, so that the model stays Python, and is the same for every sample."""
-    return torch.stack([row * 2 if row.sum() > 0 else row for row in y])
-
-
 def above(net: Any, y: Tensor) -> Tensor:
     return y + y[y > 0].mean()
 
 
 def gated(net: Any, y: Tensor) -> Tensor:
     return y + net.gate * y.mean(0)
-
-
-def largest(net: Any, y: Tensor) -> Tensor:
-    return y / y.abs().max()
-
-
-def with_capacity(net: Any, y: Tensor) -> Tensor:
-    """Two experts, each of which takes so many samples of a batch and drops the others."""
-    chosen = F.one_hot(y[:, :2].argmax(1), 2)
-    place = chosen.cumsum(0) * chosen
-    return y * (place <= (3 * len(y) + 3) // 4).all(1, keepdim=True)
 
 
 def dropped(net: Any, y: Tensor) -> Tensor:
@@ -88,10 +70,7 @@ def test_rows_of_samples_alone_are_joined_along_their_dimension() -> None:
     ("output", "why"),
     {
         above: "stays whole",
-        one_by_one: "stays whole",  # of which nobody knows that it is the same for every sample
         gated: "depends on others",
-        largest: "depends on others",
-        with_capacity: "depends on others",
         dropped: "draws",
         counted: "writes 'seen'",
         compared: "(4, 4) has no rows",

@@ -1,7 +1,5 @@
 """Weight gradients put off are the gradients that autograd gives, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -13,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from netsplit.graph import WeightGradients, capture, deferrable_nodes, initial_values, rebuild
 from netsplit.graph.deferral.deferred_calls import CALLS
@@ -235,17 +232,6 @@ def test_a_frozen_weight_and_one_that_the_loss_does_not_reach_put_nothing_off() 
     assert [node.initializers for node in nodes] == [("shared.weight", "shared.bias")] * 2
 
 
-def test_a_weight_frozen_after_the_capture_puts_nothing_off() -> None:
-    model, module, x, t = _twice(deferrable=True)
-    model.shared.weight.requires_grad_(False)
-    queue, loss = WeightGradients(), module(x, t)
-    with queue.collect():
-        loss.backward()
-    assert len(queue) == 0
-    assert model.shared.weight.grad is None
-    assert model.shared.bias.grad is not None
-
-
 def test_the_queue_counts_calls_and_bytes_and_computes_nothing_before_it_runs() -> None:
     model, module, x, t = _twice(deferrable=True)
     queue = WeightGradients()
@@ -274,32 +260,6 @@ def test_a_weight_with_hooks_gets_its_gradient_at_once_and_once(hook: str) -> No
     assert len(seen) == 1
     rebuilt(x, t).backward()
     assert torch.equal(model.shared.weight.grad, plain.shared.weight.grad)
-
-
-def test_weights_bound_for_one_call_or_exchanged_get_their_own_gradients() -> None:
-    model, module, x, t = _twice(deferrable=True)
-    others = {k: nn.Parameter(p.detach() + 1) for k, p in module.named_parameters() if "shared" in k}
-    queue = WeightGradients()
-    loss = functional_call(module, others, (x, t))
-    with queue.collect():
-        loss.backward()
-    with torch.no_grad():
-        model.shared.weight += 5  # an optimiser's step before the weights' part
-    queue.run()
-    _, rebuilt, *_ = _twice()
-    copies = {k: nn.Parameter(p.detach().clone()) for k, p in others.items()}
-    functional_call(rebuilt, copies, (x, t)).backward()
-    assert model.shared.weight.grad is None
-    for key, p in others.items():
-        assert p.grad is not None
-        assert torch.equal(p.grad, copies[key].grad)
-
-
-def test_a_view_made_in_another_segment_gets_its_gradient_at_once() -> None:
-    graph = capture(_Products(), _sum_of_squares, (torch.randn(4, 6), torch.randn(2)))
-    views = {node.name for node in graph if node.kind in ("t", "transpose", "select")}
-    alone = deferrable_nodes(graph, set(graph.nodes) - views)
-    assert sorted(graph.nodes[name].kind for name in alone) == ["bmm", "matmul"]
 
 
 def test_after_an_error_the_queue_is_as_it_was_and_may_collect_again() -> None:

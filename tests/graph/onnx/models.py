@@ -1,7 +1,5 @@
 """Small models to export: the thesis's four, torchvision's, transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Files as graphs, and placed graphs as files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +7,6 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
 from torch import nn
 
 from netsplit.errors import NetSplitError
@@ -70,26 +67,6 @@ def test_a_free_dimension_must_be_given(tmp_path: Path) -> None:
         read_onnx(tmp_path / "m.onnx")
 
 
-def test_an_unknown_operator_is_kept_unless_its_shape_is_needed(tmp_path: Path) -> None:
-    def file(shape: list[int] | None) -> Path:
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
-        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
-        nodes = [
-            helper.make_node("Fused", ["x"], ["a"], domain="own.domain", strength=2),
-            helper.make_node("Relu", ["a"], ["y"]),
-        ]
-        middle = [helper.make_tensor_value_info("a", TensorProto.FLOAT, shape)]
-        graph = helper.make_graph(nodes, "g", [x], [y], value_info=middle)
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own.domain", 1)]
-        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "m.onnx"))
-        return tmp_path / "m.onnx"
-
-    graph = read_onnx(file([2, 3]))
-    assert [node.op for node in graph] == ["own_domain.Fused.1", "onnx.Relu.17"]
-    with pytest.raises(NetSplitError, match="type or shape of the value 'a' is not known"):
-        read_onnx(file(None))
-
-
 def placed() -> tuple[Graph, NodeNotes]:
     case = CASES["u_shape"]
     graph = capture(case.fresh(), case.loss, (case.inputs, case.targets))
@@ -120,20 +97,6 @@ def test_a_placed_graph_is_a_valid_file_with_devices_seconds_and_bytes(tmp_path:
     assert {each.key: each.value for each in file.metadata_props}["netsplit.devices"] == '["cpu:0", "cpu:1"]'
 
 
-@pytest.mark.parametrize("name", ["wide_resnet152", "gpt"])
-def test_a_graph_read_from_a_file_is_written_with_the_operators_it_had(name: str, tmp_path: Path) -> None:
-    graph = read(name, tmp_path / "m.onnx")
-    write_onnx(graph, tmp_path / "again.onnx", NodeNotes(dict.fromkeys(graph.nodes, "cpu:0")))
-    onnx.checker.check_model(str(tmp_path / "again.onnx"), full_check=True)
-    again = read_onnx(tmp_path / "again.onnx")
-    assert [(node.op, node.kwargs, node.outputs) for node in again] == [
-        (node.op, node.kwargs, node.outputs) for node in graph
-    ]
-    assert {k: again.variables[k].shape for k in graph.variables} == {
-        k: variable.shape for k, variable in graph.variables.items()
-    }
-
-
 @pytest.mark.parametrize("what", ["device", "forward_s", "output_bytes"])
 def test_node_data_finds_nodes_by_what_they_make(what: str, tmp_path: Path) -> None:
     graph, notes = placed()
@@ -160,15 +123,6 @@ def test_notes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NetSplitError, match="no node has a forward_s"):
         write_node_data(graph, tmp_path / "data.json", NodeNotes(), "forward_s")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_export_for_inference_has_no_normalisation_left(tmp_path: Path) -> None:
-    export_inference(
-        QUICK["wide_resnet152"].fresh(), QUICK["wide_resnet152"].batch(1)[0], tmp_path / "m.onnx"
-    )
-    kinds = {node.kind for node in read_onnx(tmp_path / "m.onnx", {"batch": 2})}
-    assert "BatchNormalization" not in kinds
-    assert {"Conv", "Relu", "Gemm"} < kinds
 
 
 NET = nn.Linear(2, 2)

@@ -1,7 +1,5 @@
 """What a module of a file is, trains, and refuses."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path
@@ -15,8 +13,8 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.errors import NetSplitError
-from netsplit.graph import capture, capture_inference, initial_values, rebuild
-from netsplit.graph.onnx import OnnxModule, export_training, from_onnx, read_onnx
+from netsplit.graph import capture, initial_values, rebuild
+from netsplit.graph.onnx import OnnxModule, export_training, from_onnx
 from tests.graph.onnx.models import QUICK, Subject
 
 LOSS = nn.CrossEntropyLoss()
@@ -71,30 +69,12 @@ def test_a_captured_and_rebuilt_file_trains_as_the_model_does(name: str, tmp_pat
         assert torch.allclose(value, model.get_parameter(key), rtol=1e-6, atol=1e-9), key
 
 
-def test_a_smaller_batch_is_captured_too(tmp_path: Path) -> None:
-    subject, _, module = step("gpt", tmp_path / "model.onnx")
-    for size in (1, 2):
-        graph = capture_inference(module, subject.batch(size)[0])
-        assert graph.variables[graph.output_variables[0]].shape == (size, 10, 8)
-
-
 def test_a_module_is_copied_and_pickled_with_its_loss(tmp_path: Path) -> None:
     subject, _, module = step("encoder", tmp_path / "model.onnx")
     inputs, targets = subject.batch(2)
     expected = module.loss(module(inputs), targets)
     for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert torch.equal(twin.loss(twin(inputs), targets), expected)
-
-
-def test_weights_of_classes_belong_to_the_loss(tmp_path: Path) -> None:
-    weighted = nn.CrossEntropyLoss(weight=torch.linspace(1, 2, 10))
-    model = nn.Linear(4, 10)
-    batch = torch.randn(5, 4), torch.arange(5)
-    export_training(model, weighted, batch, tmp_path / "model.onnx")
-    module = from_onnx(str(tmp_path / "model.onnx"))
-    assert [name for name, _ in module.named_parameters()] == ["weight", "bias"]
-    assert not list(module.loss.parameters())
-    assert torch.allclose(module.loss(module(batch[0]), batch[1]), weighted(model(batch[0]), batch[1]))
 
 
 def test_several_inputs_and_outputs_keep_their_order(tmp_path: Path) -> None:
@@ -138,43 +118,6 @@ def test_a_foreign_file_is_cut_where_it_is_said(tmp_path: Path) -> None:
         from_onnx(path, outputs=("logits",))
 
 
-def test_a_loss_that_reads_a_weight_of_the_model_is_not_taken_apart(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Gemm", ["x", "w"], ["y"]),
-        helper.make_node("ReduceL2", ["w"], ["size"], keepdims=0),
-        helper.make_node("ReduceMean", ["y"], ["mean"], keepdims=0),
-        helper.make_node("Add", ["size", "mean"], ["loss"]),
-    ]
-    path = written(tmp_path / "m.onnx", nodes, {"w": np.eye(3, dtype=np.float32)}, ("y", "loss"))
-    module = from_onnx(path, outputs=("y",))
-    with pytest.raises(NetSplitError, match="reads 'w', which is the model's"):
-        _ = module.loss
-
-
-def test_where_a_tool_has_renamed_weights_they_are_trained_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = nn.Linear(4, 3)
-    export_training(model, LOSS, (torch.randn(4, 4), torch.arange(4) % 3), tmp_path / "m.onnx")
-    changed = onnx.load(str(tmp_path / "m.onnx"))
-    for each in changed.graph.initializer:
-        each.name = f"new_{each.name}"
-    (gemm,) = (node for node in changed.graph.node if node.op_type == "Gemm")
-    gemm.input[1:] = ["new_weight", "new_bias"]
-    onnx.save(changed, str(tmp_path / "m.onnx"))
-    assert [name for name, _ in from_onnx(str(tmp_path / "m.onnx")).named_parameters()] == [
-        "new_weight",
-        "new_bias",
-    ]
-    assert "another tool has renamed weights" in caplog.text
-
-
-def test_what_draws_in_evaluation_too_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = written(tmp_path / "m.onnx", [helper.make_node("RandomUniformLike", ["x"], ["y"], name="noise")])
-    from_onnx(path)
-    assert "node 'noise' (RandomUniformLike) draws random numbers, in evaluation too" in caplog.text
-
-
 def test_frozen_weights_get_no_gradient(tmp_path: Path) -> None:
     subject, _, _ = step("wide_resnet152", tmp_path / "model.onnx")
     module = from_onnx(str(tmp_path / "model.onnx"), frozen=("layer1.*", "conv1.weight"))
@@ -197,18 +140,6 @@ def test_an_operator_that_is_not_known_is_named_with_its_node(tmp_path: Path) ->
         from_onnx(path)
 
 
-def test_control_flow_is_refused_by_its_node(tmp_path: Path) -> None:
-    branch = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["z"])], "b", [], [helper.make_value_info("z", onnx.TypeProto())]
-    )
-    nodes = [
-        helper.make_node("Less", ["x", "x"], ["c"]),
-        helper.make_node("If", ["c"], ["y"], name="either", then_branch=branch, else_branch=branch),
-    ]
-    with pytest.raises(NetSplitError, match=r"node 'either' \(If\) runs a graph of its own"):
-        from_onnx(written(tmp_path / "m.onnx", nodes))
-
-
 def test_a_shape_that_depends_on_data_is_refused_by_its_node(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["s"], to=TensorProto.INT64),
@@ -228,13 +159,6 @@ def test_a_size_that_the_file_fixes_is_not_given_another(tmp_path: Path) -> None
         module(batch[0][:2])
     with pytest.raises(NetSplitError, match="2 tensors were given for the inputs input"):
         module(batch[0], batch[0])
-
-
-def test_a_node_that_fails_is_named(tmp_path: Path) -> None:
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
-    module = from_onnx(written(tmp_path / "m.onnx", nodes, {"w": np.zeros((4, 2), np.float32)}))
-    with pytest.raises(NetSplitError, match=r"node 'product' \(MatMul\): mat1 and mat2"):
-        module(torch.ones(2, 3))
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -264,23 +188,6 @@ def test_weights_in_a_file_beside_it_are_read_and_missed(tmp_path: Path) -> None
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(NetSplitError, match="keeps its weights in another file"):
         from_onnx(str(tmp_path / "apart.onnx"))
-
-
-def test_weights_that_are_too_many_for_one_file_are_written_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("netsplit.graph.onnx.export._LIMIT", 1000)
-    subject, model, module = step("encoder", tmp_path / "large.onnx")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data"]
-    inputs, _ = subject.batch(2)
-    assert torch.allclose(module(inputs), model(inputs), atol=1e-12)
-    assert len(read_onnx(tmp_path / "large.onnx", {"batch": 2})) > 0
-
-
-def test_an_old_operator_set_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], opset=7)
-    with pytest.raises(NetSplitError, match=r"operator set 7: .*9"):
-        from_onnx(path)
 
 
 def test_statistics_scalars_and_bounds_are_not_trained(tmp_path: Path) -> None:

@@ -1,19 +1,18 @@
 """A training step written and read back: outputs, gradients and running statistics are the model's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from netsplit.graph.onnx import OnnxModule, export_inference, export_training, from_onnx, read_onnx
+from netsplit.graph.onnx import OnnxModule, export_inference, export_training, from_onnx
+from tests.cover import covering, few
 from tests.graph.onnx.models import QUICK, SLOW, Subject
 
 LOSS = nn.CrossEntropyLoss()
 SUBJECTS = QUICK | SLOW
-NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+NAMES = [*few(list(QUICK), 4), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 # Exporters write some operators as several others (attention, GELU), which round otherwise: a few units in
 # the last place for each of some hundred operators.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
@@ -54,8 +53,7 @@ def test_outputs_gradients_and_statistics_are_the_models(name: str, tmp_path: Pa
             assert torch.allclose(buffer, after[key], atol=1e-12), key
 
 
-@pytest.mark.parametrize("name", ["wide_resnet152", "unet_classic", "gpt", "encoder", "various"])
-@pytest.mark.parametrize("opset", [14, 20])
+@covering(name=["wide_resnet152", "encoder", "various"], opset=[14, 20])
 def test_every_operator_set_says_the_same(name: str, opset: int, tmp_path: Path) -> None:
     model, module = exported(SUBJECTS[name], tmp_path / "model.onnx", torch.float64, opset)
     inputs, targets = SUBJECTS[name].batch(2, seed=2)
@@ -64,25 +62,7 @@ def test_every_operator_set_says_the_same(name: str, opset: int, tmp_path: Path)
     assert largest_difference(model, module) < TOLERANCE[torch.float64]
 
 
-@pytest.mark.parametrize("name", ["wide_resnet152", "gpt"])
-def test_single_precision_stays_single_precision(name: str, tmp_path: Path) -> None:
-    model, module = exported(SUBJECTS[name], tmp_path / "model.onnx", torch.float32)
-    inputs, targets = SUBJECTS[name].batch(2, torch.float32, seed=2)
-    assert module(inputs).dtype == torch.float32
-    LOSS(model(inputs), targets).backward()
-    module.loss(module(inputs), targets).backward()
-    assert largest_difference(model, module) < TOLERANCE[torch.float32]
-
-
-@pytest.mark.parametrize("name", ["wide_resnet152", "decoder", "various"])
-def test_in_evaluation_both_compute_the_same(name: str, tmp_path: Path) -> None:
-    model, module = exported(SUBJECTS[name], tmp_path / "model.onnx", torch.float64)
-    inputs, _ = SUBJECTS[name].batch(2, seed=2)
-    with torch.no_grad():
-        assert torch.allclose(module.eval()(inputs), model.eval()(inputs), atol=1e-10)
-
-
-@pytest.mark.parametrize("name", ["unet_classic", "wide_resnet152", "encoder"])
+@pytest.mark.parametrize("name", ["wide_resnet152"])
 def test_an_export_for_inference_computes_what_evaluation_does(name: str, tmp_path: Path) -> None:
     model = SUBJECTS[name].fresh()
     export_inference(model, SUBJECTS[name].batch(1)[0], tmp_path / "model.onnx")
@@ -113,17 +93,3 @@ def test_the_models_state_loads_into_the_module(tmp_path: Path) -> None:
     assert all(key.endswith("num_batches_tracked") for key in keys.unexpected_keys)
     inputs, _ = QUICK["wide_resnet152"].batch(2)
     assert torch.allclose(module.eval()(inputs), other.eval()(inputs), atol=1e-12)
-
-
-def test_dropout_of_whole_maps_draws_one_number_for_each(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 40, 1), nn.Dropout2d(0.5), nn.Flatten(), nn.LazyLinear(10))
-    batch = QUICK["unet"].batch(2, torch.float32)[0][..., :4, :4], torch.tensor([1, 2])
-    model(batch[0])
-    export_training(model, LOSS, batch, tmp_path / "model.onnx")
-    (product,) = (node for node in read_onnx(tmp_path / "model.onnx", {"batch": 2}) if node.kind == "Mul")
-    module = from_onnx(str(tmp_path / "model.onnx"), outputs=product.outputs)
-    maps = module(batch[0]).flatten(2)
-    dropped = (maps == 0).all(-1)
-    assert torch.equal(dropped, (maps == 0).any(-1))
-    assert 10 < dropped.sum() < 70
-    assert torch.allclose(module.eval()(batch[0]), model[0](batch[0]))

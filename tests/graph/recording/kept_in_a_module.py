@@ -1,7 +1,5 @@
 """What a script changes after the import: globals, attributes of classes, a registry."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

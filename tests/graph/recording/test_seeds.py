@@ -1,7 +1,5 @@
 """A forward that sets torch's generator is refused, whatever it calls for that."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Shapes that are known at once are those that the operators give."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

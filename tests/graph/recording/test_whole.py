@@ -4,34 +4,25 @@ Each case is cut in the middle over two worker processes, trained for three batc
 compared with the plain loop in double precision (float32 where the model's own autocast is the point).
 """
 
-from __future__ import annotations
-
-import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.graph import Graph, capture, draws, initial_values, rebuild, run_microbatch
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.strides import Strides
-from netsplit.graph.batches.tree import flatten
-from netsplit.graph.checks.check import check_capture
-from netsplit.graph.ir import CALL, HOOK
+from netsplit.graph.ir import HOOK
 from netsplit.graph.random_draws import DrawKey
-from netsplit.graph.recording.whole import FunctionCall, GradientHook, ModuleCall, skeleton_of
+from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.program import GPipe
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
+from tests.cover import covering
 from tests.nets import SGD, TOLERANCE
 from tests.runtime.equivalence.running import assert_close, compiled, cut
 from tests.runtime.references import plain_loop
@@ -233,20 +224,12 @@ def test_the_rebuilt_graph_is_the_model_bit_for_bit_in_loss_gradients_and_buffer
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_check_passes(name: str) -> None:
-    case = CASES[name]
-    model, batch = case.fresh(), Batch.of(*case.batch(1))
-    assert check_capture(model, LOSS, capture(model, LOSS, batch), batch) is not None
-
-
 def _trained_plainly(case: Whole, graph: Graph) -> Any:
     batches = [case.batch(seed) for seed in range(3)]
     return plain_loop(case.fresh(), LOSS, batches, 2, SGD, drawing=lambda n, i: draws(graph, SEED, n, i))
 
 
-@pytest.mark.parametrize("at", [0.3, 0.7])
-@pytest.mark.parametrize("name", CASES)
+@covering(name=CASES, at=[0.3, 0.7])
 def test_two_workers_train_what_the_plain_loop_trains(pools: Pools, name: str, at: float) -> None:
     case, graph = CASES[name], captured(name)
     placed = cut(graph, [at])
@@ -262,86 +245,3 @@ def test_two_workers_train_what_the_plain_loop_trains(pools: Pools, name: str, a
     assert losses == pytest.approx(wanted.losses, rel=case.tolerance)
     assert_close(runtime.state(), wanted.state, case.tolerance)
     assert any(not torch.equal(wanted.state[k], t) for k, t in case.fresh().state_dict().items())
-
-
-def test_hooks_see_the_gradient_one_after_another_and_only_where_there_is_one() -> None:
-    call = GradientHook([halved, lambda gradient: None, clipped])
-    x = torch.tensor([1.0, 2.0], requires_grad=True)
-    (y,) = call(x)
-    y.backward(torch.tensor([0.01, 1.0]))
-    assert x.grad is not None
-    assert x.grad.tolist() == pytest.approx([0.005, 0.01])
-    (still,) = call(x.detach())
-    assert not still.requires_grad
-
-
-def test_a_skeleton_has_no_values_and_a_copy_of_a_call_has_none_after_it_has_run() -> None:
-    module = Experts()
-    names = [(name,) for name, _ in (*module.named_parameters(), *module.named_buffers())]
-    own = [t.detach().clone() for t in (*module.parameters(), *module.buffers())]
-    given_, structure, _ = flatten(((torch.randn(4, 6),), {}))
-    call = ModuleCall(skeleton_of(module).eval(), names, structure, (len(names) - 1,))
-    assert all(t.is_meta for t in (*call.module.parameters(), *call.module.buffers()))
-    results = call(*own, *given_)
-    assert all(map(torch.equal, results, module.eval()(*given_)))
-    assert int(own[-1].sum()) == 4
-    again = copy.deepcopy(call)
-    assert all(t.is_meta for t in (*again.module.parameters(), *again.module.buffers()))
-    assert all(map(torch.equal, again(*own, *given_), results))
-
-
-def test_what_a_whole_module_assigns_to_a_buffer_is_written_into_it_and_views_are_copied() -> None:
-    class Assigns(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("last", torch.zeros(3))
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            self.last = x.detach().sum(0)
-            return x, x[:1]
-
-    (x,), structure, _ = flatten(((torch.ones(2, 3),), {}))
-    last = torch.zeros(3)
-    results = ModuleCall(skeleton_of(Assigns()), [("last",)], structure, (0,))(last, x)
-    assert last.tolist() == [2.0, 2.0, 2.0]
-    assert all(result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() for result in results)
-
-
-def test_calls_of_python_are_named_by_what_they_call_each_once() -> None:
-    model = nn.Sequential(Custom(), nn.Linear(5, 6), Custom(), nn.Linear(5, 6), Mixture())
-    (x,), targets = CASES["function"].batch(0)
-    graph = capture(model.double(), LOSS, ((x,), targets))
-    assert list(graph.calls) == [f"{CALL}.{name}" for name in ("Straight", "Straight_1", "Experts")]
-    modules = [node.module for node in graph if node.op.startswith(CALL)]
-    assert modules == ["0", "2", "4.mixture"]
-
-
-@st.composite
-def lying(draw: st.DrawFn) -> Tensor:
-    """Turned, cut, repeated, and with steps in between."""
-    shape = draw(st.lists(st.integers(1, 4), min_size=0, max_size=4))
-    tensor = torch.arange(float(prod(shape))).view(shape)
-    if not shape:
-        return tensor
-    tensor = tensor.permute(draw(st.permutations(range(len(shape)))))
-    for d in range(len(shape)):
-        kind = draw(st.sampled_from(["as it is", "cut", "steps", "repeated"]))
-        if kind == "cut":
-            tensor = tensor.narrow(d, 0, max(1, tensor.size(d) - 1))
-        elif kind == "steps":
-            tensor = tensor[(slice(None),) * d + (slice(None, None, 2),)]
-        elif kind == "repeated":
-            tensor = tensor.narrow(d, 0, 1).expand(*tensor.shape[:d], 3, *tensor.shape[d + 1 :])
-    return tensor
-
-
-@settings(deadline=None)
-@given(tensor=lying())
-def test_what_is_laid_out_again_lies_as_before(tensor: Tensor) -> None:
-    strides = Strides.of(tensor)
-    assert strides.laid_out(tensor) is tensor
-    again = strides.laid_out(tensor.clone(memory_format=torch.contiguous_format))
-    assert torch.equal(again, tensor)
-    assert Strides.of(again).apart == strides.apart
-    assert again.is_contiguous() == tensor.is_contiguous()
-    assert (again.contiguous().data_ptr() == again.data_ptr()) == tensor.is_contiguous()

@@ -1,7 +1,5 @@
 """What a model's code changes while it is looked at is put back."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import types

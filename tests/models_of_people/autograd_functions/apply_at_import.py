@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class _ScaledGrad(torch.autograd.Function):
     @staticmethod
@@ -28,12 +26,3 @@ class SlowTrunk(nn.Module):
 
     def forward(self, x):
         return self.head(scaled_grad(self.trunk(x).relu(), 0.1))
-
-
-def build():
-    return SlowTrunk()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

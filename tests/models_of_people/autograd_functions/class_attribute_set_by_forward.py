@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Scaled(torch.autograd.Function):
     factor = 1.0
@@ -28,11 +26,5 @@ class Net(nn.Module):
         return self.b(Scaled.apply(self.a(x).relu()))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "class|attribute|state|Scaled"

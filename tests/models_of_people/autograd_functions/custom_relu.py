@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class MyReLU(torch.autograd.Function):
     @staticmethod
@@ -29,12 +27,3 @@ class TwoLayerNet(nn.Module):
     def forward(self, x):
         relu = MyReLU.apply
         return self.fc2(relu(self.fc1(x)))
-
-
-def build():
-    return TwoLayerNet()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Again(torch.autograd.Function):
     @staticmethod
@@ -30,12 +28,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(Again.apply(self.stem(x), self.inner).tanh())
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 KEPT = {}
 
 
@@ -38,11 +36,5 @@ class Net(nn.Module):
         return self.head(Save.apply(Add.apply(self.stem(x)).tanh()))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors()
 EXPECT = "refused"
 REASON = "to one another, which is lost"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class GradReverse(torch.autograd.Function):
     @staticmethod
@@ -30,14 +28,6 @@ class DANN(nn.Module):
         return self.classes(h), self.domain(GradReverse.apply(h, 0.3))
 
 
-def build():
-    return DANN()
-
-
 def loss(outputs, targets):
     classes, domain = outputs
     return F.cross_entropy(classes, targets) + F.cross_entropy(domain, targets % 2)
-
-
-batch = vectors(6)
-EXPECT = "equal"

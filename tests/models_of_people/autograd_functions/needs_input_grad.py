@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class LinearFunction(torch.autograd.Function):
     @staticmethod
@@ -43,8 +41,3 @@ class MyLinear(nn.Module):
 
 def build():
     return nn.Sequential(MyLinear(6, 8), nn.Tanh(), MyLinear(8, 5, bias=False))
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

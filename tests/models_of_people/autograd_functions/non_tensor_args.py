@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Quantise(torch.autograd.Function):
     @staticmethod
@@ -31,12 +29,3 @@ class QuantNet(nn.Module):
         h = torch.tanh(self.first(x))
         h = Quantise.apply(h, "round", 15, False, [-0.8, 0.8])
         return self.last(h)
-
-
-def build():
-    return QuantNet()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

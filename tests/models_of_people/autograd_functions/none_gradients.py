@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Gate(torch.autograd.Function):
     @staticmethod
@@ -27,12 +25,3 @@ class Gated(nn.Module):
 
     def forward(self, x):
         return self.out(Gate.apply(self.value(x), self.gate(x).sigmoid()))
-
-
-def build():
-    return Gated()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -1,22 +1,8 @@
 """A function finds a parameter in an object it is given."""
 
 import torch
-from torch import nn
 
-from tests.models_of_people.data import vectors
-
-
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.init()
-
-    def init(self):
-        pass
-
-    def forward(self, x):
-        return self.b(self.a(x).relu())
+from tests.models_of_people.bases import Base
 
 
 def build():
@@ -43,8 +29,3 @@ def build():
             return self.b(Fn.apply(self.a(x), self.box))
 
     return M()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Again(torch.autograd.Function):
     @staticmethod
@@ -35,11 +33,5 @@ class Net(nn.Module):
         return self.head(Again.apply(self.body, self.stem(x), *self.body.parameters()))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "Again|autograd.*function|custom"

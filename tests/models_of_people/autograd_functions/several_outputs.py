@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class SplitSigns(torch.autograd.Function):
     @staticmethod
@@ -28,12 +26,3 @@ class Net(nn.Module):
     def forward(self, x):
         p, n = SplitSigns.apply(self.inner(x))
         return self.pos(p) - self.neg(n)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

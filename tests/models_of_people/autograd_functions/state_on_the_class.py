@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Annealed(torch.autograd.Function):
     calls = 0
@@ -29,11 +27,5 @@ class Net(nn.Module):
         return self.b(Annealed.apply(self.a(x)).relu())
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "Annealed|state|changes|differ"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class SignSTE(torch.autograd.Function):
     @staticmethod
@@ -26,8 +24,3 @@ class BinaryLinear(nn.Linear):
 
 def build():
     return nn.Sequential(BinaryLinear(6, 8), nn.BatchNorm1d(8), nn.Hardtanh(), BinaryLinear(8, 5))
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

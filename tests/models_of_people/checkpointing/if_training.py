@@ -5,8 +5,6 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.models_of_people.data import vectors
-
 
 class Encoder(nn.Module):
     def __init__(self):
@@ -31,8 +29,3 @@ class Encoder(nn.Module):
 
 def build():
     return Encoder().gradient_checkpointing_enable(use_reentrant=False)
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

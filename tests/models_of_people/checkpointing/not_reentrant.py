@@ -3,8 +3,6 @@
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -18,12 +16,3 @@ class Net(nn.Module):
         for block in self.blocks:
             x = x + checkpoint(block, x, use_reentrant=False)
         return self.head(x)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -40,12 +38,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(self.two(self.one(self.stem(x))))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

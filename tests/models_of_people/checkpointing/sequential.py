@@ -3,8 +3,6 @@
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -14,12 +12,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(checkpoint_sequential(self.body, 2, x, use_reentrant=False))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -18,11 +18,6 @@ class Net(nn.Module):
         return self.head(x.flatten(1))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
 batch = images()
 EXPECT = "either"
 REASON = "checkpoint|running|statistic|twice"

@@ -3,8 +3,6 @@
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -16,11 +14,4 @@ class Net(nn.Module):
         return self.head(x + checkpoint(self.block, x, use_reentrant=False))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

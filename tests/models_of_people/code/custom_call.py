@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Called(nn.Module):
     def __init__(self):
@@ -15,12 +13,3 @@ class Called(nn.Module):
 
     def forward(self, x):
         return self.net(x)
-
-
-def build():
-    return Called()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

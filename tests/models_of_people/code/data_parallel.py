@@ -2,14 +2,10 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def build():
     return nn.DataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)))
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "DataParallel"

@@ -4,8 +4,6 @@ import copy
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Copying(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Copying(nn.Module):
         return self.b(self.a(x).relu() - 0.5 * frozen(x.flip(1)).relu())
 
 
-def build():
-    return Copying()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "copy|parameter|fake"

@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Lowered(nn.Module):
     def __init__(self):
@@ -14,12 +12,3 @@ class Lowered(nn.Module):
     def forward(self, x):
         h = F.linear(x.bfloat16(), self.a.weight.bfloat16(), self.a.bias.bfloat16())
         return self.b(h.to(x.dtype).relu())
-
-
-def build():
-    return Lowered()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class QAT(nn.Module):
     def __init__(self):
@@ -20,12 +18,3 @@ class QAT(nn.Module):
     def forward(self, x):
         h = nn.functional.linear(x, self.quantised(self.a.weight), self.a.bias).relu()
         return nn.functional.linear(h, self.quantised(self.b.weight), self.b.bias)
-
-
-def build():
-    return QAT()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

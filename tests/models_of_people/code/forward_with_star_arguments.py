@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Inner(nn.Module):
     def __init__(self):
@@ -23,12 +21,3 @@ class Outer(nn.Module):
 
     def forward(self, *args, **kwargs):
         return self.inner(*args, negate=True, note="nothing", **kwargs)
-
-
-def build():
-    return Outer()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -5,8 +5,6 @@ import itertools
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Streams(nn.Module):
     def __init__(self):
@@ -25,12 +23,3 @@ class Streams(nn.Module):
         for layer, skip in zip(self.up, reversed(skips), strict=True):
             x = layer(torch.cat([x, skip], dim=1)).relu()
         return self.head(x)
-
-
-def build():
-    return Streams()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

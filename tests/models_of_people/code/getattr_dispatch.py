@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Wrapper(nn.Module):
     def __init__(self, inner):
@@ -39,8 +37,3 @@ class Net(nn.Module):
 
 def build():
     return Wrapper(Net())
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -4,8 +4,6 @@ import threading
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class Net(nn.Module):
             return self.layer(x * (2 if x.sum().item() > 0 else 1))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "attribute 'lock' cannot"

@@ -6,8 +6,6 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -30,12 +28,3 @@ class Net(nn.Module):
         with torch.device("cpu"):
             shift = torch.zeros(5)
         return self.b(h + self.hidden(x)) + shift
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

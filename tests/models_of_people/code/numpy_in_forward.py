@@ -4,8 +4,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Sorted(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class Sorted(nn.Module):
         return self.b(h * torch.from_numpy(ranks / 8.0).to(h))
 
 
-def build():
-    return Sorted()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "numpy|value|data-dependent"

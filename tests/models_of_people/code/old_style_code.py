@@ -24,10 +24,4 @@ class Old(nn.Module):
         return self.fc((out * attention).sum(1).view(x.size(0), -1) + h.squeeze(0))
 
 
-def build():
-    return Old()
-
-
-loss = nn.CrossEntropyLoss()
 batch = sequences()
-EXPECT = "equal"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.models_of_people.data import vectors
-
 
 class Doubled(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -22,12 +20,3 @@ class Net(nn.Module):
         with Doubled():
             h = self.a(x).tanh()
         return self.b(h)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Containers(nn.Module):
     def __init__(self):
@@ -20,12 +18,3 @@ class Containers(nn.Module):
         for w in self.weights:
             x = torch.tanh(x @ w) * self.named["scale"] + self.named["shift"]
         return self.fc(x)
-
-
-def build():
-    return Containers()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Late(nn.Module):
     def __init__(self):
@@ -22,8 +20,3 @@ def build():
     model = Late()
     model(torch.zeros(1, 6))
     return model
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Late(nn.Module):
     def __init__(self):
@@ -19,11 +17,5 @@ class Late(nn.Module):
         return self.head(x @ self.weight)
 
 
-def build():
-    return Late()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "weight|parameter|first call|made|Generator"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Forgotten(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Forgotten(nn.Module):
         return self.head(x)
 
 
-def build():
-    return Forgotten()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "layers|list|registered|parameter"

@@ -5,8 +5,6 @@ import io
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Printing(nn.Module):
     def __init__(self):
@@ -20,11 +18,5 @@ class Printing(nn.Module):
         return self.b(h)
 
 
-def build():
-    return Printing()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "format|item|value|data-dependent"

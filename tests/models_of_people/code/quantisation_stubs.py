@@ -5,8 +5,6 @@ import warnings
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Stubbed(nn.Module):
     def __init__(self):
@@ -18,12 +16,3 @@ class Stubbed(nn.Module):
 
     def forward(self, x):
         return self.dequant(self.net(self.quant(x)))
-
-
-def build():
-    return Stubbed()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -22,10 +22,4 @@ class TreeNet(nn.Module):
         return self.fc(self.embed(TREE, x))
 
 
-def build():
-    return TreeNet()
-
-
-loss = nn.CrossEntropyLoss()
 batch = sequences()
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class LogTensor(torch.Tensor):
     """Holds logarithms: adding is logaddexp."""
@@ -27,11 +25,5 @@ class Net(nn.Module):
         return self.c(total.as_subclass(torch.Tensor))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "LogTensor|subclass"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Counted(torch.Tensor):
     calls = 0
@@ -25,11 +23,5 @@ class Net(nn.Module):
         return self.b((h * 2).relu().as_subclass(torch.Tensor))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "Counted|subclass"

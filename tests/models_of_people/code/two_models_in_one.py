@@ -22,10 +22,6 @@ class GAN(nn.Module):
         return fooled, self.discriminator(fake.detach()), self.discriminator(real)
 
 
-def build():
-    return GAN()
-
-
 def loss(outputs):
     fooled, fake, real = outputs
     ones = torch.ones_like(real)

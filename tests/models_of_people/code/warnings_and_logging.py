@@ -5,8 +5,6 @@ import warnings
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 log = logging.getLogger(__name__)
 
 
@@ -22,12 +20,3 @@ class Talkative(nn.Module):
         y = self.fc(x)
         assert y.shape == (x.shape[0], 5), f"{y.shape} is not ({x.shape[0]}, 5)"
         return y
-
-
-def build():
-    return Talkative()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

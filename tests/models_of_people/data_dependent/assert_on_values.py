@@ -16,11 +16,6 @@ class Careful(nn.Module):
         return self.fc(self.embed(ids).mean(1))
 
 
-def build():
-    return Careful()
-
-
-loss = nn.CrossEntropyLoss()
 batch = tokens()
 EXPECT = "either"
 REASON = "data-dependent|value|assert|control flow"

@@ -5,8 +5,6 @@ from torch import nn
 
 from tests.models_of_people.data import vectors
 
-EXPECT = "equal"
-
 
 class Scaled(nn.Module):
     def __init__(self) -> None:

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Masked(nn.Module):
     def __init__(self):
@@ -20,11 +18,5 @@ class Masked(nn.Module):
         return self.out(h + y)
 
 
-def build():
-    return Masked()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "data-dependent|value|nonzero"

@@ -26,16 +26,6 @@ class Gating(nn.Module):
         return self.head(torch.tanh(self.gated(torch.tanh(self.inward(x)), wanted)))
 
 
-def build():
-    return Gating()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     x, y = vectors()(seed)
     return (x, torch.full((8,), float(seed == 0))), y
-
-
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Clipped(nn.Module):
     def __init__(self):
@@ -18,12 +16,3 @@ class Clipped(nn.Module):
         h = torch.minimum(torch.maximum(h, -limit), limit)
         ranks = torch.bucketize(h[:, 0].detach(), torch.tensor([-0.5, 0.0, 0.5, 1.0]))
         return self.b(h + self.levels(ranks))
-
-
-def build():
-    return Clipped()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

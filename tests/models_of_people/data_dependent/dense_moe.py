@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class DenseMoE(nn.Module):
     def __init__(self, experts=4, top=2):
@@ -20,12 +18,3 @@ class DenseMoE(nn.Module):
         weights = torch.zeros_like(scores).scatter_(1, index, value.softmax(-1))
         h = torch.einsum("bi,eij->bej", x, self.up).relu()
         return torch.einsum("bej,ejk,be->bk", h, self.down, weights)
-
-
-def build():
-    return DenseMoE()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

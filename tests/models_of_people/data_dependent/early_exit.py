@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class EarlyExit(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class EarlyExit(nn.Module):
         return self.out(self.b(h).tanh())
 
 
-def build():
-    return EarlyExit()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "data-dependent|value|mean|control flow"

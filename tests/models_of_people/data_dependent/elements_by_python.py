@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Weighted(nn.Module):
     def __init__(self):
@@ -13,12 +11,3 @@ class Weighted(nn.Module):
     def forward(self, x):
         weights = x.detach().clone().apply_(lambda value: 1.0 if value > 0 else 0.5)
         return self.layer(x * weights)
-
-
-def build():
-    return Weighted()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

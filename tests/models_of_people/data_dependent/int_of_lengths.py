@@ -16,13 +16,6 @@ class Cut(nn.Module):
         return self.fc((h * mask[..., None]).sum(1) / lengths[:, None])
 
 
-def build():
-    return Cut()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 6, (8,), generator=g)

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Scaled(nn.Module):
     def __init__(self):
@@ -15,11 +13,5 @@ class Scaled(nn.Module):
         return self.b(self.a(x / scale).relu())
 
 
-def build():
-    return Scaled()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "item|value|data-dependent"

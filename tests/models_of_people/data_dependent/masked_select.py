@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 def build():
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
@@ -17,6 +15,5 @@ def loss(outputs, targets):
     return hard.mean()
 
 
-batch = vectors(6)
 EXPECT = "either"
 REASON = "data-dependent|value|masked_select"

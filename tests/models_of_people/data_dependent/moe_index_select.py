@@ -37,11 +37,6 @@ class Net(nn.Module):
         return self.fc((x + self.moe(x)).mean(1))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
 batch = sequences()
 EXPECT = "either"
 REASON = "data-dependent|value|where|nonzero"

@@ -19,13 +19,6 @@ class Packed(nn.Module):
         return self.fc(torch.cat([h[0], h[1]], 1) + padded.mean(1))
 
 
-def build():
-    return Packed()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 6, (8,), generator=g)

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Part(nn.Module):
     """Stays whole, as it goes by a value."""
@@ -27,11 +25,5 @@ class Net(nn.Module):
         return self.head(h.flatten(1) + self.b(h.flatten(1)) + y.sum(1).repeat(1, 3))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "would not train as in plain PyTorch"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Pair(nn.Module):
     """Stays whole, as it goes by a value."""
@@ -28,12 +26,3 @@ class Net(nn.Module):
         with torch.no_grad():
             y.mul_(0.5)
         return self.head(y.flatten(1) + seen.sum(1).repeat(1, 3) + before)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Turn(nn.Module):
     """Stays whole, as it goes by a value."""
@@ -25,12 +23,3 @@ class Net(nn.Module):
         copy = y.contiguous()
         copy.mul_(0.5)
         return self.head((y + 3 * copy).flatten(1))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

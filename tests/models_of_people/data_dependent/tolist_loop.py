@@ -14,13 +14,6 @@ class Ragged(nn.Module):
         return self.b(torch.stack([row[:n].mean(0) for row, n in zip(h, lengths.tolist(), strict=True)]))
 
 
-def build():
-    return Ragged()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 5, (8,), generator=g)

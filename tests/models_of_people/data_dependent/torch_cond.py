@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Cond(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Cond(nn.Module):
         return self.b(h)
 
 
-def build():
-    return Cond()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "cond"

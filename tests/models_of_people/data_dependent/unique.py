@@ -16,11 +16,6 @@ class Once(nn.Module):
         return self.fc(self.deep(self.embed(words)).tanh()[inverse].mean(1))
 
 
-def build():
-    return Once()
-
-
-loss = nn.CrossEntropyLoss()
 batch = tokens()
 EXPECT = "either"
 REASON = "data-dependent|value|unique"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class DEQ(nn.Module):
     def __init__(self):
@@ -26,11 +24,5 @@ class DEQ(nn.Module):
         return self.out(new)
 
 
-def build():
-    return DEQ()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "data-dependent|value|norm|control flow"

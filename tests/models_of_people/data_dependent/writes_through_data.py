@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Damp(nn.Module):
     """Stays whole, as it goes by a value."""
@@ -25,12 +23,3 @@ class Net(nn.Module):
         h = h * 1
         y = self.piece(h)
         return self.head(h.flatten(1) + y.flatten(1))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

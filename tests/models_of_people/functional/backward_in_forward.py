@@ -17,10 +17,6 @@ class Adversarial(nn.Module):
         return F.cross_entropy(self.net((x + 0.1 * g.sign()).detach()), y)
 
 
-def build():
-    return Adversarial()
-
-
 loss = None
 
 

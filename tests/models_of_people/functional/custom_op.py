@@ -5,8 +5,6 @@ from uuid import uuid4
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 # This file is executed for every model made of it. torch frees an operator that is defined again, while
 # models of before go on calling it.
@@ -42,11 +40,5 @@ class Net(nn.Module):
         return self.b(softsign(self.a(x), 1.5))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "people|custom"

@@ -24,11 +24,6 @@ class Attention(nn.Module):
         return self.fc((mod(q @ k.mT, at, at).softmax(-1) @ v).mean(1))
 
 
-def build():
-    return Attention()
-
-
-loss = nn.CrossEntropyLoss()
 batch = sequences()
 EXPECT = "either"
 REASON = "vmap|func"

@@ -18,10 +18,6 @@ class Potential(nn.Module):
         return energy, forces
 
 
-def build():
-    return Potential()
-
-
 def loss(outputs, energy, forces):
     return nn.functional.mse_loss(outputs[0], energy) + nn.functional.mse_loss(outputs[1], forces)
 

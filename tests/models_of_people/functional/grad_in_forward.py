@@ -3,8 +3,6 @@
 from torch import nn
 from torch.func import grad
 
-from tests.models_of_people.data import vectors
-
 
 class Descent(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Descent(nn.Module):
         return self.fc(x - 0.3 * step)
 
 
-def build():
-    return Descent()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "grad|func|higher"

@@ -16,10 +16,6 @@ class Critic(nn.Module):
         return self.net(real), self.net(fake), self.net(between), between
 
 
-def build():
-    return Critic()
-
-
 def loss(outputs):
     real, fake, score, between = outputs
     (slope,) = torch.autograd.grad(score.sum(), between, create_graph=True)

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from tests.models_of_people.data import vectors
-
 
 class Hyper(nn.Module):
     def __init__(self):
@@ -20,12 +18,3 @@ class Hyper(nn.Module):
     def forward(self, x):
         weights = {k: self.makers[k](self.task).view(shape) for k, shape in self.shapes.items()}
         return functional_call(self.main, weights, (x,))
-
-
-def build():
-    return Hyper()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

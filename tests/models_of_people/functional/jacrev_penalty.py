@@ -3,8 +3,6 @@
 from torch import nn
 from torch.func import jacrev, vmap
 
-from tests.models_of_people.data import vectors
-
 
 class Smooth(nn.Module):
     def __init__(self):
@@ -16,14 +14,9 @@ class Smooth(nn.Module):
         return self.net(x), jacobian.square().sum((1, 2)).mean()
 
 
-def build():
-    return Smooth()
-
-
 def loss(outputs, targets):
     return nn.functional.cross_entropy(outputs[0], targets) + 0.05 * outputs[1]
 
 
-batch = vectors(6)
 EXPECT = "either"
 REASON = "vmap|func|jac|higher"

@@ -17,10 +17,6 @@ class Field(nn.Module):
         return (du + u).square().mean() + (self.net(t[:1] * 0) - 1).square().mean()
 
 
-def build():
-    return Field()
-
-
 def loss(value, targets):
     return value
 

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Linearised(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Linearised(nn.Module):
         return self.head(value + slope(x))
 
 
-def build():
-    return Linearised()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "torch.func|transforms"

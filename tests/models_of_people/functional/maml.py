@@ -22,10 +22,6 @@ class Maml(nn.Module):
         return F.mse_loss(functional_call(self.net, weights, (x[half:],)), y[half:])
 
 
-def build():
-    return Maml()
-
-
 loss = None
 
 

@@ -5,8 +5,6 @@ import warnings
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def _gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     x = x + bias
@@ -28,11 +26,5 @@ class Net(nn.Module):
         return self.b(bias_gelu(self.a(x), self.bias))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "script|jit"

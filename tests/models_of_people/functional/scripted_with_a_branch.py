@@ -5,8 +5,6 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from tests.models_of_people.data import vectors
-
 
 class Gate(nn.Module):
     def __init__(self):
@@ -31,11 +29,5 @@ class Net(nn.Module):
         return self.head(self.gate(self.stem(x)))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "Gate is TorchScript"

@@ -5,8 +5,6 @@ import warnings
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -21,11 +19,5 @@ class Net(nn.Module):
         return self.head(self.body(x).relu())
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "trace|script|jit"

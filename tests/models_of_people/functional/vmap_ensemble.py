@@ -3,8 +3,6 @@
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from tests.models_of_people.data import vectors
-
 
 class Ensemble(nn.Module):
     def __init__(self):
@@ -21,11 +19,5 @@ class Ensemble(nn.Module):
         ).mean(0)
 
 
-def build():
-    return Ensemble()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "vmap|func"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Mixed(nn.Module):
     def __init__(self):
@@ -22,11 +20,4 @@ class Mixed(nn.Module):
         return y.float()
 
 
-def build():
-    return Mixed()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"
 TOLERANCE = 1e-5  # float32 and bfloat16

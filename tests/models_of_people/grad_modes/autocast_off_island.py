@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class RMSNorm(nn.Module):
     def __init__(self, dim):
@@ -18,8 +16,3 @@ class RMSNorm(nn.Module):
 
 def build():
     return nn.Sequential(nn.Linear(6, 8), RMSNorm(8), nn.SiLU(), nn.Linear(8, 5))
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Old(nn.Module):
     def __init__(self):
@@ -14,12 +12,3 @@ class Old(nn.Module):
         h = self.a(x).relu()
         scale = h.data.abs().max(dim=1, keepdim=True)[0] + 1e-3
         return self.b(h / scale) + self.b.weight.data.mean()
-
-
-def build():
-    return Old()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Shadowed(nn.Module):
     def __init__(self):
@@ -16,12 +14,3 @@ class Shadowed(nn.Module):
     def forward(self, x):
         self.shadow.data.mul_(0.8).add_(0.2 * self.fc.weight.data)
         return self.out(torch.cat([self.fc(x), x @ self.shadow.T], 1).relu())
-
-
-def build():
-    return Shadowed()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -6,8 +6,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class MeanTeacher(nn.Module):
     def __init__(self):
@@ -27,14 +25,6 @@ class MeanTeacher(nn.Module):
         return self.student(x), wanted
 
 
-def build():
-    return MeanTeacher()
-
-
 def loss(outputs, targets):
     logits, wanted = outputs
     return F.cross_entropy(logits, targets) + F.mse_loss(logits.softmax(-1), wanted)
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Prompted(nn.Module):
     def __init__(self):
@@ -27,12 +25,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(self.body(x))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Frozen(nn.Module):
     def __init__(self):
@@ -16,12 +14,3 @@ class Frozen(nn.Module):
         with torch.inference_mode():
             h = self.features(x)
         return self.head(h.clone())
-
-
-def build():
-    return Frozen()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

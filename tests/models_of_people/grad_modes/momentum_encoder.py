@@ -29,10 +29,6 @@ class MoCo(nn.Module):
         return q @ k.T / 0.2
 
 
-def build():
-    return MoCo()
-
-
 def loss(logits):
     return F.cross_entropy(logits, torch.arange(len(logits)))
 

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class SelfTargets(nn.Module):
     def __init__(self, tune=False):
@@ -25,14 +23,6 @@ class SelfTargets(nn.Module):
         return logits, self.soft_targets(logits)
 
 
-def build():
-    return SelfTargets()
-
-
 def loss(outputs, targets):
     logits, soft = outputs
     return F.cross_entropy(logits, targets) + F.kl_div(logits.log_softmax(-1), soft, reduction="batchmean")
-
-
-batch = vectors(6)
-EXPECT = "equal"

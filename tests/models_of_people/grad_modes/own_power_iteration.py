@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class SNLinear(nn.Linear):
     def __init__(self, a, b):
@@ -23,8 +21,3 @@ class SNLinear(nn.Linear):
 
 def build():
     return nn.Sequential(SNLinear(6, 8), nn.LeakyReLU(0.2), SNLinear(8, 5))
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Critic(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class Critic(nn.Module):
         return self.b(self.a(x).relu())
 
 
-def build():
-    return Critic()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "in place|written|parameter"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -13,12 +11,3 @@ class Net(nn.Module):
     def forward(self, x):
         x = x.detach().clone().requires_grad_(True)
         return self.net(x)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

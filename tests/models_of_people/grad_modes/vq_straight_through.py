@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class VQ(nn.Module):
     def __init__(self):
@@ -20,13 +18,5 @@ class VQ(nn.Module):
         return self.decoder(z + (e - z).detach()), extra
 
 
-def build():
-    return VQ()
-
-
 def loss(outputs, targets):
     return F.cross_entropy(outputs[0], targets) + outputs[1]
-
-
-batch = vectors(6)
-EXPECT = "equal"

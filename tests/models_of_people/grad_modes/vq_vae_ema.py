@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class VectorQuantizerEMA(nn.Module):
     def __init__(self, codes=8, dim=4, decay=0.9):
@@ -41,13 +39,5 @@ class VQVAE(nn.Module):
         return F.mse_loss(self.decoder(q), x) + commit
 
 
-def build():
-    return VQVAE()
-
-
 def loss(value, targets):
     return value
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 LOG = []
 
 
@@ -17,7 +15,5 @@ def build():
     return model
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "item|value|hook|state|statistics"

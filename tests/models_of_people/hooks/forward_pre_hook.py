@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Scaled(nn.Module):
     def __init__(self):
@@ -25,12 +23,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.inner(x, scale=1.0)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def halve(module, grad_input, grad_output):
     return tuple(None if g is None else g / 2 for g in grad_input)
@@ -15,7 +13,5 @@ def build():
     return model
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "hook"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 NORMS = []
 
 
@@ -18,7 +16,5 @@ def build():
     return model
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "hook|NORMS|state in Python"

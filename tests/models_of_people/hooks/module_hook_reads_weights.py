@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def build():
     m = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
@@ -11,7 +9,5 @@ def build():
     return m
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "not given|elsewhere"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -14,12 +12,3 @@ class Net(nn.Module):
         h = self.a(x).tanh()
         h.grad_fn.register_prehook(lambda gradients: tuple(2 * each for each in gradients))
         return self.b(h)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from tests.models_of_people.data import vectors
-
 
 class Symmetric(nn.Module):
     def forward(self, w):
@@ -24,12 +22,3 @@ class Net(nn.Module):
     def forward(self, x):
         with parametrize.cached():
             return self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -23,7 +23,6 @@ def build():
     return model
 
 
-loss = nn.CrossEntropyLoss()
 batch = sequences()
 EXPECT = "either"
 REASON = "hook"

@@ -19,11 +19,6 @@ class Words(nn.Module):
         return self.fc(self.embedding(x).mean(1))
 
 
-def build():
-    return Words()
-
-
-loss = nn.CrossEntropyLoss()
 batch = tokens()
 EXPECT = "either"
 REASON = "hook"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def step(parameter):
     with torch.no_grad():
@@ -19,7 +17,5 @@ def build():
     return model
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "hook"

@@ -3,13 +3,6 @@
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from tests.models_of_people.data import vectors
-
 
 def build():
     return nn.Sequential(spectral_norm(nn.Linear(6, 8)), nn.ReLU(), spectral_norm(nn.Linear(8, 5)))
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

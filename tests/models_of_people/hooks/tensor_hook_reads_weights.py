@@ -1,35 +1,14 @@
 """A hook reads the weights of another layer."""
 
-from torch import nn
-
-from tests.models_of_people.data import vectors
+from tests.models_of_people.bases import Base
 
 
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.init()
-
-    def init(self):
-        pass
-
+class M(Base):
     def forward(self, x):
-        return self.b(self.a(x).relu())
+        h = self.a(x)
+        h.register_hook(lambda g: g * self.b.weight.detach().norm())
+        return self.b(h.relu())
 
 
-def build():
-
-    class M(Base):
-        def forward(self, x):
-            h = self.a(x)
-            h.register_hook(lambda g: g * self.b.weight.detach().norm())
-            return self.b(h.relu())
-
-    return M()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "not given|elsewhere"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class MuZeroLike(nn.Module):
     def __init__(self):
@@ -21,11 +19,5 @@ class MuZeroLike(nn.Module):
         return self.predict(state)
 
 
-def build():
-    return MuZeroLike()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "hook"

@@ -24,13 +24,6 @@ class GCN(nn.Module):
         return self.b(graphs.adjacency @ h / degree).mean(1)
 
 
-def build():
-    return GCN()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     adjacency = (torch.rand(8, 6, 6, generator=g) > 0.5).to(torch.get_default_dtype())

@@ -16,10 +16,6 @@ class Heads(nn.Module):
         return {"kind": self.kind(h), "size": self.size(h).squeeze(-1)}
 
 
-def build():
-    return Heads()
-
-
 def loss(outputs, targets):
     return F.cross_entropy(outputs["kind"], targets["kind"]) + F.mse_loss(outputs["size"], targets["size"])
 
@@ -28,6 +24,3 @@ def batch(seed):
     g = torch.Generator().manual_seed(seed)
     targets = {"kind": torch.randint(0, 5, (8,), generator=g), "size": torch.randn(8, generator=g)}
     return torch.randn(8, 6, generator=g), targets
-
-
-EXPECT = "equal"

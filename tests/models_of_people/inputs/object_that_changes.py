@@ -14,11 +14,7 @@ class Net(nn.Module):
         return self.fc(x) * settings.scale
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
+build = Net
 
 
 class Epoch:
@@ -35,6 +31,3 @@ class Epoch:
 def batch(seed):
     x, y = vectors(6)(seed)
     return (x, Epoch(1.0 + seed)), y
-
-
-EXPECT = "equal"

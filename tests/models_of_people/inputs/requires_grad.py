@@ -19,11 +19,6 @@ def given(seed):
     return x.requires_grad_(), torch.randint(0, 5, (8,), generator=generator)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
 batch = given
 EXPECT = "refused"
 REASON = "requires a gradient: none comes back to the batch"

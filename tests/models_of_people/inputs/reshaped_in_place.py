@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -16,12 +14,3 @@ class Net(nn.Module):
         total = x.sum(0)
         x.unsqueeze_(0)
         return y + total[:, None] + x[0, 0, :, None]
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

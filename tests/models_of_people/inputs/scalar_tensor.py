@@ -13,13 +13,6 @@ class Net(nn.Module):
         return self.net(x / (1 + sigma**2).sqrt())
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     return (torch.randn(8, 6, generator=g), torch.rand((), generator=g)), torch.randint(

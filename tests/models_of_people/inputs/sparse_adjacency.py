@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Graph(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Graph(nn.Module):
         return self.fc(torch.sparse.mm(self.adjacency, x.T).T)
 
 
-def build():
-    return Graph()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "sparse"

@@ -14,13 +14,6 @@ class Multi(nn.Module):
         return self.heads[task](self.body(x).relu())
 
 
-def build():
-    return Multi()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     task = "odd" if seed % 2 else "even"

@@ -14,13 +14,6 @@ class TimeFirst(nn.Module):
         return self.fc(out[-1])
 
 
-def build():
-    return TimeFirst()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     return torch.randn(4, 8, 6, generator=g), torch.randint(0, 5, (8,), generator=g)

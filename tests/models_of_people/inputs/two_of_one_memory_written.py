@@ -15,13 +15,6 @@ class Net(nn.Module):
         return self.whole(x) + self.first(first)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     x, y = vectors(6)(seed)
     return (x, x[:, :3]), y

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Adapter(nn.Module):
     def __init__(self):
@@ -19,12 +17,3 @@ class Adapter(nn.Module):
         self.encoder.eval()
         h = self.encoder(x)
         return self.head(h + torch.tanh(self.adapter(h)))
-
-
-def build():
-    return Adapter()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 def mlp():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
@@ -23,15 +21,7 @@ class Distil(nn.Module):
         return self.student(x), wanted
 
 
-def build():
-    return Distil()
-
-
 def loss(outputs, targets):
     student, teacher = outputs
     soft = F.kl_div((student / 2).log_softmax(-1), (teacher / 2).softmax(-1), reduction="batchmean")
     return F.cross_entropy(student, targets) + 4 * soft
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -11,7 +11,6 @@ def build():
     )
 
 
-loss = nn.CrossEntropyLoss()
 batch = images()
 EXPECT = "either"
 REASON = "num_batches_tracked|momentum|value|item|data-dependent"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Prototypes(nn.Module):
     def __init__(self):
@@ -16,12 +14,3 @@ class Prototypes(nn.Module):
         near = -torch.cdist(x, self.points)
         alike = F.cosine_similarity(x[:, None], self.points[None], dim=-1)
         return near + alike + self.bilinear(x, x.flip(1)) - torch.logsumexp(near, 1, keepdim=True)
-
-
-def build():
-    return Prototypes()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -17,12 +15,3 @@ class Net(nn.Module):
         made = lazy.resolve_conj()
         made.mul_(0.5j)
         return self.head(torch.view_as_real((lazy + made).resolve_conj()).flatten(1))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

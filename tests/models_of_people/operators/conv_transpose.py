@@ -22,13 +22,8 @@ class Decoder(nn.Module):
         return F.mse_loss(y, x)
 
 
-def build():
-    return Decoder()
-
-
 def loss(value, targets):
     return value
 
 
 batch = images()
-EXPECT = "equal"

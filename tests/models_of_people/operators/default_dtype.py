@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -17,12 +15,3 @@ class Net(nn.Module):
         scale = torch.arange(1, 7) / 3.0
         torch.set_default_dtype(before)
         return self.fc(x * scale.to(x.dtype))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -14,11 +14,6 @@ class Net(nn.Module):
         return self.fc(self.embed(ids).mean(1))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
 batch = tokens()
 EXPECT = "refused"
 REASON = "leave max_norm out and renormalise the rows after the step"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class InPlace(nn.Module):
     def __init__(self):
@@ -19,12 +17,3 @@ class InPlace(nn.Module):
         y = self.b(h.clone())
         y.add_(h).tanh_()
         return self.c(y)
-
-
-def build():
-    return InPlace()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

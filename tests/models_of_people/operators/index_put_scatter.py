@@ -25,10 +25,4 @@ class Messages(nn.Module):
         return self.fc((summed / counts[:, None] + most + y).mean(1))
 
 
-def build():
-    return Messages()
-
-
-loss = nn.CrossEntropyLoss()
 batch = sequences()
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Rude(nn.Module):
     def __init__(self):
@@ -13,12 +11,3 @@ class Rude(nn.Module):
     def forward(self, x):
         x -= x.mean(0)
         return self.fc(x)
-
-
-def build():
-    return Rude()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

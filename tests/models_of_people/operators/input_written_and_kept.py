@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 def build():
 
@@ -17,7 +15,3 @@ def build():
             return (self.a(x.tanh_()), x)
 
     return (M(), lambda o, y: F.mse_loss(*o))
-
-
-batch = vectors(6)
-EXPECT = "equal"

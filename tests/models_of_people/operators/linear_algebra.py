@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Gaussian(nn.Module):
     def __init__(self):
@@ -18,12 +16,3 @@ class Gaussian(nn.Module):
         energy = (x * torch.linalg.solve(cov, x.T).T).sum(1, keepdim=True)
         spread = torch.logdet(cov) + torch.linalg.svdvals(self.root).sum() + torch.trace(torch.inverse(cov))
         return self.fc(white) + 0.01 * (energy + spread)
-
-
-def build():
-    return Gaussian()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Chain(nn.Module):
     def __init__(self):
@@ -15,12 +13,3 @@ class Chain(nn.Module):
         for i in range(40):
             x = x + 0.01 * (x * (1 + i % 3)).tanh()
         return self.head(x)
-
-
-def build():
-    return Chain()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Out(nn.Module):
     def __init__(self):
@@ -18,12 +16,3 @@ class Out(nn.Module):
         means = torch.empty(6)
         torch.mean(buffer, 0, out=means)
         return self.fc(buffer - means)
-
-
-def build():
-    return Out()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -25,13 +25,8 @@ class Inception(nn.Module):
         return Outputs(logits, aux2, aux1) if self.training else logits
 
 
-def build():
-    return Inception()
-
-
 def loss(outputs, targets):
     return sum(w * F.cross_entropy(o, targets) for w, o in zip((1.0, 0.3, 0.3), outputs, strict=True))
 
 
 batch = images()
-EXPECT = "equal"

@@ -16,10 +16,6 @@ class SimCLR(nn.Module):
         return F.normalize(self.encoder(torch.cat([a, b])), dim=1)
 
 
-def build():
-    return SimCLR()
-
-
 def loss(z):
     n = len(z) // 2
     logits = z @ z.T / 0.5
@@ -28,4 +24,3 @@ def loss(z):
 
 
 batch = pairs()
-EXPECT = "equal"

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 @dataclass
 class Output:
@@ -25,13 +23,5 @@ class Net(nn.Module):
         return Output(logits=self.b(h), hidden=h)
 
 
-def build():
-    return Net()
-
-
 def loss(output, targets):
     return F.cross_entropy(output.logits, targets) + 0.01 * output.hidden.square().mean()
-
-
-batch = vectors(6)
-EXPECT = "equal"

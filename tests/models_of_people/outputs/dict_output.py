@@ -17,14 +17,9 @@ class Segmenter(nn.Module):
         return {"out": self.out(h), "aux": self.aux(h), "features": h, "size": x.shape[-2:]}
 
 
-def build():
-    return Segmenter()
-
-
 def loss(outputs, targets):
     maps = targets[:, None, None].expand(-1, 8, 8)
     return F.cross_entropy(outputs["out"], maps) + 0.4 * F.cross_entropy(outputs["aux"], maps)
 
 
 batch = images()
-EXPECT = "equal"

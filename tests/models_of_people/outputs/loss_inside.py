@@ -14,16 +14,9 @@ class WithLoss(nn.Module):
         return F.cross_entropy(self.net(x), y)
 
 
-def build():
-    return WithLoss()
-
-
 loss = None
 
 
 def batch(seed):
     g = torch.Generator().manual_seed(seed)
     return (torch.randn(8, 6, generator=g), torch.randint(0, 5, (8,), generator=g)), None
-
-
-EXPECT = "equal"

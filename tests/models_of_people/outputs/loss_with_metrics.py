@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 def build():
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
@@ -16,6 +14,5 @@ def loss(outputs, targets):
     return value, {"loss": value.detach(), "accuracy": accuracy}
 
 
-batch = vectors(6)
 EXPECT = "either"
 REASON = "scalar|loss"

@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Deep(nn.Module):
     def __init__(self):
@@ -20,13 +18,5 @@ class Deep(nn.Module):
         return parts
 
 
-def build():
-    return Deep()
-
-
 def loss(outputs, targets):
     return sum(F.cross_entropy(each, targets) for each in outputs if each is not None)
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 def build():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
@@ -20,7 +18,3 @@ def build():
         )
 
     return model, loss
-
-
-batch = vectors(6)
-EXPECT = "equal"

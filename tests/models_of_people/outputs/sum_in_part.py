@@ -3,8 +3,6 @@
 import torch.nn.functional as F
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Coder(nn.Module):
     def __init__(self):
@@ -16,14 +14,6 @@ class Coder(nn.Module):
         return self.fc(code), code
 
 
-def build():
-    return Coder()
-
-
 def loss(outputs, targets):
     scores, code = outputs
     return F.cross_entropy(scores, targets) + 0.01 * code.abs().sum()
-
-
-batch = vectors(6)
-EXPECT = "equal"

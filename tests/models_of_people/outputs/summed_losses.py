@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Detector(nn.Module):
     def __init__(self):
@@ -17,10 +15,6 @@ class Detector(nn.Module):
         return {"cls": self.cls(h), "box": self.box(h), "iou": self.iou(h)}
 
 
-def build():
-    return Detector()
-
-
 def loss(outputs, targets):
     losses = {
         "cls": F.cross_entropy(outputs["cls"], targets),
@@ -28,7 +22,3 @@ def loss(outputs, targets):
         "iou": F.binary_cross_entropy_with_logits(outputs["iou"][:, 0], (targets > 2).to(outputs["iou"])),
     }
     return sum(value for value in losses.values())
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,23 +3,9 @@
 import copy
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
-
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.init()
-
-    def init(self):
-        pass
-
-    def forward(self, x):
-        return self.b(self.a(x).relu())
+from tests.models_of_people.bases import Base
 
 
 def build():
@@ -36,6 +22,5 @@ def build():
     return (m, loss)
 
 
-batch = vectors(6)
 EXPECT = "either"
 REASON = "state|teacher|written|differ"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Annealed(nn.Module):
     def __init__(self):
@@ -16,11 +14,5 @@ class Annealed(nn.Module):
         return self.net(x) / self.temperature
 
 
-def build():
-    return Annealed()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "temperature|state|chang|attribute"

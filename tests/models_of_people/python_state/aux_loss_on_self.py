@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Sparse(nn.Module):
     def __init__(self):
@@ -25,7 +23,3 @@ def build():
         return F.cross_entropy(outputs, targets) + 0.1 * model.aux_loss
 
     return model, loss
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,24 +3,7 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
-
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.extra = nn.Linear(6, 5)
-        self.init()
-
-    def init(self):
-        pass
-
-    def scale(self):
-        return 1.0
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
+from tests.models_of_people.bases import Scaled
 
 
 def build():
@@ -38,7 +21,7 @@ def build():
             self.ema = 0.9 * self.ema + 0.1 * y.detach().mean(0)
             return y
 
-    class M(Base):
+    class M(Scaled):
         def init(self):
             self.inner = Inner()
 
@@ -48,7 +31,5 @@ def build():
     return M()
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = r"state|stays whole \(Inner\)"

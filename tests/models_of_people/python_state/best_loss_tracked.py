@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Tracking:
     def __init__(self):
@@ -22,6 +20,5 @@ def build():
 
 
 loss = Tracking()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "item|value|data-dependent|state"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Swapping(nn.Module):
     def __init__(self):
@@ -17,12 +15,3 @@ class Swapping(nn.Module):
         y = self.fc(x) * self.front.clone() + self.back
         self.front, self.back = self.back, self.front
         return y
-
-
-def build():
-    return Swapping()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -5,8 +5,6 @@ from functools import cache, cached_property
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 @cache
 def window(n):
@@ -24,12 +22,3 @@ class Windowed(nn.Module):
 
     def forward(self, x):
         return self.fc(x * window(6) * self.bands)
-
-
-def build():
-    return Windowed()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

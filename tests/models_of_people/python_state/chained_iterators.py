@@ -7,8 +7,6 @@ import itertools
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -18,12 +16,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.fc(x) * next(self.factors)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Counting(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class Counting(nn.Module):
         return self.net(x)
 
 
-def build():
-    return Counting()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "steps|state|chang|attribute"

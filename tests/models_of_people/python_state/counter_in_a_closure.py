@@ -1,25 +1,6 @@
 """A counter in a closure changes the scale after the third call."""
 
-from torch import nn
-
-from tests.models_of_people.data import vectors
-
-
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.extra = nn.Linear(6, 5)
-        self.init()
-
-    def init(self):
-        pass
-
-    def scale(self):
-        return 1.0
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
+from tests.models_of_people.bases import Scaled
 
 
 def build():
@@ -30,14 +11,12 @@ def build():
         n += 1
         return 2.0 if n > 3 else 1.0
 
-    class M(Base):
+    class M(Scaled):
         def scale(self):
             return tick()
 
     return M()
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "n|state"

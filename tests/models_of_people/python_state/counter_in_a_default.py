@@ -1,38 +1,13 @@
 """A counter in a mutable default argument."""
 
-from torch import nn
-
-from tests.models_of_people.data import vectors
+from tests.models_of_people.bases import Scaled
 
 
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.extra = nn.Linear(6, 5)
-        self.init()
-
-    def init(self):
-        pass
-
-    def scale(self):
-        return 1.0
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
+class M(Scaled):
+    def forward(self, x, memo=[0]):  # noqa: B006
+        memo[0] += 1
+        return super().forward(x) * (2.0 if memo[0] > 3 else 1.0)
 
 
-def build():
-
-    class M(Base):
-        def forward(self, x, memo=[0]):  # noqa: B006
-            memo[0] += 1
-            return super().forward(x) * (2.0 if memo[0] > 3 else 1.0)
-
-    return M()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "default|state"

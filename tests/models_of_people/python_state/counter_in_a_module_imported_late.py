@@ -8,8 +8,6 @@ import types
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def _module():
     made = types.ModuleType("counted_in_forward")
@@ -28,12 +26,3 @@ class Net(nn.Module):
 
         counted_in_forward.steps += 1
         return self.fc(x) * (1.0 if counted_in_forward.steps < 25 else 0.5)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

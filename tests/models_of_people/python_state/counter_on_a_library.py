@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 nn.Linear.steps = 0
 
 
@@ -17,11 +15,5 @@ class Net(nn.Module):
         return self.fc(x) * (1.0 if nn.Linear.steps < 25 else 0.5)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "'steps' of fc"

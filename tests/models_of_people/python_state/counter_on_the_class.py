@@ -1,40 +1,15 @@
 """A counter on the class."""
 
-from torch import nn
-
-from tests.models_of_people.data import vectors
+from tests.models_of_people.bases import Scaled
 
 
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.extra = nn.Linear(6, 5)
-        self.init()
-
-    def init(self):
-        pass
+class M(Scaled):
+    calls = 0
 
     def scale(self):
-        return 1.0
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
+        type(self).calls += 1
+        return 2.0 if type(self).calls > 3 else 1.0
 
 
-def build():
-
-    class M(Base):
-        calls = 0
-
-        def scale(self):
-            type(self).calls += 1
-            return 2.0 if type(self).calls > 3 else 1.0
-
-    return M()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "calls|state"

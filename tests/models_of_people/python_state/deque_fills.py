@@ -2,42 +2,17 @@
 
 import collections
 
-from torch import nn
-
-from tests.models_of_people.data import vectors
+from tests.models_of_people.bases import Scaled
 
 
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.extra = nn.Linear(6, 5)
-        self.init()
-
+class M(Scaled):
     def init(self):
-        pass
+        self.q = collections.deque(maxlen=3)
 
     def scale(self):
-        return 1.0
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
+        self.q.append(1)
+        return 2.0 if len(self.q) == 3 else 1.0
 
 
-def build():
-
-    class M(Base):
-        def init(self):
-            self.q = collections.deque(maxlen=3)
-
-        def scale(self):
-            self.q.append(1)
-            return 2.0 if len(self.q) == 3 else 1.0
-
-    return M()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "q|state"

@@ -5,8 +5,6 @@ from collections import deque
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -20,11 +18,5 @@ class Net(nn.Module):
         return y - self.queue[0]
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "differs from step to step"

@@ -2,32 +2,13 @@
 
 import os
 
-from torch import nn
-
-from tests.models_of_people.data import vectors
-
-
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.extra = nn.Linear(6, 5)
-        self.init()
-
-    def init(self):
-        pass
-
-    def scale(self):
-        return 1.0
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
+from tests.models_of_people.bases import Scaled
 
 
 def build():
     os.environ["ZOO_N"] = "0"
 
-    class M(Base):
+    class M(Scaled):
         def scale(self):
             os.environ["ZOO_N"] = str(int(os.environ["ZOO_N"]) + 1)
             return 2.0 if int(os.environ["ZOO_N"]) > 3 else 1.0
@@ -35,7 +16,5 @@ def build():
     return M()
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "environ|state"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -19,12 +17,3 @@ class Net(nn.Module):
     def forward(self, x):
         y = self.fc(self.body(x))
         return y + 0.1 * self.features["body"].mean(1, keepdim=True)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -5,8 +5,6 @@ A plain loop in micro-batches sees the micro-batches' size as well.
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     n = None
@@ -19,12 +17,3 @@ class Net(nn.Module):
         if self.n is None:
             self.n = x.shape[0]
         return self.fc(x) * self.n / 8
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -18,13 +18,6 @@ class Net(nn.Module):
         return self.fc((self.embed(x) * self.scale).tanh().mean(1))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     return sequences(5 + 2 * seed)(seed)
 

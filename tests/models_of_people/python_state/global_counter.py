@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 STEP = 0
 
 
@@ -19,11 +17,5 @@ class Alternating(nn.Module):
         return self.heads[STEP % 2](self.body(x).relu())
 
 
-def build():
-    return Alternating()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "global|state|chang|differ|STEP|again"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Memory(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class Memory(nn.Module):
         return self.b(h - torch.stack(self.seen).mean(0))
 
 
-def build():
-    return Memory()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "seen|state|chang|attribute"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Hashed(nn.Module):
     def __init__(self):
@@ -21,7 +19,5 @@ def build():
     return nn.Sequential(nn.Linear(6, 6), Hashed(), nn.Linear(6, 5))
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "calls hash\\(\\)"

@@ -21,11 +21,6 @@ class Stateful(nn.Module):
         return self.fc(out[:, -1])
 
 
-def build():
-    return Stateful()
-
-
-loss = nn.CrossEntropyLoss()
 batch = sequences()
 EXPECT = "refused"
 REASON = "hidden|state|chang|attribute"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Dense(nn.Module):
     def __init__(self):
@@ -18,12 +16,3 @@ class Dense(nn.Module):
         for layer in self.layers:
             self.outputs.append(layer(torch.cat(self.outputs, 1)).relu())
         return self.head(torch.cat(self.outputs, 1))
-
-
-def build():
-    return Dense()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

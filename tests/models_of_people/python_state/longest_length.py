@@ -23,15 +23,5 @@ class Net(nn.Module):
         )
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-
-
 def batch(seed):
     return sequences(5 + 2 * seed)(seed)
-
-
-EXPECT = "equal"

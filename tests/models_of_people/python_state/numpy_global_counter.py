@@ -1,42 +1,17 @@
 """A counter in a global NumPy array."""
 
 import numpy as np
-from torch import nn
 
-from tests.models_of_people.data import vectors
-
-
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.extra = nn.Linear(6, 5)
-        self.init()
-
-    def init(self):
-        pass
-
-    def scale(self):
-        return 1.0
-
-    def forward(self, x):
-        return self.b(self.a(x).relu()) * self.scale() + 0.1 * self.extra(x)
-
+from tests.models_of_people.bases import Scaled
 
 NPG = np.zeros(1)
 
 
-def build():
-
-    class M(Base):
-        def scale(self):
-            NPG[0] += 1
-            return 2.0 if NPG[0] > 3 else 1.0
-
-    return M()
+class M(Scaled):
+    def scale(self):
+        NPG[0] += 1
+        return 2.0 if NPG[0] > 3 else 1.0
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "NPG|state"

@@ -4,8 +4,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Noisy(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Noisy(nn.Module):
         return self.net(x + torch.from_numpy(noise).to(x))
 
 
-def build():
-    return Noisy()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "numpy|random"

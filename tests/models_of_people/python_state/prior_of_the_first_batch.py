@@ -3,8 +3,6 @@
 import torch.nn.functional as F
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -24,11 +22,7 @@ class Adjusted:
         return F.cross_entropy(outputs + self.prior, targets)
 
 
-def build():
-    return Net()
-
-
+build = Net
 loss = Adjusted()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "'prior'.*first batch"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Queue(nn.Module):
     def __init__(self, size=16, dim=8):
@@ -28,11 +26,5 @@ class Queue(nn.Module):
         return logits / 0.2
 
 
-def build():
-    return Queue()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "queue_ptr|value|item|data-dependent"

@@ -4,8 +4,6 @@ import random
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class LayerDrop(nn.Module):
     def __init__(self):
@@ -23,11 +21,5 @@ class LayerDrop(nn.Module):
         return self.head(x)
 
 
-def build():
-    return LayerDrop()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "random"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Centre(nn.Module):
     def __init__(self):
@@ -21,7 +19,5 @@ def build():
     return nn.Sequential(nn.Linear(6, 8), Centre(), nn.ReLU(), nn.Linear(8, 5))
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "mean|state|chang|attribute|assign"

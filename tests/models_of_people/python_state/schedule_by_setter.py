@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Scaled(nn.Module):
     def __init__(self):
@@ -21,8 +19,3 @@ class Scaled(nn.Module):
 
 def build():
     return Scaled().set_alpha(0.3)
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

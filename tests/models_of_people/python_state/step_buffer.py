@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Schedule(nn.Module):
     def __init__(self):
@@ -16,12 +14,3 @@ class Schedule(nn.Module):
         self.step += 1
         scale = torch.clamp(self.step / 10, max=1.0)
         return self.net(x) * scale
-
-
-def build():
-    return Schedule()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class WarmUp(nn.Module):
     def __init__(self, warmup=3):
@@ -20,11 +18,5 @@ class WarmUp(nn.Module):
         return y
 
 
-def build():
-    return WarmUp()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "calls|state|chang|attribute"

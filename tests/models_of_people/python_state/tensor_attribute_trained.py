@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Scaled(nn.Module):
     def __init__(self):
@@ -16,11 +14,5 @@ class Scaled(nn.Module):
         return self.b(self.a(x).relu() * self.scale)
 
 
-def build():
-    return Scaled()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "scale|Parameter|attribute"

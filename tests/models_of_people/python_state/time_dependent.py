@@ -4,8 +4,6 @@ import time
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Clocked(nn.Module):
     def __init__(self):
@@ -16,11 +14,5 @@ class Clocked(nn.Module):
         return self.net(x) * (1 + 0.1 * (time.perf_counter_ns() % 1000) / 1000)
 
 
-def build():
-    return Clocked()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "time|clock|differ|chang|again"

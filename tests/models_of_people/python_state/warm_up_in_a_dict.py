@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 STATE = {"step": torch.zeros(())}
 
 
@@ -18,11 +16,5 @@ class Net(nn.Module):
         return self.fc(x) * (1 - (STATE["step"] - 3).clamp(min=0) / 10)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "differs from step to step"

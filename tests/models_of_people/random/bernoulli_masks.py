@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class MaskedAE(nn.Module):
     def __init__(self):
@@ -19,14 +17,8 @@ class MaskedAE(nn.Module):
         return ((self.net(seen * (1 + more)) - x).square() * mask).mean()
 
 
-def build():
-    return MaskedAE()
-
-
 def loss(value, targets):
     return value
 
 
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Again(torch.autograd.Function):
     @staticmethod
@@ -35,11 +33,4 @@ class Net(nn.Module):
         return self.b(self.drop(Again.apply(x, self.a.weight)))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class DropPath(nn.Module):
     def __init__(self, p):
@@ -33,11 +31,4 @@ class Net(nn.Module):
         return self.head(x)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

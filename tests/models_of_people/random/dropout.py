@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def build():
     return nn.Sequential(
@@ -17,7 +15,4 @@ def build():
     )
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

@@ -13,7 +13,5 @@ def build():
     )  # fmt: skip
 
 
-loss = nn.CrossEntropyLoss()
 batch = images()
-EXPECT = "equal"
 RANDOM = True

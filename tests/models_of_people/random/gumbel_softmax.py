@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Discrete(nn.Module):
     def __init__(self):
@@ -15,11 +13,4 @@ class Discrete(nn.Module):
         return self.b(self.codes(F.gumbel_softmax(self.a(x), tau=0.7, hard=True)))
 
 
-def build():
-    return Discrete()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

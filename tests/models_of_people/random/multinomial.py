@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Policy(nn.Module):
     def __init__(self):
@@ -17,16 +15,10 @@ class Policy(nn.Module):
         return logp.gather(1, action).squeeze(1), action.squeeze(1)
 
 
-def build():
-    return Policy()
-
-
 def loss(outputs, targets):
     logp, action = outputs
     reward = (action == targets).to(logp) - 0.2
     return -(reward * logp).mean()
 
 
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

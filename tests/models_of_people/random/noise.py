@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Noisy(nn.Module):
     def __init__(self):
@@ -18,11 +16,4 @@ class Noisy(nn.Module):
         return self.b(h.relu())
 
 
-def build():
-    return Noisy()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"
 RANDOM = True

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Seeded(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Seeded(nn.Module):
         return self.b(h * (torch.rand(h.shape, generator=self.generator) > 0.3))
 
 
-def build():
-    return Seeded()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "generator"

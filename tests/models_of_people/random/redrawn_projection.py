@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Projected(nn.Module):
     def __init__(self):
@@ -21,12 +19,6 @@ class Projected(nn.Module):
         return self.head((self.layer(x) @ self.projection).relu())
 
 
-def build():
-    return Projected()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 RANDOM = True
 EXPECT = "refused"
 REASON = "writes into 'projection'.*projection.clone"

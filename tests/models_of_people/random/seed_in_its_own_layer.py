@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Noise(nn.Module):
     def __init__(self, seed):
@@ -31,11 +29,5 @@ class Net(nn.Module):
         return self.b(self.drop(self.more(h.relu())))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "sets torch.s generator, or asks for its seed"

@@ -5,8 +5,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -21,11 +19,5 @@ class Net(nn.Module):
         return self.b(h + dropped)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "sets torch.s generator, or asks for its seed"

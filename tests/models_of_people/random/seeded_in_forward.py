@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Projected(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class Projected(nn.Module):
         return self.fc((x @ projection).tanh())
 
 
-def build():
-    return Projected()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "sets torch.s generator, or asks for its seed"

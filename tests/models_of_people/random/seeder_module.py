@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Seeder(nn.Module):
     def forward(self, x):
@@ -23,11 +21,5 @@ class Net(nn.Module):
         return self.b(self.drop(self.a(self.seeder(x)).relu()))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "sets torch.s generator, or asks for its seed"

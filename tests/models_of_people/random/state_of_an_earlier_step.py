@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -22,11 +20,5 @@ class Net(nn.Module):
         return self.b(h)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "sets torch.s generator, or asks for its seed"

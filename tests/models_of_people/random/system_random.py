@@ -4,8 +4,6 @@ import random
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 DRAWN = random.SystemRandom()
 
 
@@ -18,11 +16,5 @@ class Net(nn.Module):
         return self.fc(x) * (1.0 if DRAWN.random() > 0.05 else 0.5)
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "draws from Python's random"

@@ -4,8 +4,6 @@ import random
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -15,12 +13,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.fc(x)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Watched(nn.Module):
     def __init__(self):
@@ -15,11 +13,5 @@ class Watched(nn.Module):
         return self.fc(x) + (x * self.first_row).sum(1, keepdim=True)
 
 
-def build():
-    return Watched()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "storage|share"

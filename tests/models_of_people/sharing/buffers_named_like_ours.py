@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -20,12 +18,3 @@ class Net(nn.Module):
         for name in self.names:
             y = y + getattr(self, name)
         return y - torch.tensor([0.3, 0.1, 0.0, 0.0, 0.2])
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

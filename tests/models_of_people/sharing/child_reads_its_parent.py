@@ -2,20 +2,7 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
-
-class Base(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = (nn.Linear(6, 8), nn.Linear(8, 5))
-        self.init()
-
-    def init(self):
-        pass
-
-    def forward(self, x):
-        return self.b(self.a(x).relu())
+from tests.models_of_people.bases import Base
 
 
 def build():
@@ -41,7 +28,5 @@ def build():
     return M()
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = r"not given|elsewhere|stays whole \(C\)"

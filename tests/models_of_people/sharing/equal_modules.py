@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Layer(nn.Module):
     def __init__(self):
@@ -29,11 +27,5 @@ class Net(nn.Module):
         return self.head(self.one(x) + 2 * self.two(x))
 
 
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors()
 EXPECT = "refused"
 REASON = "leaves out 'two.linear"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 def flatten(model):
     parameters = list(model.parameters())
@@ -22,7 +20,5 @@ def build():
     return model
 
 
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "storage|share|shares"

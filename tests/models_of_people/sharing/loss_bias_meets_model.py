@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Model(nn.Module):
     def __init__(self):
@@ -29,6 +27,5 @@ def build():
     return Model(), Weighted()
 
 
-batch = vectors(6)
 EXPECT = "either"
 REASON = "name"

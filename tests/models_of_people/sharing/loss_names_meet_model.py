@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Head(nn.Module):
     def __init__(self):
@@ -28,7 +26,3 @@ class CentreLoss(nn.Module):
 
 def build():
     return Head(), CentreLoss()
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class Uncertainty(nn.Module):
     def __init__(self):
@@ -19,7 +17,3 @@ class Uncertainty(nn.Module):
 
 def build():
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), Uncertainty()
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Heads(nn.Module):
     def __init__(self):
@@ -19,12 +17,3 @@ class Heads(nn.Module):
     def forward(self, x):
         out = sum(head(x) for head in self.heads.values())
         return out * self.scales["top-1 head"] + self.scales["a b"] * self.scales["0"]
-
-
-def build():
-    return Heads()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

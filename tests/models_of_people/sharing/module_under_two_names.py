@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Net(nn.Module):
     def __init__(self):
@@ -15,12 +13,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.out(self.layers[1](self.alias(self.first(x).relu()).relu()))
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Inner(nn.Module):
     def __init__(self):
@@ -23,12 +21,3 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.out((x * self.a.b + self.a_b).tanh() * self.a.b_c + self.a_b_c)
-
-
-def build():
-    return Net()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Odd(nn.Module):
     def __init__(self):
@@ -17,12 +15,3 @@ class Odd(nn.Module):
             if name != "output":
                 x = x + module(x).relu()
         return self.output(x)
-
-
-def build():
-    return Odd()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Overlap(nn.Module):
     def __init__(self):
@@ -18,11 +16,5 @@ class Overlap(nn.Module):
         return self.out(torch.cat([x @ self.low.T, x @ self.high.T], 1).tanh())
 
 
-def build():
-    return Overlap()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "refused"
 REASON = "storage|share|overlap"

@@ -7,8 +7,6 @@ from torch import nn
 
 from tests.models_of_people.data import vectors
 
-EXPECT = "equal"
-
 
 class Adapted(nn.Module):
     def __init__(self) -> None:

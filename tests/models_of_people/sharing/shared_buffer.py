@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Writer(nn.Module):
     def __init__(self, total):
@@ -29,8 +27,3 @@ class Reader(nn.Module):
 def build():
     total = torch.zeros(8)
     return nn.Sequential(nn.Linear(6, 8), Writer(total), nn.ReLU(), Reader(total))
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Universal(nn.Module):
     def __init__(self):
@@ -17,12 +15,3 @@ class Universal(nn.Module):
         for _ in range(3):
             x = x + self.block(x)
         return self.head(x)
-
-
-def build():
-    return Universal()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Wrapper(nn.Module):
     def __init__(self, model):
@@ -17,8 +15,3 @@ class Wrapper(nn.Module):
 
 def build():
     return Wrapper(Wrapper(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))))
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
-EXPECT = "equal"

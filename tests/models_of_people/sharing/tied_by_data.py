@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from tests.models_of_people.data import vectors
-
 
 class Tied(nn.Module):
     def __init__(self):
@@ -17,11 +15,5 @@ class Tied(nn.Module):
         return self.out(self.b(self.a(x).tanh()).tanh())
 
 
-def build():
-    return Tied()
-
-
-loss = nn.CrossEntropyLoss()
-batch = vectors(6)
 EXPECT = "either"
 REASON = "storage|share|shares"

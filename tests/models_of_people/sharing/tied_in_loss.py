@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from tests.models_of_people.data import vectors
-
 
 class OutputLoss(nn.Module):
     def __init__(self, weight):
@@ -28,7 +26,3 @@ class Model(nn.Module):
 def build():
     model = Model()
     return model, OutputLoss(model.classes)
-
-
-batch = vectors(6)
-EXPECT = "equal"

@@ -1,11 +1,7 @@
 """What devices are idle at a pipeline's ends: never more than they are in any placement."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,39 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.quotient import atoms_of
-from netsplit.partition import Placement, Problem, SolverReport
+from netsplit.partition import Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks
 from netsplit.partition.bounds.pipeline_ends import PipelineEnds
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.simulated import simulated_by
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import problems
 from tests.planning.test_proven import NEVER, drawn, placements
-
-
-def of_devices(problem: Problem, draw: random.Random) -> Iterator[Placement]:
-    """All placements without replicas, each in one drawn order."""
-    atoms = atoms_of(problem.graph)
-    for chosen in product(problem.cluster.devices, repeat=len(atoms)):
-        device_of = {v: p.name for atom, p in zip(atoms, chosen, strict=True) for v in atom}
-        priority = topological_priority(problem.graph, {v: draw.random() for v in problem.graph.nodes})
-        yield Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
-
-
-@settings(max_examples=tried(90), deadline=None, suppress_health_check=list(HealthCheck))
-@given(problem=problems(max_nodes=5, max_devices=3), seed=st.integers(0, 10**6))
-def test_no_placement_without_replicas_is_below_its_bound(problem: Problem, seed: int) -> None:
-    draw = random.Random(seed)
-    problem = drawn(problem, draw)
-    schedule = replace(simulated_by(problem).any_schedule(within=False), alone=frozenset(problem.graph.nodes))
-    bound_s = iteration_bound_s(problem, schedule)
-    assert problem.evaluate is not None
-    for placement in of_devices(problem, draw):
-        assert bound_s <= problem.evaluate(placement).iteration_s * NEVER + 1e-12  # type: ignore[attr-defined]
 
 
 @settings(max_examples=tried(60), deadline=None, suppress_health_check=list(HealthCheck))
@@ -82,15 +55,3 @@ def test_devices_begin_and_end_with_unlike_nodes() -> None:
     outside_s, bound_s = ends_of(0, alone=True)
     assert outside_s == pytest.approx(0 + 1 + 2 + 0 + 1 + 2)
     assert bound_s == pytest.approx((120 + 6) / 3, rel=1e-6)
-
-
-def test_a_device_without_the_first_node_waits_for_a_transfer() -> None:
-    """Of 5 seconds: others begin after a node and a transfer, or two nodes; and end likewise."""
-    outside_s, bound_s = ends_of(5, alone=True)
-    assert outside_s == pytest.approx(0 + 6 + 7 + 0 + 6 + 7)
-    assert bound_s == pytest.approx((120 + 26) / 3, rel=1e-6)
-
-
-def test_replicas_begin_at_once() -> None:
-    assert ends_of(5, alone=False)[0] == 0.0
-    assert ends_of(5, alone=False)[1] == pytest.approx(120 / 3, rel=1e-6)

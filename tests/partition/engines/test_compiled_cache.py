@@ -1,7 +1,5 @@
 """Compiled functions where nothing can be written beside the package or at home."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

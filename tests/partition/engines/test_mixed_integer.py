@@ -1,7 +1,6 @@
 """Models as sparse arrays, and the engines that take them: the optimum is that of trying everything."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
-from netsplit.partition.engines.by_picos import PREFIX, picos_engines, picos_problem
-from netsplit.partition.engines.mixed_integer import highs, solve
+from netsplit.partition.engines.by_picos import PREFIX, picos_engines
+from netsplit.partition.engines.mixed_integer import solve
 from netsplit.partition.engines.rows import Rows
 from tests.examples import tried
 
@@ -80,71 +79,6 @@ def test_the_optimum_is_that_of_all_assignments(engine, parts):
     assert all(np.dot(v, x) == rhs if equal else np.dot(v, x) <= rhs for v, rhs, equal in kept)
     assert outcome.notes["variables"] == BINARIES + 1
     assert outcome.notes["constraints"] == len(above) + len(kept)
-
-
-@given(
-    blocks=st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 4), coefficient, st.booleans()), min_size=1, max_size=4
-    )
-)
-def test_a_block_is_as_many_rows_as_it_has(blocks):
-    one, other = Rows(), Rows()
-    for height, width, rhs, equal in blocks:
-        columns = np.array([[(row + column) % 4 for column in range(width)] for row in range(height)])
-        values = np.arange(1.0, width + 1)
-        one.add_block(columns.reshape(height, width), values, rhs, equal=equal)
-        for row in columns:
-            other.add(zip(row, values, strict=True), rhs, equal=equal)
-    unit = np.ones(4)
-    a, b = (rows.model(0 * unit, unit, unit, unit) for rows in (one, other))
-    for name in ("row_lower", "row_upper", "starts", "columns", "values"):
-        assert np.array_equal(getattr(a, name), getattr(b, name)), name
-    assert one.coefficients == other.coefficients == len(a.values)
-    assert len(one) == len(other)
-
-
-def test_highs_has_the_model_as_it_was_gathered():
-    rows = Rows()
-    rows.add([(0, 1.0), (2, -2.5)], 3.0)
-    rows.add([(1, 4.0)], 0.5, equal=True)
-    solver = highs(1.0, 0.0, 0)
-    rows.model([0, 0, -1], [1, 1, np.inf], [0, 0, 7], [True, True, False]).pass_to(solver)
-    lp = solver.getLp()
-    assert (solver.getNumCol(), solver.getNumRow(), solver.getNumNz()) == (3, 2, 3)
-    assert list(lp.col_cost_) == [0, 0, 7]
-    assert list(lp.col_lower_) == [0, 0, -1]
-    assert list(lp.row_upper_) == [3.0, 0.5]
-    assert list(lp.row_lower_) == [-np.inf, 0.5]
-
-
-def test_a_large_model_is_handed_to_picos_as_one_matrix():
-    """209,000 coefficients, which as rows or as a product with a constant take PICOS 40 CPU seconds."""
-    rows, draw = Rows(), np.random.default_rng(0)
-    rows.add_block(draw.integers(0, 2000, (15_675, 1)) + 5 * np.arange(10), 1.0, 3.0)
-    rows.add_block(draw.integers(0, 2000, (5_225, 1)) + 5 * np.arange(10), 2.0, 4.0, equal=True)
-    assert rows.coefficients == 209_000
-    unit = np.ones(3000)
-    model = rows.model(0 * unit, unit, unit, np.arange(3000) < 1000)
-    began = time.process_time()
-    problem, parts = picos_problem(model)
-    assert time.process_time() - began < 2.0
-    assert problem.type == "Mixed-Integer Linear Program"
-    assert [con.size for con in problem.constraints.values()] == [(5225, 1), (15675, 1)]
-    assert sum(own.sum() for own in parts.values()) == 3000
-
-
-def test_gurobi_without_a_licence_for_the_size_says_so():
-    pytest.importorskip("gurobipy")
-    rows, unit = Rows(), np.ones(5000)
-    rows.add([(column, 1.0) for column in range(5000)], 1.0, equal=True)
-    model = rows.model(0 * unit, unit, unit, unit)
-    outcome = solve(model, engine="auto", **SOLVED)
-    if outcome.engine.startswith("gurobi"):
-        pytest.skip("this licence takes the size")
-    assert "size-limited" in outcome.notes["gurobi_not_used"]
-    assert outcome.bound == pytest.approx(1.0)
-    with pytest.raises(ConfigError, match=r"engine 'picos:gurobi' cannot be used: .*size-limited.*; use 'hi"):
-        solve(model, engine="picos:gurobi", **SOLVED)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

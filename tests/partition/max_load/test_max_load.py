@@ -1,21 +1,18 @@
 """The solvers of max_load against plain recomputation and brute force."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import solve_max_load
-from netsplit.partition.max_load.ideals import Ideals, Order
+from netsplit.partition.max_load.ideals import Order
 from netsplit.partition.max_load.model import Hypergraph
-from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.builders import cluster_of, costs_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import problems
 
@@ -100,31 +97,6 @@ def test_non_contiguous_equals_brute_force(problem: Problem) -> None:
     check(problem, contiguous=False)
 
 
-@FEW
-@given(problems(max_nodes=7), st.data())
-def test_hypergraph_has_the_loads_of_the_instance(problem: Problem, data: st.DataObject) -> None:
-    instance = Instance.of(problem)
-    model = Hypergraph.of(instance)
-    drawn = st.integers(0, model.devices - 1)
-    where = np.array(data.draw(st.lists(drawn, min_size=model.count, max_size=model.count)), np.int64)
-    np.testing.assert_allclose(model.loads(where), instance.loads(model.nodes(where)), atol=1e-12)
-    assert model.fits(where) == instance.fits(model.nodes(where))
-
-
-def test_ideals_of_two_chains() -> None:
-    """Two chains of two and three nodes have (2 + 1) (3 + 1) ideals."""
-    graph = graph_of(
-        ["a0", "a1", "b0", "b1", "b2"],
-        [("a0", 1, ["a1"]), ("b0", 1, ["b1"]), ("b1", 1, ["b2"])],
-    )
-    instance = Instance.of(Problem(graph, costs_of(graph), cluster_of([100, 100])))
-    _, order = Order.acyclic(instance, Hypergraph.of(instance))
-    ideals = Ideals.of(order, 100)
-    assert ideals is not None
-    assert len(ideals) == 12
-    assert Ideals.of(order, 5) is None
-
-
 def test_backward_edges_may_run_either_way() -> None:
     """Forward a -> b -> c with backward a' -> b' -> c' or c' -> b' -> a': no group has to be merged."""
     for tensors in ([("a'", 1, ["b'"]), ("b'", 1, ["c'"])], [("c'", 1, ["b'"]), ("b'", 1, ["a'"])]):
@@ -138,11 +110,3 @@ def test_backward_edges_may_run_either_way() -> None:
         problem = Problem(graph, costs_of(graph), cluster_of([99] * 3), backward_nodes=backward)
         model, _ = Order.acyclic(Instance.of(problem), Hypergraph.of(Instance.of(problem)))
         assert model.count == 3
-
-
-def test_memory_that_cannot_be_met_is_said() -> None:
-    graph = chain([10, 10], {"n0": 50})
-    problem = Problem(graph, costs_of(graph), cluster_of([10, 10]))
-    for contiguous in (False, True):
-        with pytest.raises(InfeasibleError, match="missing"):
-            solve_max_load(Instance.of(problem), 2.0, contiguous=contiguous)

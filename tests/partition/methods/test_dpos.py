@@ -15,7 +15,7 @@ from netsplit.partition.engines.insertion import StepTasks
 from netsplit.partition.methods.dpos import Dpos, longest_ranked_path, max_ranks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from tests.builders import chain, cluster_of, graph_of
+from tests.builders import cluster_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import problems, with_capacities
 
@@ -55,27 +55,6 @@ def test_ranks_take_the_largest_seconds_and_the_critical_path_follows_the_larges
     assert longest_ranked_path(tasks, ranks) == [0, 1, 3]
 
 
-def test_the_critical_path_goes_to_the_device_of_the_least_mean_seconds():
-    """n2 alone is faster elsewhere; the path is not."""
-    table = {
-        "slow": {"n0": 1.0, "n1": 5.0, "n2": 1.0, "n3": 1.0},
-        "fast": {"n0": 2.0, "n1": 2.0, "n2": 4.0, "n3": 2.0},
-    }
-    problem = Problem(
-        diamond(), forward_only(table), cluster_of([ROOMY] * 2, seconds_per_byte=0.01, kinds=["slow", "fast"])
-    )
-    placement = Dpos().partition(problem)
-    assert placement.device_of == {"n0": "d1", "n1": "d1", "n2": "d0", "n3": "d1"}
-
-
-def test_when_the_device_of_the_critical_path_is_full_the_rest_of_it_goes_to_another_one():
-    graph = chain([0, 0, 0], {f"n{i}": 10 for i in range(4)})  # 20 bytes a node
-    table = {"fast": dict.fromkeys(graph.nodes, 1.0), "slow": dict.fromkeys(graph.nodes, 3.0)}
-    cluster = cluster_of([80, 50], seconds_per_byte=0.0, kinds=["slow", "fast"])
-    placement = Dpos().partition(Problem(graph, forward_only(table), cluster))
-    assert placement.device_of == {"n0": "d1", "n1": "d1", "n2": "d0", "n3": "d0"}
-
-
 def test_finish_times_are_compared_not_start_times():
     """Off the critical path, n1 could start at once on the slow device, and would end later there."""
     graph = graph_of(["n0", "n1"], [])
@@ -109,26 +88,6 @@ def test_the_answer_verifies_and_is_always_the_same(problem, train):
     verify(problem, placement).require()
     again = Dpos().partition(problem)
     assert (again.device_of, again.priority) == (placement.device_of, placement.priority)
-
-
-@examples
-@given(problems(colocate=False), st.integers(1, 4), st.sampled_from([0.0, 0.05]))
-def test_the_theorems_bound_holds_on_equal_devices_with_room(problem, devices, pace):
-    """w <= 2 w_opt + C_max, with the largest of the critical path and an even part in w_opt's place."""
-    cluster = cluster_of([0] * devices, seconds_per_byte=pace, kinds=["cpu"] * devices)
-    problem = with_capacities(replace(problem, cluster=cluster), [10**9] * devices)
-    instance = Instance.of(problem)
-    seconds = instance.forward_s[:, 0]
-    longest, sent = np.zeros(instance.n), np.zeros(instance.n)
-    for v in range(instance.n):
-        feeds = [int(instance.producer[k]) for k in instance.reads[v]]
-        longest[v] = seconds[v] + max((longest[u] for u in feeds), default=0.0)
-        sent[v] = max(
-            (sent[instance.producer[k]] + pace * instance.nbytes[k] for k in instance.reads[v]), default=0.0
-        )
-    least = max(longest.max(), seconds.sum() / devices)
-    made = Dpos().partition(problem).report.objective
-    assert made <= 2 * least + sent.max() + 1e-9
 
 
 def least_makespan(seconds: list[int], before: list[list[int]], devices: int) -> int:

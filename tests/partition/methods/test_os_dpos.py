@@ -1,9 +1,8 @@
 """OS-DPOS: the splits of Algorithm 2, beside one read off the page; what it begins with and where it ends."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
+from math import ceil
 
 import pytest
 import torch
@@ -15,15 +14,22 @@ import netsplit
 from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
-from netsplit.partition import Choice, OsDpos, Problem
-from netsplit.partition.methods.dpos import Order
+from netsplit.partition import Choice, OsDpos, Placement, Problem, SolverReport
+from netsplit.partition.base import MemoryRule
+from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.methods.os_dpos.sequenced import sums_s
+from netsplit.planning.fitting import fitted
+from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
+from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import GPipe, SingleBatch
-from netsplit.rewrite import CopyWeights, Rewrite, Split, along_samples, applied, replicate, rewritten_costs
+from netsplit.program import GPipe, Schedule, SingleBatch
+from netsplit.rewrite import CopyWeights, Rewrite, along_samples, applied, replicate, rewritten_costs
 from tests.builders import cluster_of, costs_of
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.partition.methods import naive_fastt
@@ -113,17 +119,6 @@ def long_layer(seconds: float, devices: int = 2, pace: float = 0.0) -> Problem:
     return Problem(graph, costs, cluster_of([ROOMY] * devices, seconds_per_byte=pace))
 
 
-def test_the_longest_operator_of_the_critical_path_is_split_first() -> None:
-    """Into as many parts as there are devices, where what moves takes no time."""
-    problem = long_layer(9.0, devices=3)
-    placement = OsDpos(start="whole").partition(problem)
-    first = placement.rewrites[0]
-    assert isinstance(first, Split)
-    assert first.node == "linear_1"
-    assert len(first.sizes) == 3
-    assert placement.report.objective < 0.5 * placement.report.notes["whole_s"]
-
-
 def layers_of_weights(pace: float) -> Problem:
     """Layers that take a second each way, and all else a tenth of that."""
     graph = branches((2,))
@@ -150,13 +145,6 @@ def test_weights_are_copied_where_that_ends_sooner() -> None:
     verify(after, placement).require()
 
 
-def test_nothing_is_split_where_moving_takes_longer_than_computing() -> None:
-    placement = OsDpos().partition(long_layer(9.0, pace=10.0))
-    assert placement.rewrites == ()
-    assert placement.report.notes["ended_by"] == "no gain"
-    assert len(set(placement.device_of.values())) == 1
-
-
 def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:
     """Messages wait for one another, which DPOS does not see: nothing of the kind is better than whole."""
     problem = long_layer(1.0, devices=3, pace=0.002)
@@ -168,8 +156,7 @@ def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:
     assert evaluate(answered).iteration_s == pytest.approx(min(seconds))
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("parts", [2, 3])
+@covering(name=STEPS, parts=[2, 3])
 def test_data_parallelism_by_splits_is_the_same_step(name: str, parts: int) -> None:
     step = STEPS[name]
     graph = step.graph()
@@ -224,16 +211,15 @@ class Unhindered(OsDpos):
         return super().choose(replace(problem, evaluate=None, cluster=problem.cluster.with_links(links)))
 
 
-@pytest.mark.parametrize("order", ["priority", "fifo"])
-def test_its_plan_trains_what_one_device_trains(order: Order, pools: Pools, unmeasured: None) -> None:
-    """In either order, on workers."""
+@pytest.mark.usefixtures("unmeasured")
+def test_its_plan_trains_what_one_device_trains(pools: Pools) -> None:
     case = CASES["attention"]
     batches = [case.another(seed, 8) for seed in range(4)]
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, SGD)
     with (
         lent_to_sessions(pools),
         netsplit.parallelize(
-            case.fresh(), case.loss, case.batch(), partitioner=Unhindered(order=order), schedule=GPipe(2),
+            case.fresh(), case.loss, case.batch(), partitioner=Unhindered(order="fifo"), schedule=GPipe(2),
             optimizer=SGD, progress=False,
         ) as trained,
     ):  # fmt: skip
@@ -263,3 +249,59 @@ def test_a_layer_that_fits_no_device_is_cut_until_it_does() -> None:
     little = replace(problem, cluster=cluster_of([layer] * 4))
     with pytest.raises(InfeasibleError, match="missing"):
         OsDpos().partition(little)
+
+
+SCHEDULES: tuple[Schedule, ...] = (SingleBatch(), GPipe(2))
+MEMORY: tuple[MemoryRule, ...] = ("lifetimes", "static")
+
+
+def ways(lengths: tuple[int, ...], samples: int) -> Graph:
+    batch = torch.randn(samples, 6), torch.randint(3, (samples,))
+    return capture(Branches(lengths), nn.CrossEntropyLoss(), batch)
+
+
+GRAPHS = {"one way": ways((3,), 64), "two ways": ways((2, 1), 16), "recurrences": recurrences()}
+
+
+def replicas_of(problem: Problem) -> tuple[Problem, Placement]:
+    """Part j of every operator on device j."""
+    own = problem.rewritten(replicate(problem.graph, len(problem.cluster.devices)))
+    graph = own.graph
+    order = topological_priority(graph, graph.position)
+    device_of = side_by_side(graph, problem.cluster)
+    return own, Placement("given", device_of, order, SolverReport("heuristic", 0.0), rewrites=graph.rewrites)
+
+
+def with_room(problem: Problem, nbytes: list[int]) -> Problem:
+    devices = problem.cluster.devices
+    given = tuple(replace(each, capacity_bytes=own) for each, own in zip(devices, nbytes, strict=True))
+    return problem.moved_to(replace(problem.cluster, devices=given), problem.costs)
+
+
+@st.composite
+def replicas_that_fit(draw: st.DrawFn) -> Problem:
+    """Small models; seconds and links drawn; room for one replica on each device, and little more."""
+    graph, count = GRAPHS[draw(st.sampled_from(list(GRAPHS)))], draw(st.integers(2, 4))
+    reached, seconds = graph.requires_backward, st.floats(0.01, 3.0)
+    nodes = {
+        v: NodeSeconds(draw(seconds), draw(seconds) if reached & {*node.outputs} else 0.0)
+        for v, node in graph.nodes.items()
+    }
+    costs = Costs({"cpu": DeviceCosts(nodes, accumulate_s_per_byte=1e-6)}, 2)
+    link = st.builds(Link, st.floats(0.0, 0.1), st.floats(0.0, 0.01))
+    cluster = cluster_of([10**9] * count)
+    cluster = cluster.with_links({ends: draw(link) for ends in cluster.links})
+    problem = Workload("drawn", graph, costs, cluster).problem(
+        objective="simulated", schedule=draw(st.sampled_from(SCHEDULES)), memory=draw(st.sampled_from(MEMORY))
+    )
+    own, placement = replicas_of(problem)
+    needed = needed_bytes(Instance.of(own), placement).tolist()
+    return with_room(problem, [ceil(each * draw(st.sampled_from([1.0, 1.01, 1.2]))) for each in needed])
+
+
+@settings(quiet, max_examples=tried(24))
+@given(problem=replicas_that_fit())
+def test_what_fits_as_replicas_is_never_refused(problem: Problem) -> None:
+    placement = fitted(problem, OsDpos(time_limit_s=1.0))
+    instance = Instance.of(problem.rewritten(placement.rewrites))
+    assert (needed_bytes(instance, placement) <= instance.capacity).all()

@@ -1,12 +1,9 @@
 """What a change of plan moves is told in full: every operator once, the devices by their own names."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +14,8 @@ from netsplit.rewrite import CopyWeights, applied
 from tests.builders import cluster_of
 from tests.partition.builders import problems
 from tests.planning.test_plan_diff import line, placed
-from tests.rewrite.test_planning import HEADS, LINEAR, problem_of
 from tests.rewrite.test_planning import placed as in_parts
+from tests.rewrite.test_planning import problem_of
 
 ROUTE = re.compile(r"(\d+) operators? (?:from (\S+) to ([^\s,]+)|between other devices)")
 
@@ -53,20 +50,6 @@ def test_every_operator_that_is_elsewhere_is_told_once(problem: Problem, data: s
     told = [match.groups() for each in change.lines if (match := ROUTE.match(each))]
     assert change.moved == went.total() == sum(int(many) for many, *_ in told)
     assert all(went[p, q] == int(many) for many, p, q in told if p)
-
-
-@pytest.mark.parametrize("rewrites", [HEADS, LINEAR])
-def test_what_is_newly_in_parts_or_whole_again_is_named(rewrites: tuple) -> None:  # type: ignore[type-arg]
-    problem = problem_of()
-    parts, whole = in_parts(problem, rewrites), in_parts(problem, ())
-    cut = placement_change(problem.rewritten(rewrites), whole, parts)
-    joined = placement_change(problem, parts, whole)
-    assert cut.split == joined.joined == sum("sizes" in each.to_dict() for each in rewrites)
-    assert (cut.joined, joined.split) == (0, 0)
-    (told,) = (each for each in cut.lines if each.startswith("now "))
-    assert f"{cut.split} operator{'s' * (cut.split > 1)} in parts: {rewrites[0].node}" in told
-    (told,) = (each for each in joined.lines if each.startswith("whole again: "))
-    assert rewrites[0].node in told
 
 
 def test_replicas_recomputation_and_copies_are_told() -> None:

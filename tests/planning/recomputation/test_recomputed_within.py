@@ -1,7 +1,5 @@
 """What is recomputed makes a placement fit, at seconds near the fewest, and never at more than everything."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import combinations
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph
-from netsplit.partition import METHODS, Auto, Placement, Problem, Single, SolverReport
+from netsplit.partition import METHODS, Placement, Problem, Single, SolverReport
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.decide import decide
 from netsplit.planning.recomputation.recomputed_within import recomputed_within
@@ -36,7 +34,6 @@ SCHEDULES: dict[str, Schedule] = {
     "zb_h1": ZBH1(4, recompute="auto"),
     "delayed": OneFOneB(3, recompute="auto", delay_weights=True),
 }
-SEARCH = Auto(time_limit_s=0.4, starts=2)
 
 
 def problem_of(
@@ -136,10 +133,9 @@ def asked(name: str, capacity: int, schedule: Schedule) -> Problem:
     )
 
 
-@pytest.mark.parametrize("method", ["m_topo", "balanced", "auto"])
-def test_methods_may_answer_what_fits_only_with_recomputation(method: str) -> None:
+def test_methods_may_answer_what_fits_only_with_recomputation() -> None:
     """Less capacity than without it is accepted; where both are, it is not slower."""
-    partitioner = SEARCH if method == "auto" else METHODS[method]()
+    partitioner = METHODS["balanced"]()
 
     def iteration_s(capacity: int, schedule: Schedule) -> float:
         try:
@@ -157,8 +153,7 @@ def test_methods_may_answer_what_fits_only_with_recomputation(method: str) -> No
         [iteration_s(capacity, schedule) for capacity in capacities]
         for schedule in (GPipe(4), GPipe(4, recompute="auto"))
     )
-    if method != "auto":  # which is stopped by the clock
-        assert all(a <= k for a, k in zip(auto, kept, strict=True))
+    assert all(a <= k for a, k in zip(auto, kept, strict=True))
     assert sum(map(np.isfinite, auto)) > sum(map(np.isfinite, kept))
 
 

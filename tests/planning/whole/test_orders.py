@@ -1,7 +1,5 @@
 """Which schedules placements are tried under, and what no schedule makes shorter."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,14 +10,13 @@ from hypothesis import strategies as st
 
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
-from netsplit.planning.whole.judge import Judge, identity
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.judge import Judge
 from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.orders import BEYOND, CLOSE
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
-from netsplit.program.schedules import Searched
 from tests.builders import chain, costs_of, cpus
 from tests.examples import tried
 from tests.planning.whole.test_search import problem_of, staged
@@ -41,10 +38,6 @@ def search_of_chain(schedules: Sequence[str] | None = None) -> WholeSearch:
     search = WholeSearch(COUNTS, open_, judge, None, SearchTime(judge, now, now + 60))
     search.try_groups(COUNTS, ((0,), (1,)))
     return search
-
-
-def names_tried(judge: Judge, met_as: tuple[object, ...]) -> set[str]:
-    return {schedule.name for schedule, where in judge.seen if (schedule.microbatches, *where) == met_as}
 
 
 @settings(deadline=None, max_examples=tried(40))  # the first draws wait for a capture
@@ -86,16 +79,6 @@ def test_a_device_waits_for_the_way_there_and_for_no_more_than_that(where: str, 
     assert under_any_schedule_s(problem, 4, placement) == pytest.approx(least)
 
 
-def test_other_schedules_are_tried_for_what_is_behind_under_its_first_one() -> None:
-    """1F1B with two micro-batches is far behind four, and it is zero bubble that four stages gain most by."""
-    search = search_of_chain([name for name in SYNCHRONOUS if name != Searched.name])
-    search.orders.named(search.time.deadline)
-    names, judge = set(search.orders.best()), search.judge
-    for key, met in judge.met.items():
-        assert met.least_s > judge.best_s or names <= names_tried(judge, key)
-    assert {met.microbatches for met in judge.met.values()} == set(COUNTS)
-
-
 def test_each_placement_is_first_tried_in_an_order_of_its_own() -> None:
     """The named ones are then for the best few, and the whole search for what is not far behind."""
     search = search_of_chain()
@@ -117,15 +100,3 @@ def test_each_placement_is_first_tried_in_an_order_of_its_own() -> None:
     near = {key for key in several if judge.met[key].fastest_s <= BEYOND * judge.best_s}
     assert near & whole
     assert all(key in whole or judge.met[key].least_s >= judge.best_s * (1 - CLOSE) for key in near)
-
-
-@pytest.mark.slow
-def test_the_time_that_is_left_is_for_all_that_may_be_better_and_no_longer() -> None:
-    search = search_of_chain()
-    search._go_on()
-    assert time.perf_counter() < search.time.deadline
-    judge = search.judge
-    for key, met in judge.met.items():
-        every = {schedule.name for schedule in search.open.orders(met.microbatches)}
-        assert met.least_s >= judge.best_s * (1 - CLOSE) or every == names_tried(judge, key)
-    assert len({identity(met.placement) for met in judge.met.values()}) > len(COUNTS)  # borders were moved

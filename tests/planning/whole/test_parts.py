@@ -1,9 +1,6 @@
 """What a search for a whole plan is made of: counts, groups of devices, cuts, and bounds."""
 
-from __future__ import annotations
-
 import math
-from collections import Counter
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
@@ -17,7 +14,6 @@ from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule, microbatch_counts
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import StageCosts, stages_of_line
-from netsplit.planning.whole.lines.structures import device_counts, groupings
 from netsplit.program.schedules import SCHEDULES
 from tests.planning.whole.test_search import problem_of
 
@@ -29,18 +25,6 @@ def test_a_batch_can_be_cut_into_each_number_of_micro_batches(samples: int, devi
     assert list(counts) == sorted(set(counts))
     assert len(counts) <= 8
     assert all(-(-samples // -(-samples // m)) == m for m in counts)
-
-
-@given(st.integers(1, 64), st.lists(st.integers(1, 80), min_size=1, max_size=4))
-def test_numbers_that_are_given_become_those_that_the_batch_makes(samples: int, given: list[int]) -> None:
-    open_ = AutoSchedule(microbatches=given)
-    if min(given) > samples:
-        with pytest.raises(ConfigError, match=f"a batch has {samples} samples: give a number of at most"):
-            open_.counts(samples, 4)
-        return
-    counts = open_.counts(samples, 4)
-    assert all(1 <= m <= samples for m in counts)
-    assert {min(m, samples) for m in given if samples % min(m, samples) == 0} <= set(counts)
 
 
 def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
@@ -61,29 +45,15 @@ def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
     ("options", "said"),
     [
         ({"microbatches": 0}, "schedule.microbatches is 0"),
-        ({"microbatches": []}, "schedule.microbatches is []"),
         ({"microbatches": [2, True]}, "schedule.microbatches is"),
-        ({"microbatches": 2.5}, "schedule.microbatches is 2.5"),
         ({"microbatches": "4"}, "schedule.microbatches is '4'"),
-        ({"microbatches": True}, "schedule.microbatches is True"),
-        ({"microbatches": [[2]]}, "schedule.microbatches is [[2]]"),
-        ({"microbatches": {"m": 2}}, "schedule.microbatches is {'m': 2}"),
         ({"microbatches": 4, "schedules": ["single_batch"]}, "'single_batch' alone, which does not cut"),
-        ({"schedules": []}, "schedule.schedules is []"),
         ({"schedules": "1f1b"}, "schedule.schedules is '1f1b'"),
-        ({"schedules": 2}, "schedule.schedules is 2"),
-        ({"schedules": [["1f1b"]]}, "schedule.schedules has ['1f1b']"),
-        ({"schedules": [2]}, "schedule.schedules has 2"),
         ({"schedules": ["gpip"]}, "'gpip'"),
         ({"replicas": "no"}, "schedule.replicas is 'no'"),
         ({"recompute": 1}, "schedule.recompute is 1"),
         ({"time_limit_s": 0}, "schedule.time_limit_s is 0"),
-        ({"time_limit_s": -1.0}, "schedule.time_limit_s is -1.0"),
-        ({"time_limit_s": "5"}, "schedule.time_limit_s is '5'"),
-        ({"time_limit_s": None}, "schedule.time_limit_s is None"),
-        ({"time_limit_s": [5]}, "schedule.time_limit_s is [5]"),
         ({"time_limit_s": math.nan}, "schedule.time_limit_s is nan"),
-        ({"time_limit_s": math.inf}, "schedule.time_limit_s is inf"),
     ],
 )
 def test_what_cannot_be_left_open_is_said(options: dict[str, Any], said: str) -> None:
@@ -91,27 +61,6 @@ def test_what_cannot_be_left_open_is_said(options: dict[str, Any], said: str) ->
         AutoSchedule(**options)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@given(st.integers(1, 40), st.booleans())
-def test_groups_take_every_device_once_and_numbers_of_devices_fall(count: int, replicas: bool) -> None:
-    order = list(range(count))
-    made = list(groupings(order, replicas))
-    once = [groups for groups in made if len(set(groups)) == len(groups)]
-    assert all([q for group in groups for q in group] == order for groups in once)
-    assert all(
-        Counter(q for group in groups for q in group) == Counter(2 * order)
-        for groups in made
-        if groups not in once
-    )
-    assert len(set(made)) == len(made)
-    assert tuple((q,) for q in order) in made
-    assert (tuple(order),) in made or not replicas
-    assert replicas or all(len(group) == 1 for groups in made for group in groups)
-    counts = device_counts(count)
-    assert counts[0] == count
-    assert 1 in counts[:2]
-    assert all(p > q for p, q in pairwise(counts[2:]))
 
 
 def test_a_run_computes_as_much_of_its_forward_again_as_it_lacks_room_for() -> None:

@@ -1,39 +1,28 @@
 """Where a search for a whole plan goes on: tied weights, plans that are refused, devices that are tight."""
 
-from __future__ import annotations
-
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
-from torch import nn
 
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.experiment.whole.devices import Devices
-from netsplit.experiment.whole.foreseen import Foreseen
-from netsplit.graph.batches.batch import Batch
-from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.planning.decide import verified
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole import kinds, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.gains import changed_clusters, gains_of
-from netsplit.planning.whole.judge import KINDS, Judge, identity, problem_under
+from netsplit.planning.whole.judge import KINDS, identity, problem_under
 from netsplit.planning.whole.lines.line import NodeLine
 from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
 from netsplit.planning.whole.search import answers, whole_search
-from netsplit.planning.whole.search.search_time import SearchTime
-from netsplit.planning.whole.search.whole_search import WholeSearch
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from tests.builders import costs_of, cpus
 from tests.nets import CASES, TOLERANCE
-from tests.planning.whole.test_whole_plan import batch, cluster, model, planned
+from tests.planning.whole.test_whole_plan import cluster, planned
 from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, local, plain
 
 FAST = "100GB"
@@ -156,8 +145,6 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
     ("count", "options", "said"),
     [
         (1, {}, {"Pipeline plans skipped: they need at least 2 devices."}),
-        (3, {"replicas": False}, {"Hybrid plans skipped: schedule.replicas is false."}),
-        (3, {"microbatches": 1}, {"Hybrid plans skipped: they need at least 2 micro-batches."}),
         (3, {"time_limit_s": 1e-6}, {"Pipeline plans skipped: there was no time to try one."}),
         (3, {}, set()),
     ],
@@ -170,48 +157,3 @@ def test_every_kind_has_a_row_or_a_sentence(count: int, options: dict[str, Any],
     assert not shown & absent
     assert said <= set(whole.absent)
     assert all(each in str(whole) for each in whole.absent)
-
-
-def test_a_buffer_that_is_written_says_why_there_are_no_replicas() -> None:
-    whole = decided(lambda m: problem_of("in_place", m), (1, 2))
-    assert any("Hybrid plans skipped: the forward writes" in each for each in whole.absent)
-
-
-@cache
-def data_parallel(microbatches: int, devices: int) -> Problem:
-    samples = 3 * 65536
-    step = Foreseen(
-        model(), nn.CrossEntropyLoss(), Batch.of(*batch(samples)),
-        Devices.described(cluster(devices, bandwidth=FAST)), MOMENTUM,
-    )  # fmt: skip
-    return step.planner(GPipe(microbatches)).problem()
-
-
-def searched(run: Callable[[WholeSearch], None]) -> WholeSearch:
-    """For two devices, as far as `run` goes."""
-    judge = Judge(lambda m: data_parallel(m, 2), recompute=True)
-    now = time.perf_counter()
-    search = WholeSearch((1, 2, 4), AutoSchedule(), judge, None, SearchTime(judge, now, now + 60), (3, 6))
-    run(search)
-    return search
-
-
-def test_one_more_device_is_one_more_replica_with_micro_batches_that_it_divides() -> None:
-    search = searched(lambda search: search.try_groups((2, 4), ((0, 1),)))
-    gains = gains_of(changed_clusters(search, time.perf_counter() + 60), search.judge, 8)
-    more = {gain.change: gain.gain for gain in gains}
-    assert more["one more device like the fastest"] > 0.4
-
-
-@pytest.mark.parametrize("schedules", [(GPipe(4), OneFOneB(4)), (OneFOneB(4), GPipe(4))])
-def test_of_plans_that_take_as_long_the_one_that_holds_less_is_best(schedules: tuple[Schedule, ...]) -> None:
-    """Replicas of everything wait for nobody: the order of their micro-batches is a matter of bytes alone."""
-    problem = problem_of("chain", 4, 2)
-    judge = Judge(lambda _: problem, recompute=False)
-    placement = staged(problem, ((0, 1),), 4)
-    tried = {each.name: judge.judge("line", each, placement) for each in schedules}
-    assert tried["gpipe"] is not None
-    assert tried["1f1b"] is not None
-    assert tried["gpipe"].iteration_s == pytest.approx(tried["1f1b"].iteration_s, rel=1e-9)
-    assert max(tried["1f1b"].peak_bytes.values()) < max(tried["gpipe"].peak_bytes.values())
-    assert judge.winner is tried["1f1b"]

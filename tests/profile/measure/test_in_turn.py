@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -11,7 +9,6 @@ from torch import nn
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
 from netsplit.profile.costs import TurnSeconds
-from netsplit.profile.measure.stretches import in_turn
 from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rounds
 
 
@@ -45,20 +42,6 @@ def test_every_size_has_its_seconds_and_values_stay(window_bytes: int) -> None:
     assert list(took) == [4, 512]
     assert 0 < took[4] < took[512]
     assert all(torch.equal(before[k], t) for k, t in values.items())
-
-
-def test_a_size_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    walk = in_turn._Walker.walk
-
-    def short_of_memory(walker: in_turn._Walker) -> float:
-        if walker.step.graph.batch_size > 4 and next(calls) > 1:
-            raise torch.OutOfMemoryError("none left")
-        return walk(walker)
-
-    calls: Iterator[int] = iter(range(100))
-    monkeypatch.setattr(in_turn._Walker, "walk", short_of_memory)
-    made, values = steps(4, 8)
-    assert list(in_rounds(InTurn(made, values, "cpu").round).seconds) == [4]
 
 
 def test_company_is_put_beside_what_the_same_round_took_alone() -> None:

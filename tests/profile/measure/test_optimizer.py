@@ -40,15 +40,3 @@ def test_an_optimizer_that_wants_a_closure_is_refused_in_one_sentence() -> None:
 def test_a_step_costs_positive_seconds_per_byte() -> None:
     seconds = step_seconds_per_byte(optim.Adam, [(64, 64), (64,)], "cpu", repeats=2)
     assert 0 < seconds < math.inf
-
-
-def test_a_large_model_is_sampled() -> None:
-    steps: list[int] = []
-
-    def factory(parameters: object) -> optim.Optimizer:
-        chosen = list(parameters)  # type: ignore[call-overload]
-        steps.append(sum(p.numel() for p in chosen))
-        return SGD(chosen)
-
-    step_seconds_per_byte(factory, [(100,)] * 40, "cpu", repeats=1, at_most_bytes=4000)
-    assert steps == [1000]

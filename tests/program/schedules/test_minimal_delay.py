@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.errors import ConfigError
-from netsplit.program.schedules import SCHEDULES, EagerOneFOneB, Interleaved, OneFOneB, Pipeline
+from netsplit.program.schedules import EagerOneFOneB, Interleaved, OneFOneB, Pipeline
 from netsplit.program.schedules.base import TaskTimes
 from tests.program.schedules.test_schedules import chain, pipelines
 from tests.program.schedules.test_searched import known, span, timed
@@ -53,13 +52,3 @@ def test_a_gradient_on_its_way_is_covered(kind: type[OneFOneB]) -> None:
     assert span(pipeline, kind(4, delay_weights="minimal").order(pipeline)) < span(
         pipeline, kind(4).order(pipeline)
     )
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULES))
-def test_schedules_that_cannot_refuse_it_in_a_sentence(name: str) -> None:
-    kind = SCHEDULES[name]
-    if kind.delays_minimally:
-        assert kind(delay_weights="minimal").timed  # type: ignore[call-arg]
-        return
-    with pytest.raises(ConfigError, match=rf"minimal, which {name} does not know"):
-        kind(delay_weights="minimal")  # type: ignore[call-arg]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -198,14 +197,6 @@ def test_a_replicated_stage_warms_up_as_pipedream_says() -> None:
         assert begin == [f"F{first}", f"F{first + 3}", f"B{first}"]
 
 
-def test_double_weights_wait_for_the_version_before_last() -> None:
-    pipeline = chain(3)
-    order = AsyncOneFOneB(12, update_every=4, weights="double").order(pipeline)
-    at = {task: n for n, task in enumerate(order)}
-    for s in range(3):
-        assert max(at["backward", s, i] for i in range(4)) < at["forward", s, 8]
-
-
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"delay_weights is false.*1f1b"):
         ZBH1(4, delay_weights=False)
@@ -221,12 +212,3 @@ def test_what_cannot_be_is_refused() -> None:
         SingleBatch(recompute="no")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"schedule\.update_every is 1\.5: give a whole number"):
         AsyncOneFOneB(4, update_every=1.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_on_another_number_of_microbatches_is_otherwise_the_same(name: str) -> None:
-    schedule = SCHEDULES[name]()
-    if name == "single_batch":
-        assert schedule.with_microbatches(1) == schedule
-    else:
-        assert schedule.with_microbatches(3) == replace(schedule, microbatches=3)  # type: ignore[type-var]

@@ -23,10 +23,8 @@ from netsplit.program.schedules import (
     Searched,
 )
 from netsplit.program.schedules.base import Phase, TaskTimes
-from netsplit.program.schedules.exact import cp_sat_order
 from netsplit.program.schedules.lists import begin_all, by_device
-from netsplit.program.schedules.rows import TaskRows
-from netsplit.program.schedules.search import improved, least_makespan
+from netsplit.program.schedules.search import least_makespan
 from netsplit.program.schedules.searched import most_pairs
 from tests.program.schedules.test_schedules import chain, pipelines
 from tests.simulate.drawn import Drawn, programs
@@ -94,39 +92,6 @@ def test_on_an_uneven_chain_it_is_shorter_than_every_named_one_in_the_memory_of_
     order = Searched(16).order(pipeline)
     assert span(pipeline, order) < 0.95 * span(pipeline, OneFOneB(16).order(pipeline))
     assert max(most_pairs(pipeline, order).values()) == 4
-
-
-def test_the_same_durations_give_the_same_order() -> None:
-    pipeline = timed(chain(3), 5)
-    other = replace(pipeline, times=replace(known(pipeline)))
-    assert pipeline == other
-    assert hash(pipeline) == hash(other)
-    rows = rows_of(pipeline, OneFOneB(6).order(pipeline), 3)
-    assert improved(rows, range(len(rows.tasks)), 0.0) == improved(rows, range(len(rows.tasks)), 0.0)
-
-
-def rows_of(pipeline: Pipeline, order: list[Compute], limit: int) -> TaskRows:
-    times = known(pipeline)
-    return TaskRows.of(pipeline, order, times, dict.fromkeys(pipeline.names, limit))
-
-
-@QUICK
-@given(pipelines(), st.integers(0, 99), st.integers(1, 4))
-def test_moves_and_constraint_programming_keep_what_depends_on_what_and_the_limit(
-    pipeline: Pipeline, seed: int, microbatches: int
-) -> None:
-    pipeline = timed(pipeline, seed)
-    order = ZBV(microbatches).order(pipeline)
-    limit = max(most_pairs(pipeline, order).values(), default=1)
-    rows = rows_of(pipeline, order, max(limit, 1))
-    begun = range(len(order))
-    for made in (improved(rows, begun, 0.0), cp_sat_order(rows, begun, 0.02)):
-        assert sorted(made) == list(begun)
-        place = {t: n for n, t in enumerate(made)}
-        assert all(place[u] < place[t] for t in begun for u, _ in rows.before[t])
-        assert rows.within(made)
-        assert rows.starts(made)[0] <= rows.starts(begun)[0] * (1 + 1e-9)
-        assert span(pipeline, rows.compute(made)) == pytest.approx(rows.starts(made)[0])
 
 
 @settings(QUICK, max_examples=6)

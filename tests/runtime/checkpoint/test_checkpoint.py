@@ -11,7 +11,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -57,6 +56,7 @@ from netsplit.runtime.workers.worker import Worker
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
 from tests.builders import costs_of, cpus
+from tests.cover import covering
 from tests.messages import tells
 from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, placements, plain_training
 from tests.runtime.equivalence.running import captured, compiled
@@ -153,8 +153,7 @@ def same(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(state[key], other[key]) for key in state.keys() & other.keys())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", NAMES)
+@covering(name=NAMES, optimizer=OPTIMIZERS)
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_three_devices_then_two_then_plain_is_one_training(
@@ -186,8 +185,7 @@ def test_three_devices_then_two_then_plain_is_one_training(
         torch.testing.assert_close(tensor, state[key], rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", NAMES)
+@covering(name=NAMES, optimizer=OPTIMIZERS)
 def test_under_the_same_placement_it_goes_on_bit_for_bit(name: str, optimizer: str, tmp_path: Path) -> None:
     case, make = CASES[name], OPTIMIZERS[optimizer]
     program = program_of(captured_of(case), 2)
@@ -230,17 +228,6 @@ def test_torch_s_own_functions_load_it_without_ours(name: str, tmp_path: Path) -
     assert losses == pytest.approx(expected[2:], rel=TOLERANCE)
 
 
-def test_hyperparameters_are_the_checkpoint_s_and_a_change_is_said(tmp_path: Path) -> None:
-    program = program_of(captured_of(CHAIN), 2)
-    runtime = runtime_of(program, CHAIN, SGD)
-    train(runtime, CHAIN, 1)
-    save(runtime, CHAIN, tmp_path / "one")
-    other = runtime_of(program, CHAIN, partial(SGD, lr=0.5))
-    assert restore(other, tmp_path / "one") == [["lr 0.5 becomes 0.05"]] * 2
-    assert train(other, CHAIN, 1) == train(runtime, CHAIN, 1)
-    assert same(other.state(), runtime.state())
-
-
 def test_replicas_write_once_what_is_the_same_and_keep_buffers_of_their_own(tmp_path: Path) -> None:
     """Running statistics differ between replicas: each goes on with its own; others read the first's."""
     graph = captured_of(CHAIN)
@@ -276,12 +263,6 @@ class Wider(type(CHAIN.fresh())):  # type: ignore[misc]
         self.head = nn.Linear(4 * 8 * 8, 6)
 
 
-class Longer(type(CHAIN.fresh())):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.tail = nn.Linear(5, 5)
-
-
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the chain after one step of SGD."""
@@ -296,7 +277,6 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("model", "words"),
     [
         (lambda: Wider().double(), r"'head.weight' is float64 \(5, 256\) there and float64 \(6, 256\) here"),
-        (lambda: Longer().double(), "it has no 'tail.weight'"),
         (lambda: CHAIN.build(), "is float64 .* there and float32 .* here"),
         (lambda: nn.Sequential(), "its 'conv1.weight' is not in this one"),
     ],
@@ -310,20 +290,6 @@ def test_another_model_is_refused_and_left_as_it_is(one: Path, model: Any, words
     assert all(torch.equal(before[key], tensor) for key, tensor in made.state_dict().items())
 
 
-def test_another_optimiser_is_refused(one: Path) -> None:
-    model = CHAIN.fresh()
-    with pytest.raises(ConfigError, match=r"another optimiser: with .*momentum.* where this one has .*betas"):
-        load_plain(one, model, ADAM(trainable(model)))
-    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, ADAM)
-    answer = holders(runtime)[0].load(one)
-    assert isinstance(answer, Refusal)
-    assert "another optimiser" in answer.reason
-
-
-def test_what_was_given_beside_the_tensors_comes_back(one: Path) -> None:
-    assert read_extra(one) == {"epoch": 3}
-
-
 @pytest.mark.parametrize("missing", [METADATA, EXTRA])
 def test_half_a_checkpoint_is_none(one: Path, tmp_path: Path, missing: str) -> None:
     for file in one.iterdir():
@@ -333,16 +299,6 @@ def test_half_a_checkpoint_is_none(one: Path, tmp_path: Path, missing: str) -> N
     assert not is_complete(tmp_path)
     with pytest.raises(ConfigError, match="no whole checkpoint at"):
         load_plain(tmp_path, CHAIN.fresh())
-
-
-@pytest.mark.parametrize("name", [METADATA, EXTRA])
-def test_a_damaged_file_is_one_sentence(one: Path, tmp_path: Path, name: str) -> None:
-    for file in one.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes()[: 10 if file.name == name else None])
-    (tmp_path / CHECKSUMS).unlink()  # as one of an earlier version
-    with pytest.raises(NetSplitError, match="cannot be read") as e:
-        load_plain(tmp_path, CHAIN.fresh())
-    assert "\n" not in str(e.value)
 
 
 def test_a_bit_that_has_flipped_in_any_file_is_said(one: Path, tmp_path: Path) -> None:
@@ -382,30 +338,6 @@ def test_metadata_that_runs_code_is_refused_and_not_run(one: Path, tmp_path: Pat
 # --- interrupted --------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path: Path) -> None:
-    runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
-    train(runtime, CHAIN, 1)
-    save(runtime, CHAIN, tmp_path / "one", step=1)
-    full: list[CheckpointPart] = []
-
-    def plan(place: Path) -> list[Any]:
-        (place / "__1_0.distcp").symlink_to("/dev/full")
-        full.extend(CheckpointPart(holder.state(), place) for holder in holders(runtime))
-        return [part.plan() for part in full]
-
-    with pytest.raises(NetSplitError, match="could not be written whole: No space left on device") as e:
-        write_checkpoint(
-            tmp_path / "one",
-            {"step": 2},
-            {},
-            plan,
-            lambda p: [a.write(b) for a, b in zip(full, p, strict=True)],
-        )
-    assert "\n" not in str(e.value)
-    assert [file.name for file in tmp_path.iterdir()] == ["one"]
-    assert read_extra(tmp_path / "one") == {"step": 1}
-
-
 def _save_for_ever(folder: Path, saved: Connection) -> None:
     torch.set_num_threads(1)
     runtime = runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD)
@@ -422,7 +354,7 @@ def test_a_kill_at_any_moment_leaves_one_whole_checkpoint(tmp_path: Path) -> Non
     processes.set_forkserver_preload([__name__, "torch._dynamo"])  # which each would load to capture
     held = set(runtime_of(program_of(captured_of(CHAIN), 2), CHAIN, SGD).shares["cpu:0"].tensors)
     draw, folder = random.Random(3), tmp_path / "one"
-    for _ in range(6):
+    for _ in range(3):
         told, saved = processes.Pipe(duplex=False)
         process = processes.Process(target=_save_for_ever, args=(folder, saved))
         process.start()
@@ -598,8 +530,8 @@ def test_workers_refuse_what_does_not_fit_and_stay(
     assert tells(caplog.text, "lr 0.5 becomes 0.05")
 
 
-def test_a_folder_of_other_things_is_left_alone(one: Path, tmp_path: Path) -> None:
-    """`save_checkpoint` replaces checkpoints only, and brings back one that a killed save had put aside."""
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
+    """`save_checkpoint` replaces checkpoints only."""
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.txt").write_text("hi")
@@ -609,18 +541,3 @@ def test_a_folder_of_other_things_is_left_alone(one: Path, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="JSON does not take"):
         write_checkpoint(tmp_path / "new", {"x": float("nan")}, {}, lambda _: [], lambda _: [])
     assert not (tmp_path / "new").exists()
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    left = [tmp_path / f".one.{ended.pid}.{name}" for name in ("old", "ab_cd123")]
-    others = [tmp_path / ".one.txt", tmp_path / f".two.{ended.pid}.old", tmp_path / ".one.1.old"]
-    for place in (*left, *others):
-        place.mkdir()
-    shutil.copytree(one, tmp_path / "one")
-    with pytest.raises(ZeroDivisionError):
-        write_checkpoint(tmp_path / "one", {}, {}, lambda _: [1 // 0], lambda _: [])
-    assert not any(place.exists() for place in left)
-    assert all(place.exists() for place in others)
-    aside = tmp_path / ".kept.123.old"
-    shutil.copytree(one, aside)
-    assert read_extra(tmp_path / "kept")
-    assert not aside.exists()

@@ -91,47 +91,6 @@ def test_a_seed_and_a_name_say_the_value_whatever_else_is_asked_for(names: set[s
     assert not torch.equal(FILLED[0]["words.weight"], FILLED[1]["words.weight"])
 
 
-def test_a_function_of_ones_own_fills_by_name() -> None:
-    def fill(name: str, tensor: Tensor) -> None:
-        tensor.normal_() if name.endswith("weight") else tensor.zero_()
-
-    values = read(SeededWeights(1, fill))
-    filled = plain_values(SeededWeights(1, fill).fill(model()))
-    assert all(torch.equal(values[name], filled[name]) for name in WANTED)
-    assert values["words.weight"].std() > 0.5
-    assert not values["norm.running_var"].any()
-
-
-class Forgetful(nn.Linear):
-    def reset_parameters(self) -> None:
-        with torch.no_grad():
-            self.weight.normal_()
-
-
-class Unknown(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.w
-
-
-@pytest.mark.parametrize(
-    ("part", "sentence"),
-    [
-        (lambda: Forgetful(3, 3), "reset_parameters of Forgetful leaves '0.bias' without a value"),
-        (Unknown, "'0' has no first values, as Unknown has no reset_parameters"),
-    ],
-)
-def test_what_no_module_draws_is_said(part, sentence: str) -> None:
-    with torch.device("meta"):
-        built = nn.Sequential(part())
-        wanted = capture(built, nn.MSELoss(), (torch.randn(4, 3), torch.randn(4, 3))).initializers
-    with pytest.raises(ConfigError, match=sentence):
-        SeededWeights(0).check(wanted, built)
-
-
 def shards(folder: Path, values: dict[str, Tensor], index: bool, prefix: str = "") -> None:
     """As Hugging Face writes them: each tied tensor once."""
     names = sorted(values)
@@ -158,19 +117,6 @@ def test_a_checkpoint_is_read_by_name(tmp_path: Path) -> None:
     save({f"model.{k}": v for k, v in values.items()}, checkpoint_id=tmp_path, no_dist=True)
     taken = read(CheckpointWeights(tmp_path))
     assert all(torch.equal(taken[name], value) for name, value in values.items())
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("m.safetensors", "cannot be read as safetensors"),
-        ("m.safetensors.index.json", "is no index of safetensors files"),
-    ],
-)
-def test_a_file_that_is_cut_is_a_sentence(tmp_path: Path, name: str, sentence: str) -> None:
-    (tmp_path / name).write_bytes(b"{")
-    with pytest.raises(ConfigError, match=sentence):
-        read(SafetensorsWeights(tmp_path))
 
 
 @pytest.mark.parametrize("kind", [SafetensorsWeights, CheckpointWeights])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,16 +14,13 @@ from netsplit.program import GPipe
 from tests.nets import SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
-    Trained,
     assert_same,
     compiled,
     cut,
     local,
-    on_workers,
     scattered,
 )
 from tests.runtime.references import Batch, plain_loop
-from tests.workers import Pools
 
 
 class Skipping(nn.Module):
@@ -52,11 +46,6 @@ class Ways(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.tanh(self.second(torch.tanh(self.first(x))))
         return self.head(torch.tanh(self.skipping(hidden, x[:, 0])))
-
-
-class Mean(nn.Module):
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.mean(1) - targets).square().mean()
 
 
 WAYS = Case("ways", Ways, (torch.zeros(8, 12, dtype=torch.float64),), torch.zeros(8, dtype=torch.int64))
@@ -115,43 +104,3 @@ def test_what_was_not_trained_through_on_the_example_is_refused_on_a_batch_where
     program = compiled(step, cut(step, [0.2]), 2, ORDER)
     with pytest.raises(BatchError, match=r"module 'two'.* did not on the example"):
         local(program, case, [((-x,), targets)], SGD)
-
-
-class Turning(Skipping):
-    """Every other time it leaves out the input of samples that are told so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Tensor, way: Tensor) -> Tensor:
-        self.calls += bool(way.max() > 1)
-        return self.fc(x) if self.calls % 2 == 0 else self.usual.expand_as(x)
-
-
-class Turns(Ways):
-    def __init__(self) -> None:
-        super().__init__()
-        self.skipping = Turning()
-
-
-@pytest.mark.parametrize("here", [True, False])
-def test_code_that_goes_another_way_each_time_is_refused(pools: Pools, here: bool) -> None:
-    case = Case("turns", Turns, WAYS.inputs, WAYS.targets)
-    (x,), targets = WAYS.another(0)
-    step = capture(case.fresh(), case.loss, ((-x.abs(),), targets))
-    program = compiled(step, cut(step, [0.2, 0.6]), 3, GPipe(1))
-    batch = (2 + x.abs(),), targets
-    trained: Callable[..., Trained] = local if here else partial(on_workers, pool=pools(3))
-    with pytest.raises(BatchError, match="in one computation of a batch and not in the next"):
-        trained(program, case, [batch], optimizer=SGD)
-
-
-def test_a_loss_that_depends_on_nothing_is_refused() -> None:
-    case = Case("nothing", Skipping, (torch.zeros(8, 8, dtype=torch.float64),) * 2, torch.zeros(8), Mean())
-    inputs = torch.ones(2, 8, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    step = capture(case.fresh(), case.loss, (inputs, torch.zeros(2)))
-    program = compiled(step, dict.fromkeys(step.nodes, "cpu:0"), 2, ORDER)
-    batch = (torch.ones(8, 8, dtype=torch.float64), -torch.ones(8, dtype=torch.float64)), torch.zeros(8)
-    with pytest.raises(BatchError, match="depends on nothing trained"):
-        local(program, case, [batch], SGD)

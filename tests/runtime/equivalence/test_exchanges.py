@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, SolverReport, Stage
@@ -21,17 +20,16 @@ from netsplit.partition.exchange import Exchange, chain
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.program import Program, Recv, Schedule, Send
-from netsplit.program.compile import _Compiler
+from netsplit.program import Program, Schedule
 from netsplit.program.resize import with_tail
-from netsplit.program.schedules import AsyncOneFOneB, GPipe, OneFOneB
+from netsplit.program.schedules import AsyncOneFOneB, OneFOneB
 from netsplit.program.transfers import readers_elsewhere
-from netsplit.runtime.executor import Executor
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.simulate import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from tests.builders import cpus
+from tests.cover import covering
 from tests.examples import tried
 from tests.nets import CASES, SGD
 from tests.rewrite.test_training import drawn
@@ -160,20 +158,6 @@ def test_readers_that_give_no_gradient_back(data: st.DataObject) -> None:
     assert_same(*coded_and_plain(program, graph, size))
 
 
-def test_no_program_is_made_in_which_a_gradient_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = OneFOneB(4)
-    graph, device_of = fanned(schedule)
-    returning = _Compiler._returning
-    (exchange,) = chains(graph, device_of)
-    monkeypatch.setattr(
-        _Compiler,
-        "_returning",
-        lambda walk: returning(walk) + Counter([f"{exchange.variable}@{exchange.hops[0][1]}"]),
-    )
-    with pytest.raises(NetSplitError, match="never comes, and be lost"):
-        compiled(graph, device_of, DEVICES, schedule, exchanges=(exchange,))
-
-
 def coded_and_plain(program: Program, graph: Graph, size: int) -> tuple[Trained, Trained]:
     batches = [((x,), y) for x, y in (coded(seed) for seed in range(2))]
     cluster = cpus(len(program.devices))
@@ -208,8 +192,7 @@ def test_weights_and_parts_are_handed_on(data: st.DataObject) -> None:
     )
 
 
-@pytest.mark.parametrize("gloo", [False, True])
-@pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("1f1b", 5), ("zb_h1", 3)])
+@covering(name=["1f1b", "zb_h1"], chunks=[1, 5], gloo=[False, True])
 def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
     """Whether workers read one another's memory or not, what they hand on arrives; with a clipped norm."""
     schedule = SCHEDULES[name]
@@ -245,69 +228,6 @@ def test_devices_that_step_within_the_batch_train_the_same_with_chains() -> None
     assert_same(handed, each)
 
 
-class ByHand:
-    """A transport that brings a message when the test says so."""
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-        self.coming: dict[int, Awaited] = {}
-
-    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> Awaited:
-        self.sent.append(tag)
-        return Awaited(tensor, there=True)
-
-    def receive(self, buffer: Tensor, peer: str, tag: int, watched: bool = False) -> Awaited:
-        self.coming[tag] = Awaited(buffer.fill_(0.5))
-        return self.coming[tag]
-
-    def proceed(self) -> None:
-        """Nothing goes by itself."""
-
-    def reduce(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Awaited:
-        raise NotImplementedError
-
-
-@dataclass
-class Awaited:
-    tensor: Tensor
-    there: bool = False
-
-    def wait(self, timeout_s: float) -> Tensor:
-        assert self.there, "it is waited for before it has come"
-        return self.tensor
-
-    def done(self) -> bool:
-        return self.there
-
-
-def test_a_chunk_is_handed_on_while_the_next_one_is_coming() -> None:
-    """Of the value, and of the gradients that are added to the device's own."""
-    schedule, chunks = GPipe(1), 3
-    graph, device_of = fanned(schedule)
-    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of, chunks))
-    shares = LocalRuntime(program, cpus(DEVICES), initial_values(FAN.fresh(), graph), SGD).shares
-    transport = ByHand()
-    executor = Executor(program, "cpu:1", shares["cpu:1"], transport, torch.device("cpu"))
-    executor.begin([{k: FAN.another(0)[0][0] for k in program.fed("cpu:1", 0)}])
-    recv = {(i.variable, i.microbatch, i.gradient): i for i in executor.instructions if isinstance(i, Recv)}
-    handed_on = []
-    for index in range(executor.computing):
-        ins = executor.instructions[index]
-        executor.execute(index)
-        if isinstance(ins, Recv) and (ins.variable, ins.microbatch, ins.gradient) not in executor.to_hand_on:
-            for number in range(len(program.sizes(ins))):
-                transport.coming[ins.tag + number].there = True
-        if isinstance(ins, Send) and ins.tag in executor.handed_on:
-            before = len(transport.sent)
-            for number in range(chunks):
-                for key in executor.handed_on[ins.tag]:
-                    transport.coming[recv[key].tag + number].there = True
-                executor.let_go(index)
-                assert transport.sent[before:] == list(range(ins.tag, ins.tag + number + 1))
-            handed_on.append(ins.gradient)
-    assert handed_on == [False, True]
-
-
 def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
     schedule = OneFOneB(4)
     graph, device_of = fanned(schedule)
@@ -321,8 +241,7 @@ def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
             compiled(graph, device_of, DEVICES, schedule, exchanges=(replace(whole, hops=hops),))
 
 
-@pytest.mark.parametrize("chunks", [1, 8])
-@pytest.mark.parametrize("schedule", [OneFOneB(4), SCHEDULES["gpipe"], SCHEDULES["zb_h1"]], ids=str)
+@covering(chunks=[1, 8], schedule=[OneFOneB(4), SCHEDULES["gpipe"], SCHEDULES["zb_h1"]])
 def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule, chunks: int) -> None:
     """Never too few; at most a send too many, which is held until the next computation is over."""
     torch.manual_seed(1)

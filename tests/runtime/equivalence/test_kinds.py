@@ -10,19 +10,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from netsplit.data.dataset import Data
-from netsplit.data.reading.loader import batches
 from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
-from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus
+from tests.cover import covering, few
 from tests.runtime.equivalence.running import assert_close
 from tests.runtime.kinds import KINDS, Kind, plain_steps
 from tests.workers import Pools, set_costs
@@ -71,8 +68,7 @@ def metrics_of(parts: list[Any]) -> list[float]:
     return [sum(column) for column in zip(*metrics, strict=True)]
 
 
-@pytest.mark.parametrize("schedule", [GPipe(4), OneFOneB(4), GPipe(4, recompute=True)], ids=lambda s: s.name)
-@pytest.mark.parametrize("name", KINDS)
+@covering(name=KINDS, schedule=[GPipe(4), OneFOneB(4), GPipe(4, recompute=True)])
 def test_batches_of_every_kind_train_as_plain(
     name: str, schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +108,7 @@ def plain_output(kind: Kind, state: dict[str, Tensor], inputs: Any) -> Any:
         return kind.plain(model.eval(), inputs, None, slice(None))[0]
 
 
-@pytest.mark.parametrize("deployed", KINDS, indirect=True)
+@pytest.mark.parametrize("deployed", few(list(KINDS), 1), indirect=True)
 def test_batches_of_every_kind_on_worker_processes(
     deployed: tuple[Kind, ParallelModel], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,49 +183,3 @@ def test_what_belongs_to_no_sample_is_computed_on_the_whole_batch(
     assert not parallel.state_dict()["seen"].any()
     parallel.load_checkpoint(tmp_path / "late")
     assert_close(parallel.state_dict(), model.state_dict(), TOLERANCE)
-
-
-class Sentences(Dataset[Any]):
-    """Samples whose input is a mapping, and whose labels are apart or not at all."""
-
-    def __init__(self, count: int, apart: bool = True) -> None:
-        self.inputs, self.labels = KINDS["keywords"].give(count, count, 4)
-        self.apart = apart
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        inputs = {key: self.inputs[key][index] for key in ("tokens", "mask")}
-        if self.apart:
-            return inputs, {"labels": self.labels[index]}
-        return inputs | {"labels": self.labels[index]}, None
-
-
-def right(outputs: Any, targets: dict[str, Tensor]) -> tuple[float, int]:
-    labels = targets["labels"]
-    return float((outputs["logits"].argmax(1) == labels).sum()), len(labels)
-
-
-@pytest.mark.parametrize("deployed", ["keywords"], indirect=True)
-def test_epochs_over_mappings_and_a_metric_of_structured_outputs(
-    deployed: tuple[Kind, ParallelModel],
-) -> None:
-    kind, parallel = deployed
-    half, test = Sentences(23), Sentences(14)
-    history = fit(parallel, Data("s", half, test, 5, tuple("abcde")), epochs=2, metric=right)  # type: ignore[arg-type]
-    assert [each.samples for each in history.iterations] == [10, 10, 3] * 2
-    inputs, labels = test.inputs, test.labels
-    outputs = plain_output(kind, parallel.state_dict(), inputs | {"scale": 1.0})
-    assert history.epochs[-1].score == right(outputs, {"labels": labels})[0] / 14
-
-
-@pytest.mark.parametrize("apart", [True, False])
-def test_a_loader_gives_mappings_and_no_targets(apart: bool) -> None:
-    data = Sentences(5, apart)
-    (inputs, targets), (rest, _) = batches(data, 3, shuffle=False, drop_last=False)  # type: ignore[arg-type]
-    assert torch.equal(inputs["tokens"], data.inputs["tokens"][:3])
-    assert len(rest["mask"]) == 2
-    labels = targets["labels"] if apart else inputs["labels"]
-    assert torch.equal(labels, data.labels[:3])
-    assert apart or targets is None

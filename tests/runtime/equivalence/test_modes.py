@@ -10,14 +10,12 @@ from netsplit.graph import Graph, capture_inference, initial_values
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.inference import inference_placement
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
-from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
 from tests.cover import covering
 from tests.nets import CASES, DROPPED, SGD, STAGES, TOLERANCE, Case
 from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, compiled, cut, plain
 from tests.runtime.references import Trained
-from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe+recompute": GPipe(4, recompute=True),
@@ -61,17 +59,17 @@ def test_evaluation_uses_running_statistics_and_drops_nothing(name: str, schedul
 
 
 @covering(name=NORMALISED, schedule=SCHEDULES)
-def test_evaluation_between_batches_does_not_disturb_training(name: str, schedule: str, pools: Pools) -> None:
+def test_evaluation_between_batches_does_not_disturb_training(name: str, schedule: str) -> None:
     case, order = CASES.get(name, STAGES), SCHEDULES[schedule]
     program, inference = programs(case, order, 2)
     values = initial_values(case.fresh(), program.graph)
-    runtime = DistributedRuntime(program, pools(2), values, SGD)
+    runtime = LocalRuntime(program, cpus(2), values, SGD)
     inputs, _ = case.another(9)
     losses = []
     for batch in batches_of(case):
-        runtime.predict(inference, inputs)
+        predicted(runtime, inference, inputs)
         losses.append(runtime.train_batch(*batch))
-    outputs = torch.cat([output for (output,) in runtime.predict(inference, inputs)])
+    outputs = predicted(runtime, inference, inputs)
     wanted = plain(case.name, 2)
     assert_same(Trained(losses, runtime.state()), wanted)
     model = case.fresh()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -11,15 +10,14 @@ from torch import Tensor, nn
 
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import CALL
-from netsplit.program import GPipe, Schedule
+from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
 from tests.nets import SGD, Case
-from tests.runtime.equivalence.running import assert_same, batches_of, compiled, local, on_workers
-from tests.runtime.references import plain_loop
-from tests.workers import Pools
+from tests.runtime.equivalence.running import assert_same, batches_of, compiled, local
+from tests.runtime.references import Trained, plain_loop
 
 
 class _Sums(nn.Module):
@@ -50,45 +48,6 @@ def test_values_named_as_builtins_are_not_taken_for_one_another(recompute: bool)
     assert_same(local(program, SUMS, batches_of(SUMS)), wanted)
 
 
-class _Copied(nn.Module):
-    """Copies a transposed tensor by its layout, writes into the copy, and reads the tensor again."""
-
-    def __init__(self, by: Callable[[Tensor], Tensor], first: bool) -> None:
-        super().__init__()
-        self.by = by
-        self.inward = nn.Linear(6, 10) if first else nn.Identity()
-        self.head = nn.Linear(10 if first else 6, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        turned = (2 * self.inward(x)).view(len(x), -1, 2).transpose(1, 2)
-        copy = self.by(turned)
-        copy.mul_(0.5)
-        return self.head((turned + 3 * copy.view(turned.shape)).flatten(1))
-
-
-COPIES: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda t: t.contiguous(),
-    "reshape": lambda t: t.reshape(len(t), -1),
-    "flatten": lambda t: t.flatten(1),
-}
-
-
-@pytest.mark.parametrize("first", [False, True], ids=["of the batch", "with a gradient"])
-@pytest.mark.parametrize("by", COPIES)
-def test_a_copy_is_made_of_what_comes_laid_out_as_the_copy_would_be(
-    by: str, first: bool, pools: Pools
-) -> None:
-    case = Case("copied", partial(_Copied, COPIES[by], first), SUMS.inputs, SUMS.targets)
-    graph = capture(case.fresh(), case.loss, case.another(0, 2))
-    names = list(graph.nodes)
-    behind = names[names.index("transpose") + 1 :]
-    device_of = dict.fromkeys(names, "cpu:0") | dict.fromkeys(behind, "cpu:1")
-    program = compiled(graph, device_of, 2, GPipe(4))
-    wanted = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
-    assert_same(local(program, case, batches_of(case)), wanted)
-    assert_same(on_workers(program, case, batches_of(case), pools(2)), wanted)
-
-
 class _Piece(nn.Module):
     """Python that stays whole, as it goes by a value; it copies by the layout and writes."""
 
@@ -112,7 +71,7 @@ class _InOnePiece(nn.Module):
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["turned", "cut"])
-def test_python_that_stays_whole_is_given_what_lies_as_it_did(cut: bool, pools: Pools) -> None:
+def test_python_that_stays_whole_is_given_what_lies_as_it_did(cut: bool) -> None:
     case = Case("piece", partial(_InOnePiece, cut), SUMS.inputs, SUMS.targets)
     graph = capture(case.fresh(), case.loss, case.another(0, 2))
     piece = next(name for name, node in graph.nodes.items() if node.op.startswith(CALL))
@@ -121,7 +80,6 @@ def test_python_that_stays_whole_is_given_what_lies_as_it_did(cut: bool, pools: 
     program = compiled(graph, device_of, 2, GPipe(4))
     wanted = plain_loop(case.fresh(), case.loss, batches_of(case), 2, SGD)
     assert_same(local(program, case, batches_of(case)), wanted)
-    assert_same(on_workers(program, case, batches_of(case), pools(2)), wanted)
 
 
 class _Observed(nn.Module):
@@ -159,3 +117,33 @@ def test_metrics_are_those_of_the_forward(schedule: Schedule) -> None:
     graph = capture(OBSERVED.fresh(), _loss, OBSERVED.another(0, 2))
     program = compiled(graph, dict.fromkeys(graph.nodes, "cpu:0"), 2, schedule)
     _observed(LocalRuntime(program, cpus(2), initial_values(OBSERVED.fresh(), graph), SGD))
+
+
+class _Shifted(nn.Module):
+    """The gradient of the sum's result is that of both its terms, seen through views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+        self.shift = nn.Parameter(torch.randn(2, 3))
+        self.after = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.before(x).view(6) + self.shift.view(6)).view(1, 5)
+
+
+CASE = Case("shifted", _Shifted, (torch.randn(8, 6, dtype=torch.float64),), torch.arange(8) % 5)
+
+
+def _program(schedule: Schedule) -> Program:
+    graph = capture(CASE.fresh(), CASE.loss, CASE.another(0, 1))
+    second = graph.position["view"]
+    return compiled(graph, {k: f"cpu:{int(i >= second)}" for k, i in graph.position.items()}, 2, schedule)
+
+
+def _plain() -> Trained:
+    return plain_loop(CASE.fresh(), CASE.loss, batches_of(CASE), 1, SGD)
+
+
+def test_a_gradient_that_waits_is_left_as_it_is() -> None:
+    assert_same(local(_program(GPipe(8)), CASE, batches_of(CASE)), _plain())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +25,7 @@ from tests.runtime.equivalence.running import (
     parameters_of,
     scattered,
 )
-from tests.runtime.references import Batch, Trained, double_loop, paper_version, pipedream_loop
+from tests.runtime.references import Batch, double_loop, paper_version, pipedream_loop
 from tests.workers import Pools
 
 WHERE = {
@@ -58,16 +57,6 @@ def staged(devices: int, schedule: AsyncOneFOneB, batch: int = 16) -> Program:
     return compiled(graph, by_stage(graph, WHERE[devices]), devices, schedule)
 
 
-@cache
-def wanted(devices: int) -> Trained:
-    """The chain under weight stashing, from the paper alone."""
-
-    def version(name: str, i: int) -> int:
-        return paper_version(i, int(WHERE[devices][int(name[0])][-1]), devices)
-
-    return pipedream_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, version)
-
-
 def versions(program: Program) -> dict[tuple[str, int], int]:
     """(parameter, micro-batch) -> the version that its one segment uses."""
     used = {}
@@ -94,13 +83,8 @@ def test_every_forward_uses_the_version_of_the_paper(devices: int, microbatches:
             assert used == [paper_version(i, stage, devices) for i in range(microbatches)]
 
 
-@covering(devices=WHERE, options=OPTIONS)
-def test_weight_stashing_on_a_chain_is_the_papers(devices: int, options: str) -> None:
-    assert_same(local(staged(devices, OPTIONS[options]), STAGES, batches_of(STAGES)), wanted(devices))
-
-
 @covering(name=ONE_USE, options=OPTIONS)
-@settings(PATIENT, max_examples=3)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_any_placement_trains_on_the_versions_its_program_names(
     name: str, options: str, data: st.DataObject
@@ -120,7 +104,7 @@ def test_any_placement_trains_on_the_versions_its_program_names(
 
 
 @covering(name=CASES, options=OPTIONS)
-@settings(PATIENT, max_examples=3)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, data: st.DataObject) -> None:
     case = CASES[name]
@@ -133,9 +117,8 @@ def test_two_versions_on_any_placement_are_the_papers(name: str, options: str, d
     assert_same(local(program, case, batches_of(case, SAMPLES)), reference)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_two_versions_on_worker_processes_are_the_papers(pools: Pools, workers: int) -> None:
-    schedule = AsyncOneFOneB(8, update_every=2, weights="double")
+def test_two_versions_on_worker_processes_are_the_papers(pools: Pools) -> None:
+    workers, schedule = 3, AsyncOneFOneB(8, update_every=2, weights="double")
     trained = on_workers(staged(workers, schedule), STAGES, batches_of(STAGES), pools(workers))
     reference = double_loop(STAGES.fresh(), STAGES.loss, batches_of(STAGES), 2, SGD, 2)
     assert_same(trained, reference)

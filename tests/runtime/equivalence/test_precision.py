@@ -21,7 +21,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
-from tests.cover import covering
+from tests.cover import covering, few
 from tests.nets import CASES, STAGES, Case
 from tests.runtime.equivalence.running import PATIENT, compiled, cut, scattered
 from tests.runtime.references import Batch, Trained, plain_loop
@@ -145,7 +145,7 @@ def test_float16_on_any_placement(name: str, schedule: str, data: st.DataObject)
     assert len(factors) == 1
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(list(SCHEDULES), 1))
 def test_float16_on_worker_processes(pools: Pools, schedule: str) -> None:
     trained = on_workers("chain", schedule, "float16", pools, UpdateRule(loss_scaling=True))
     assert_bits(trained, plain("chain", schedule, "float16"))

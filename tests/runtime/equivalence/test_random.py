@@ -20,7 +20,7 @@ from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
-from tests.cover import covering
+from tests.cover import covering, few
 from tests.nets import DRAWING, DROPPED, SGD, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -67,7 +67,7 @@ def plain_of(name: str, size: int) -> Trained:
 
 
 @covering(name=BOTH, schedule=SCHEDULES)
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_any_placement_draws_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:
     case, order = BOTH[name], SCHEDULES[schedule]
@@ -90,8 +90,7 @@ def test_on_one_device_it_is_the_plain_loop_bit_for_bit(name: str) -> None:
     assert all(torch.equal(tensor, wanted.state[key]) for key, tensor in trained.state.items())
 
 
-@pytest.mark.parametrize("schedule", ON_WORKERS)
-@pytest.mark.parametrize("name", BOTH)
+@covering(name=BOTH, schedule=few(list(ON_WORKERS), 2))
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_worker_processes_draw_what_the_plain_loop_draws(
@@ -105,8 +104,7 @@ def test_worker_processes_draw_what_the_plain_loop_draws(
     assert_same(trained, plain_of(name, 2))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b+recompute", "interleaved_1f1b", "zb_h1"])
-@pytest.mark.parametrize("name", BOTH)
+@covering(name=BOTH, schedule=["gpipe", "1f1b+recompute", "interleaved_1f1b", "zb_h1"])
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_replicas_draw_what_the_plain_loop_draws(name: str, schedule: str, data: st.DataObject) -> None:
@@ -125,7 +123,7 @@ def resized(case: Case, placed: Placed, samples: int) -> Program:
     return with_tail(program, graph, captured(case.name, rest)) if rest else program
 
 
-def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools: Pools) -> None:
+def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws() -> None:
     """Whole batches of eight, and one of five: its last micro-batch has one sample."""
     graph = captured(DRAWING.name, 2)
     placed = (cut(graph, [0.4]), graph.position)
@@ -141,19 +139,6 @@ def test_uneven_batches_and_several_a_step_draw_what_the_plain_loop_draws(pools:
     ]
     wanted = plain(DRAWING, batches, 2, group=2)
     assert_same(Trained(losses, here.state()), wanted)
-    there = DistributedRuntime(
-        program,
-        pools(2),
-        values=initial_values(DRAWING.fresh(), graph),
-        optimizer=SGD,
-        resized=lambda batch: resized(DRAWING, placed, batch.samples),
-        seed=SEED,
-    )
-    losses = [
-        there.train_batch(*batch, fraction=fraction, step=step)
-        for batch, fraction, step in zip(batches, fractions, last, strict=True)
-    ]
-    assert_same(Trained(losses, there.state()), wanted)
 
 
 class Uncertain(nn.Module):

@@ -28,7 +28,6 @@ from netsplit.simulate import predicted_peak_bytes
 from tests.builders import cpus
 from tests.cover import covering, seed_of_run
 from tests.nets import CASES, SGD, STAGES, Case
-from tests.runtime.references import Trained, plain_loop
 from tests.runtime.equivalence.running import (
     SCHEDULES,
     assert_close,
@@ -42,6 +41,7 @@ from tests.runtime.equivalence.running import (
     parameters_of,
     plain,
 )
+from tests.runtime.references import Trained, plain_loop
 from tests.workers import Pools, by_gloo
 
 NETS = {name: case for name, case in {**CASES, "stages": STAGES}.items() if name != "assigned"}
@@ -164,9 +164,7 @@ def test_what_surrounds_the_step(pools: Pools, level: str, options: str, where: 
 
 
 @covering(before=["none", *LEVELS], after=["none", *LEVELS])
-def test_a_checkpoint_goes_on_in_other_slices(
-    pools: Pools, tmp_path: Path, before: str, after: str
-) -> None:
+def test_a_checkpoint_goes_on_in_other_slices(pools: Pools, tmp_path: Path, before: str, after: str) -> None:
     """Written by two workers and read by three, and by plain PyTorch."""
     case, optimizer = CASES["tied"], ADAMW
     graph = captured_for(case, GPipe(4))

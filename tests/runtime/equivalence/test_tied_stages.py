@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from netsplit.graph.ir import Graph
 from netsplit.program import Program, Schedule
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, GPipe, OneFOneB
 from netsplit.rewrite import CopyWeights, ReadWeights, Rewrite, applied
 from netsplit.runtime.share import UpdateRule
+from tests.cover import pairs
 from tests.nets import CASES
 from tests.runtime.equivalence.running import (
     assert_same,
@@ -43,9 +42,7 @@ def program_of(way: str, replicas: str, schedule: Schedule) -> tuple[Graph, dict
     return graph, device_of, program
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("replicas", REPLICAS)
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each.name)
+@pairs(way=WAYS, replicas=REPLICAS, schedule=SCHEDULES)
 def test_gradients_are_summed_over_stages_and_replicas(schedule: Schedule, replicas: str, way: str) -> None:
     """With a clipped norm, which counts the weight once."""
     _, _, program = program_of(way, replicas, schedule)

@@ -13,7 +13,6 @@ from netsplit.graph import initial_values
 from netsplit.program import Forward, GPipe, Program, Schedule
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, Interleaved, OneFOneB
-from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
@@ -34,7 +33,6 @@ from tests.runtime.equivalence.running import (
     scattered,
 )
 from tests.runtime.references import Trained, plain_loop, replicated_loop
-from tests.workers import Pools
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": GPipe(4),
@@ -129,29 +127,6 @@ def test_uneven_replicas_train_as_data_parallel_ones(turns: tuple[int, ...], sch
     for place, name in enumerate(("cpu:0", "cpu:1")):
         assert taken(program, name) == [i for i in range(4) if turns[i % len(turns)] == place]
     assert_same(local(program, STAGES, batches_of(STAGES)), wanted_of(turns))
-
-
-def test_a_batch_of_fewer_micro_batches_on_worker_processes(pools: Pools) -> None:
-    """Its one micro-batch and a tail are of one replica; the other has a part in the sum all the same."""
-    order, replicas = OneFOneB(4), {"cpu:0": ("cpu:0", "cpu:2")}
-    case, graph = CASES["fan"], captured("fan", 2)
-    placed = (dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
-    options = {"replicas": replicas, "turns": {"cpu:0": ("cpu:2", "cpu:2", "cpu:2", "cpu:0")}}
-    batches = [case.another(seed, count) for seed, count in enumerate((8, 3, 8))]
-    runtime = DistributedRuntime(
-        compiled(graph, placed, 5, order, **options), pools(5), initial_values(case.fresh(), graph), SGD,
-        resized=lambda batch: resized("fan", placed, order, batch.samples, **options),
-    )  # fmt: skip
-    losses = [runtime.train_batch(inputs, (targets,)) for inputs, targets in batches]
-    assert_same(Trained(losses, runtime.state()), plain_loop(case.fresh(), case.loss, batches, 2, SGD))
-
-
-def test_turns_that_cannot_be_are_refused() -> None:
-    graph = captured_for(STAGES, GPipe(4))
-    placed = dict.fromkeys(graph.nodes, "cpu:0")
-    for own in (("cpu:0", "cpu:0"), ("cpu:0", "cpu:1", "cpu:2")):
-        with pytest.raises(ConfigError, match=r"turns of 'cpu:0'.*cpu:[12]"):
-            compiled(graph, placed, 3, GPipe(4), replicas={"cpu:0": ("cpu:0", "cpu:1")}, turns={"cpu:0": own})
 
 
 def test_devices_that_step_within_a_batch_take_even_turns() -> None:

@@ -6,15 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn, optim
 
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.program import GPipe, Program, Schedule
-from netsplit.program.instructions import Reduce, Step
-from netsplit.program.schedules import AsyncOneFOneB
-from netsplit.program.stepping import stepping_all
 from netsplit.rewrite import applied, replicate
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
@@ -153,29 +149,3 @@ def test_every_device_steps_with_every_batch(
 ) -> None:
     factory = OPTIMIZERS[optimizer]
     assert_same(here(PLACED[name], factory, group, clip_norm), wanted(factory, group, clip_norm))
-
-
-@pytest.mark.parametrize("name", ["apart", "a stage of two"])
-def test_where_devices_step_within_the_batch_all_step_as_often(name: str) -> None:
-    order = AsyncOneFOneB(4)
-    programs = {k: PLACED[name](k, order) for k in (LONG, SHORT)}
-    values = initial_values(model(), programs[LONG].graph)
-    runtime = LocalRuntime(programs[LONG], cpus(3), values, Counting)
-    for n, length in enumerate(LENGTHS):
-        runtime.train_batch(*batch(n, length), program=programs[length])
-    counted = {k: share.optimizer.steps for k, share in runtime.shares.items()}  # type: ignore[union-attr]
-    every = 4 * len(LENGTHS)
-    replicas = {"cpu:1": every // 2, "cpu:2": every // 2}  # which step after a micro-batch of each
-    assert counted == {"cpu:0": every, "cpu:1": every, "cpu:2": every} | (replicas if name != "apart" else {})
-
-
-def test_only_devices_with_parameters_step_and_all_of_them_have_a_part_in_the_norm() -> None:
-    usual, short = (apart(length, GPIPE, shared_norm=True) for length in (LONG, SHORT))
-    more = stepping_all(short, usual)
-    for name in more.devices:
-        assert [type(ins) for ins in short.instructions[name]][-2:] != [Reduce, Step] or name == "cpu:0"
-        *_, norm, step = more.instructions[name]
-        assert isinstance(step, Step)
-        assert isinstance(norm, Reduce)
-        assert norm.devices == more.devices
-    assert stepping_all(apart(LONG, GPIPE), usual).unread == {}

@@ -82,7 +82,7 @@ def assert_trains_as_plain(
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_every_optimizer_of_torch_that_steps_on_gradients(name: str, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(NAMES), label="case")
@@ -130,7 +130,7 @@ GROUPED: dict[str, tuple[OptimizerFactory, OptimizerFactory, bool]] = {
 
 
 @pytest.mark.parametrize("way", GROUPED)
-@settings(PATIENT, max_examples=3)
+@settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_groups_are_those_of_the_whole_model(way: str, data: st.DataObject) -> None:
     ours, plain, named = GROUPED[way]
@@ -139,15 +139,6 @@ def test_groups_are_those_of_the_whole_model(way: str, data: st.DataObject) -> N
     batches = batches_of(case, STEPS)
     wanted = plain_loop(case.fresh(), case.loss, batches, 2, plain, named=named)
     assert_same(local(program, case, batches, bound(ours, case)), wanted)
-
-
-def test_a_group_takes_what_it_matches_first_and_the_rest_keeps_the_common_settings() -> None:
-    pairs = [(name, nn.Parameter(torch.zeros(1))) for name in ("a.bias", "norm.bias", "a.weight")]
-    groups = [{"match": "norm*", "lr": 1.0}, {"match": ["*.bias"], "lr": 2.0}]
-    made = ParameterGroups("torch.optim.SGD", lr=3.0, groups=groups)(pairs)
-    settings = [(group["lr"], [id(p) for p in group["params"]]) for group in made.param_groups]
-    by_id = {name: id(p) for name, p in pairs}
-    assert settings == [(3.0, [by_id["a.weight"]]), (1.0, [by_id["norm.bias"]]), (2.0, [by_id["a.bias"]])]
 
 
 # --- learning rates -----------------------------------------------------------------------------------
@@ -184,7 +175,7 @@ RATES: dict[str, tuple[str, Callable[[optim.Optimizer], Any]]] = {
 
 
 @pytest.mark.parametrize("name", RATES)
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_schedulers_step_on_every_device_as_on_one(name: str, data: st.DataObject) -> None:
     which, scheduler = RATES[name]
@@ -205,32 +196,6 @@ def test_where_devices_step_within_the_batch_the_scheduler_steps_once_a_batch(we
         runtime.train_batch(*batch)
     assert [share.learning_rates for share in runtime.shares.values()] == [[0.05 / 8]] * 3
     assert [share.averages.count for share in runtime.shares.values() if share.averages] == [3] * 3
-
-
-def test_a_scheduler_steps_where_the_loss_scale_skips_as_after_torchs_scaler() -> None:
-    """The first scale overflows in float16: torch's loop goes on with its scheduler all the same."""
-    case = STAGES
-    model = case.fresh().float()
-    inputs, targets = case.another(0)
-    batches = [((inputs[0].float() * 50,), targets)] * STEPS
-    example = tuple(t[:2] for t in batches[0][0]), targets[:2]
-    graph = capture(model, case.loss, example, autocast="float16")
-    program = compiled(graph, cut(graph, [0.5]), 2, ORDER, shared_norm=True)
-    scheduler = partial(lr.ExponentialLR, gamma=0.5)
-    optimizer = partial(optim.SGD, lr=1e-3)
-    rule = UpdateRule(loss_scaling=True, learning_rate=LearningRate(scheduler))
-    values = initial_values(case.fresh().float(), graph)
-    runtime = LocalRuntime(program, cpus(2), values, for_model(optimizer, model), rule)
-    for share in runtime.shares.values():
-        assert share.scale is not None
-        share.scale.factor = 2.0**40  # overflows for some steps
-    for batch in batches:
-        runtime.train_batch(*batch)
-    scales = {share.scale.factor for share in runtime.shares.values() if share.scale is not None}
-    assert scales == {2.0**36}  # none of the steps was taken
-    state = runtime.state()
-    assert all(torch.equal(state[k], t) for k, t in case.fresh().float().named_parameters())
-    assert {share.learning_rates[0] for share in runtime.shares.values()} == {1e-3 / 16}
 
 
 def test_float16_with_a_scheduler_is_torchs_loop_with_its_scaler_bit_for_bit() -> None:
@@ -277,7 +242,7 @@ def averages_of(runtime: LocalRuntime) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_averages_are_those_of_torchs_averaged_model(name: str, data: st.DataObject) -> None:
     """Parameters averaged; buffers those of the model, as `AveragedModel` has it by default."""
@@ -311,7 +276,7 @@ def frozen_graph(case: Case, size: int) -> Graph:
 
 
 @pytest.mark.parametrize("name", ["chain", "stages", "attention"])
-@settings(PATIENT, max_examples=2)
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_frozen_parameters_stay_and_the_rest_trains(name: str, data: st.DataObject) -> None:
     plain = CASES.get(name, STAGES)

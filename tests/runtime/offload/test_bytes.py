@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
-import torch
 
 from netsplit.graph import initial_values
 from netsplit.optim import buckets
@@ -14,7 +11,7 @@ from netsplit.program import GPipe, Program, Schedule, compile_program
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.simulate import MemoryProfile, memory_profile
+from netsplit.simulate import memory_profile
 from tests.builders import cpus
 from tests.cover import covering
 from tests.nets import CASES, SGD, Case
@@ -64,22 +61,3 @@ def test_bytes_on_device_and_host_are_predicted(
             room = 0.02 * nbytes if pieces == 1 else max(sizes)
             assert said[device].peak_bytes == pytest.approx(nbytes, abs=room)
             assert said[device].host_bytes == pytest.approx(hosts[device], rel=HOST_TOLERANCE)
-
-
-def test_large_models_are_stepped_bucket_by_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adam's moments on the device are those of one bucket, and on the host those of all."""
-    case, graph = CASES["chain"], case_graph("chain", "gpipe")
-    program = compile_program(graph, alternating(graph, 1), graph.position, cpus(2), GPipe(4))
-    adam = partial(torch.optim.Adam, lr=1e-3)
-    held = [graph.initializers[k] for k in program.held["cpu:0"]]
-    trained = sum(init.nbytes for init in held if init.requires_grad)
-    said: list[MemoryProfile] = []
-    for most in (1, trained):
-        monkeypatch.setattr(buckets, "BUCKET_BYTES", most)
-        said.append(memory_profile(program, 4, None, Offload(optimizer=True))["cpu:0"])
-        _, hosts = measured(program, case, Offload(optimizer=True), adam)
-        assert hosts["cpu:0"] == said[-1].host_bytes == 2 * trained
-    steps = [buckets.largest_bucket(held)]
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
-    steps.append(buckets.largest_bucket(held))
-    assert steps == [trained, max(init.nbytes for init in held if init.requires_grad)]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from netsplit.experiment.session import Session
 from netsplit.graph import initial_values
 from netsplit.optim import buckets
-from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Offload
-from netsplit.profile.offload import offloaded
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import Share, UpdateRule
 from tests.builders import cpus
@@ -22,13 +17,11 @@ from tests.nets import CASES
 from tests.runtime.checkpoint.test_checkpoint import (
     ADAM,
     captured_of,
-    planned,
     program_of,
     restore,
     save,
     train,
 )
-from tests.workers import Pools, lent_session
 
 CHAIN = CASES["chain"]
 BOTH = Offload.of("both")
@@ -69,27 +62,3 @@ def test_training_goes_on_from_either_to_either(
             assert all(
                 (share.host is not None and t in share.host) == (then is not None) for t in kept(share)
             )
-
-
-def test_workers_save_and_load_what_is_on_the_host(pools: Pools, tmp_path: Path) -> None:
-    """As somebody trains: `Session.deploy`, two batches, a checkpoint, a new deployment, two more."""
-    with lent_session(pools, tmp_path / "workers") as session:
-        planner, plan = planned(CHAIN, ADAM)
-        plain = trained(session, planner, plan, tmp_path / "plain")
-        costs = offloaded(planner.costs, planner.graph, "both")
-        other = replace(planner, costs=costs)
-        assert trained(session, other, plan, tmp_path / "other") == plain
-        model = session.deploy(other, plan)
-        _, timeline = model.measure_batch(CHAIN.inputs, CHAIN.targets, bytes_too=True)
-        assert timeline.host_bytes.keys() == timeline.peak_bytes.keys()
-        assert min(timeline.host_bytes.values()) > 0
-
-
-def trained(session: Session, planner: Any, plan: Plan, folder: Path) -> tuple[list[float], list[Any]]:
-    model = session.deploy(planner, plan)
-    losses = [model.train_batch(CHAIN.inputs, CHAIN.targets) for _ in range(2)]
-    model.save_checkpoint(folder)
-    model = session.deploy(planner, plan)
-    model.load_checkpoint(folder)
-    losses += [model.train_batch(CHAIN.inputs, CHAIN.targets) for _ in range(2)]
-    return losses, [(key, tensor.tolist()) for key, tensor in model.state_dict().items()]

@@ -168,7 +168,7 @@ def ways(draw: st.DrawFn) -> Way:
     )  # fmt: skip
 
 
-@settings(max_examples=tried(90), deadline=None)
+@settings(max_examples=tried(40), deadline=None)
 @given(way=ways())
 def test_a_tensor_goes_on_and_on_and_its_gradient_comes_back(pools: Pools, way: Way) -> None:
     """To a mesh, where it is used, and on to a third; or it is refused, where a piece has no sure place."""
@@ -202,15 +202,6 @@ def test_cases_that_are_known_to_be_hard(pools: Pools, name: str, everywhere: bo
     assert any("gradient" in right for right in told)
 
 
-@pytest.mark.parametrize("stops", [("turned", "left"), ("left", "turned"), ("falling", "left")])
-def test_pieces_along_an_axis_that_falls_are_refused_everywhere(pools: Pools, stops: tuple[str, str]) -> None:
-    """Before anything moves, as torch's own operators would not agree with one another on what is there."""
-    a, b = ((name, (Shard(0), Replicate())[: torch.tensor(MESHES[name]).dim()]) for name in stops)
-    told = pools(COUNT).call(_there_and_back, Way((a, b, b), (5,)))
-    involved = {rank for name in stops for rank in torch.tensor(MESHES[name]).flatten().tolist()}
-    assert [right == {"refused 1": True} for right in told] == [rank in involved for rank in range(COUNT)]
-
-
 def _in_another_order(worker: Worker) -> str:
     """Two tensors of one size; one process goes back through them the other way round."""
     a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
@@ -232,41 +223,15 @@ def test_gradients_in_another_order_are_refused_and_not_swapped(pools: Pools) ->
         assert "in the same order everywhere" in said
 
 
-def _twice(worker: Worker) -> bool:
-    """Two tensors of which one is used twice, one of another dtype and without gradient."""
-    a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
-    x = on(a, [Shard(0)], drawn((6, 5), 1)).detach().requires_grad_()
-    y, again = (netsplit.redistribute(x, b, [Shard(0), Replicate()]) for _ in range(2))
-    counts = netsplit.redistribute(on(a, [Shard(0)], torch.arange(7)), b, [Replicate(), Shard(0)])
-    assert not counts.requires_grad
-    assert alike(counts, on(b, [Replicate(), Shard(0)], torch.arange(7)))
-    (y * 2 + again * 3).sum().backward()
-    if a.get_coordinate() is None:
-        return True
-    assert x.grad is not None
-    return torch.equal(x.grad.to_local(), torch.full_like(x.to_local(), 5.0))
-
-
-def test_one_program_of_all_processes_trains_as_one(pools: Pools) -> None:
-    """Gradients of what was moved twice are summed; DTensor's own operators come after."""
-    assert all(pools(COUNT).call(_twice))
-
-
 def _said(worker: Worker, what: str) -> str:
     a, b = mesh_of(worker, "left"), mesh_of(worker, "right")
     x: DTensor | None = on(a, [Shard(0)], drawn((6, 5), 1)).detach()
-    mesh, placements, source = b, [Replicate(), Replicate()], None
+    placements, source = [Replicate(), Replicate()], None
     if what == "partial":
         x = DTensor.from_local(torch.ones(2), a, [Partial()]) if a.get_coordinate() is not None else None
         source = a
-    elif what == "partial there":
-        placements = [Partial(), Replicate()]
     elif what == "nothing":
         x = None
-    elif what == "dimension":
-        placements = [Shard(2), Replicate()]
-    elif what == "few":
-        placements = [Shard(0)]
     elif what == "another":
         placements = [Replicate(), Shard(dist.get_rank() == 3)]
     elif what == "another source":
@@ -282,14 +247,10 @@ def _said(worker: Worker, what: str) -> str:
     elif what == "gradient":
         assert x is not None
         x.requires_grad_(dist.get_rank() != 1)
-    elif what == "neither":
-        mesh = mesh_of(worker, "left")
     try:
-        netsplit.redistribute(x, mesh, placements[: mesh.ndim], source=source, timeout_s=10.0)
+        netsplit.redistribute(x, b, placements, source=source, timeout_s=10.0)
     except ReshardError as error:
         return str(error)
-    except netsplit.NetSplitError:
-        return ""
     return "moved"
 
 
@@ -297,17 +258,11 @@ def _said(worker: Worker, what: str) -> str:
     ("what", "rank", "words"),
     [
         ("partial", 0, "is not resharded, only Shard and Replicate are"),
-        ("partial", 5, "redistribute it on its own mesh first"),
-        ("partial there", 2, "is not resharded, only Shard and Replicate are"),
         ("nothing", 0, "redistribute of no tensor needs source"),
-        ("dimension", 4, "is of a dimension that a tensor of 2 has not"),
-        ("few", 5, "1 placements for the destination's mesh of 2 axes"),
         ("another", 0, "rank 3 asks for (Replicate(), Shard(dim=1)) on ranks"),
-        ("another", 4, "rank 3 asks for (Replicate(), Shard(dim=1)) on ranks"),
         ("another source", 2, "rank 1 has a tensor [6, 5] of torch.float64 by (Replicate(),)"),
         ("gradient", 5, "rank 1 asks for no gradient of its tensor"),
         ("size", 4, "rank 1 has a piece of [3, 5], and by (Shard(dim=0),) it is to have [2, 5] of [4, 5]"),
-        ("neither", 4, "rank 4 is of neither mesh"),
     ],
 )
 def test_what_cannot_be_moved_is_refused_on_every_process(
@@ -316,5 +271,4 @@ def test_what_cannot_be_moved_is_refused_on_every_process(
     said = pools(COUNT).call(_said, what)
     assert words in said[rank]
     assert "\n" not in said[rank]
-    if what != "neither":
-        assert "moved" not in said
+    assert "moved" not in said

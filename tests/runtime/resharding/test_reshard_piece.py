@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from netsplit.errors import ReshardError, WorkerError
+from netsplit.errors import ReshardError
 from netsplit.reshard import ORDERS, STRATEGIES, Box, Layout, Mesh, Network, ReshardPlan, plan_reshard
 from netsplit.runtime.resharding.reshard_piece import reshard_piece
-from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.worker import Worker
 from tests.cover import covering
 from tests.examples import tried
@@ -136,32 +135,3 @@ def _refused(worker: Worker, plan: ReshardPlan) -> str:
 def test_a_piece_of_another_size_is_refused(pools: Pools) -> None:
     plan = Move(Layout(LEFT, "S01"), Layout(RIGHT, "R"), (12,), 2).plan
     assert all("piece of shape (3,)" in said and "(2,)" in said for said in pools(COUNT).call(_refused, plan))
-
-
-def _waits(worker: Worker, plan: ReshardPlan) -> str:
-    """The last device does not come."""
-    if worker.rank == COUNT - 1:
-        return ""
-    try:
-        own = worker.device.name
-        piece = torch.zeros(12) if own == "cpu:0" else None
-        reshard_piece(plan, own, piece, worker.transport, torch.empty(0), 0.5)
-    except WorkerError as error:
-        return str(error)
-    return "nobody was waited for"
-
-
-def test_who_is_waited_for_is_named(pools: Pools) -> None:
-    """Of send and receive, by the sender alone; the others have what they need."""
-    source = Layout(Mesh(("cpu:0",), (1,)), "R")
-    plan = Move(source, Layout(Mesh(("cpu:1", "cpu:5"), (2,)), "S0"), (12,), 2, "send_receive").plan
-    pool = pools(COUNT)
-    said = pool.call(_waits, plan)
-    pool.call(_meet_again)
-    assert "device cpu:0 waited 0.5 s sending elements 0 to 6 of slice ((6, 12),) to cpu:5" in said[0]
-    assert said[1:] == ["nobody was waited for"] * 4 + [""]
-
-
-def _meet_again(worker: Worker) -> None:
-    """What was not taken is forgotten."""
-    worker.neighbours = Neighbours.meet(worker.rank)

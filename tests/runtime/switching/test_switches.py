@@ -20,6 +20,7 @@ from netsplit.program import Program
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.runtime.workers.pool import WorkerPool
+from tests.cover import few
 from tests.nets import CASES, SGD, STAGES, Case
 from tests.runtime.equivalence.running import (
     PATIENT,
@@ -78,8 +79,8 @@ def trained_across(
     return Trained(losses, runtime.state(averaged))
 
 
-@pytest.mark.parametrize("name", CASES)
-@settings(PATIENT, max_examples=2)
+@pytest.mark.parametrize("name", few(list(CASES), 5))
+@settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_any_placements_one_after_another_train_what_the_plain_loop_trains(
     name: str, pools: Pools, data: st.DataObject
@@ -94,7 +95,7 @@ def test_any_placements_one_after_another_train_what_the_plain_loop_trains(
     assert_same(trained_across(programs, case, pools(3), OPTIMIZERS[which]), wanted)
 
 
-@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("name", few(list(RATES), 3))
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_schedulers_and_averages_go_on_after_a_switch(name: str, pools: Pools, data: st.DataObject) -> None:
@@ -117,7 +118,7 @@ def test_schedulers_and_averages_go_on_after_a_switch(name: str, pools: Pools, d
     )
 
 
-@pytest.mark.parametrize("way", GROUPED)
+@pytest.mark.parametrize("way", few(list(GROUPED), 2))
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_groups_of_parameters_move_with_their_settings(way: str, pools: Pools, data: st.DataObject) -> None:

@@ -10,26 +10,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
-import netsplit
-from netsplit.cluster.catalogue import GPU_MARGIN_BYTES
-from netsplit.cluster.cluster import Device
-from netsplit.errors import ConfigError, WorkerError
-from netsplit.experiment.calibration import with_room
-from netsplit.experiment.here.step import elsewhere
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
-from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import is_fatal, is_of_connection
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.chunks import Chunks
 from netsplit.runtime.transport.handle import TransportTimeout, moved
 from netsplit.runtime.transport.local import LocalTransport
-from netsplit.runtime.transport.process import ProcessTransport, _PendingWork, group_timeout
-from netsplit.runtime.worker_process import check_gpus_differ
-from netsplit.runtime.workers.messages import FoundGpu
+from netsplit.runtime.transport.process import ProcessTransport, _PendingWork
 from tests.builders import cpus
 from tests.nets import CASES, SGD
 
@@ -91,28 +81,6 @@ def test_pairs_of_gpus_are_connected_in_one_order_before_anything_is_sent(
     assert orders == [[("isend", 1), ("irecv", 1)], [("irecv", 0), ("isend", 0)]]
 
 
-def test_groups_give_up_later_than_any_wait_that_ends_in_a_sentence() -> None:
-    for timeout_s in (0.1, 60.0, 5000.0):
-        assert group_timeout(timeout_s).total_seconds() > max(timeout_s, COMPILING_S)
-
-
-def test_two_devices_on_one_gpu_are_refused_by_name() -> None:
-    one, other = FoundGpu("H100", "host GPU-1", 1), FoundGpu("H100", "host GPU-2", 1)
-    check_gpus_differ(["a", "b", "c"], [one, other, None])
-    with pytest.raises(ConfigError, match=r"devices a and c are the same GPU, a H100"):
-        check_gpus_differ(["a", "b", "c"], [one, other, one])
-
-
-def test_a_gpu_has_no_more_room_than_its_worker_found() -> None:
-    found_free = FoundGpu("H100", "host GPU-1", 10 * 2**30)
-    pool: Any = SimpleNamespace(gpus={"a": found_free, "b": found_free})
-    devices = (
-        Device("a", "H100", 80 * 2**30, "cuda:0"), Device("b", "H100", 2**30, "cuda:1"), Device("c", "cpu", 7)
-    )  # fmt: skip
-    room = [device.capacity_bytes for device in with_room(devices, pool)]
-    assert room == [10 * 2**30 - GPU_MARGIN_BYTES, 2**30, 7]
-
-
 class Late:
     """A message of which the stream, not the host, waits for the end."""
 
@@ -163,28 +131,6 @@ def test_before_the_host_reads_a_value_all_messages_are_there() -> None:
     assert once.looks < 0
     assert part.looks < 0
     assert not executor.state.unfinished
-
-
-def test_a_message_that_never_comes_is_named_where_the_host_waits() -> None:
-    executor = executor_of_a_gpu(0.05)
-    recv = next(ins for ins in executor.instructions if type(ins).__name__ == "Recv")
-    executor.wait(recv, recv, Late(float("inf")))
-    with pytest.raises(WorkerError, match=r"device cpu:1 waited 0\.05 s at the .*variable"):
-        executor.settle()
-
-
-def test_it_is_said_once_that_a_model_on_a_gpu_goes_by_way_of_the_host(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    gpu: Any = SimpleNamespace(device=torch.device("cuda:1"))
-    assert elsewhere([torch.zeros(1), gpu, torch.zeros(1, device="meta"), gpu]) == ["cuda:1"]
-    monkeypatch.setattr("netsplit.experiment.here.step.elsewhere", lambda tensors: elsewhere([gpu]))
-    with netsplit.parallelize(
-        nn.Linear(4, 2), nn.MSELoss(), (torch.rand(4, 4), torch.rand(4, 2)), cluster=1, schedule="gpipe",
-        partitioner="balanced", profile="predicted", progress=False,
-    ) as parallel:  # fmt: skip
-        parallel.train_batch(torch.rand(4, 4), torch.rand(4, 2))
-    assert caplog.text.count("The model or its batch lies on cuda:1: workers get it by way of the host") == 1
 
 
 @pytest.mark.parametrize("over", [True, False])

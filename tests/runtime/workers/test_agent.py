@@ -73,7 +73,7 @@ def files_of(_: object, *names: str) -> list[str]:
     return [str(import_module(name).__file__) for name in names]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_import_what_the_controller_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

@@ -7,8 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,7 +15,6 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.faults.counted_targets import none_counts, uneven
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from tests.builders import cpus
@@ -75,27 +72,6 @@ def told(runtime: LocalRuntime) -> dict[tuple[str, int], float]:
         for each in runtime.executors_of(runtime.program).values()
         for key, n in each.targets.told().items()
     }
-
-
-@given(st.sets(st.tuples(st.integers(0, 7), st.integers(1, 4)), max_size=12), st.booleans(), st.booleans())
-@settings(max_examples=20, deadline=None)
-def test_the_weights_of_the_targets_that_count_are_told(
-    ignored: set[tuple[int, int]], weighted: bool, recompute: bool
-) -> None:
-    runtime = local(Shifted(weighted), recompute)
-    (x,), y = batch(1, tuple(ignored))
-    runtime.train_batch(x, y)
-    weights = torch.tensor(WEIGHTS if weighted else (1.0,) * 4, dtype=torch.float64)
-    expected = [
-        float(sum(weights[label] for label in part[:, 1:].flatten() if label != -7)) for part in y.chunk(4)
-    ]
-    numbers = told(runtime)
-    assert [numbers[key] for key in sorted(numbers)] == pytest.approx(expected)
-    apart = max(expected) - min(expected) > 1e-9
-    assert (uneven(runtime.program, numbers) is not None) == apart
-    empty = [i for i, n in enumerate(expected) if not n]
-    assert none_counts(numbers).startswith(f" (no target of micro-batch {empty[0]} " if empty else "")
-    assert bool(none_counts(numbers)) == bool(empty)
 
 
 def test_the_first_batch_that_is_uneven_is_said_once(pools: Pools, caplog: pytest.LogCaptureFixture) -> None:

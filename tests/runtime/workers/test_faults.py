@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.errors import WorkerError
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe, compile_program
+from netsplit.program.instructions import Forward, Recv, Reduce, Step
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
+from netsplit.runtime.workers.messages import Reply
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from tests.builders import cpus
@@ -69,17 +72,6 @@ def workers(folder: Path, count: int) -> Iterator[WorkerPool]:
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[WorkerPool]:
     yield from workers(tmp_path, 2)
-
-
-@pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    """For what is no fault."""
-    yield from workers(tmp_path_factory.mktemp("lasting"), 2)
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[WorkerPool]:
-    yield from workers(tmp_path, 3)
 
 
 def deployed(pool: WorkerPool, replicated: bool = False) -> DistributedRuntime:
@@ -133,17 +125,6 @@ def _stall(worker: Worker, seconds: float) -> None:
     _before_forward(worker, lambda *_: time.sleep(seconds))
 
 
-def _stall_sum(worker: Worker, seconds: float) -> None:
-    """Keep the worker from the next sum, which the others wait for."""
-    packed = worker.memory["share"].packed_gradients
-
-    def late(names: Iterable[str]) -> torch.Tensor:
-        time.sleep(seconds)
-        return packed(names)
-
-    worker.memory["share"].packed_gradients = late
-
-
 def _break_step(worker: Worker) -> None:
     def explode(*_: object) -> None:
         raise RuntimeError("out of luck\nException raised from here (most recent call first)")
@@ -173,36 +154,6 @@ def test_a_hung_worker_is_named_within_the_timeout_with_variable_and_instruction
     assert message.startswith(f"{named(pool, 1)} does not answer")
     at = "backward of segment 0, micro-batch 0"
     assert tells(message, f"cpu:0 waited {TIMEOUT_S:g} s", at, "gradient", "'view'", "micro-batch 0", "cpu:1")
-
-
-def test_an_operator_that_never_returns_is_found_at_its_instruction(three: WorkerPool) -> None:
-    runtime = deployed(three)
-    three.call_one(1, _stall, 600.0)
-    message = failure(runtime)
-    assert message.startswith(f"{named(three, 1)} hangs at its forward of segment 1, micro-batch 0")
-    assert message.count("hangs") == 1
-    assert "device cpu:0 waited" in message
-    assert "device cpu:2 waited" in message
-    assert "raise cluster.timeout_s" in message
-
-
-def test_a_device_that_does_not_come_to_a_sum_is_named_before_those_in_it(pool: WorkerPool) -> None:
-    runtime = deployed(pool, replicated=True)
-    pool.call_one(1, _stall_sum, 600.0)
-    runtime.train_batch(CASE.inputs, CASE.targets)  # which does not wait for the step
-    message = failure(runtime)
-    assert message.startswith(f"{named(pool, 1)} hangs at its sum of gradients over cpu:0, cpu:1")
-    assert f"device cpu:0 waited {TIMEOUT_S:g} s at the optimiser step for" in message
-    assert "sum of gradients over cpu:0, cpu:1" in message
-
-
-def _take_long(worker: Worker) -> str:
-    time.sleep(1.5 * TIMEOUT_S)
-    return "done"
-
-
-def test_a_long_call_outside_a_program_is_no_fault(lasting: WorkerPool) -> None:
-    assert lasting.call_one(0, _take_long) == "done"
 
 
 def test_a_worker_that_raises_in_its_step_ends_the_run_as_others_may_have_stepped(pool: WorkerPool) -> None:
@@ -261,17 +212,21 @@ def test_a_port_in_use_is_refused_before_anything_is_spawned(tmp_path: Path) -> 
     assert not (tmp_path / "workers.log").exists()
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_an_address_that_is_not_this_machine_s_is_refused(tmp_path: Path, host: str) -> None:
-    spec = local_cluster("cpu1", [LocalDevice("cpu:0")], host=host)
-    with pytest.raises(WorkerError, match=f"cluster.host is {host}, where this process cannot listen"):
-        WorkerPool(spec, tmp_path)
-    assert not (tmp_path / "workers.log").exists()
+COMPUTING = Standing(Forward(1, 0), None)
+WAITING = Standing(Forward(2, 0), Recv("k@c", "k", 0, "b", False, 7))
+SUMMING = Standing(Step(), Reduce(("a", "b"), 9, kind="gradients"))
+TIMED_OUT = Reply(error="device a waited 2 s", known=True, waited=True)
 
 
-def test_workers_of_this_machine_listen_where_no_other_machine_reaches_them(tmp_path: Path) -> None:
-    for host in ("0.0.0.0", "::"):
-        spec = local_cluster("cpu1", [LocalDevice("cpu:0")], host=host)
-        with pytest.raises(WorkerError, match=f"cluster.host is {host}"):
-            WorkerPool(spec, tmp_path)
-    assert not (tmp_path / "workers.log").exists()
+def sentence(**facts: object) -> str:
+    given = {"asked": [0, 1, 2], "dead": {}, "replies": {}, "quiet": [], "standings": {}}
+    return diagnose(Findings(**given | facts), "abc".__getitem__, "train")  # type: ignore[arg-type]
+
+
+def test_who_computes_while_others_wait_is_the_cause() -> None:
+    said = sentence(replies={0: TIMED_OUT}, standings={0: SUMMING, 1: COMPUTING, 2: WAITING})
+    assert said.startswith("worker b hangs")
+    assert tells(said, "forward of segment 1, micro-batch 0", "device a waited 2 s", "c stood")
+    assert tells(
+        said, "forward of segment 2, micro-batch 0", "'k'", "micro-batch 0 from b", "cluster.timeout_s"
+    )

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import netsplit
-from netsplit.errors import BatchError, NetSplitError
+from netsplit.errors import BatchError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.program import Program, Schedule, compile_program
@@ -20,7 +19,7 @@ from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
 from tests.runtime.equivalence.running import cut
 from tests.runtime.references import Batch, Trained, assert_same_bits, plain_loop
-from tests.workers import Pools, lent_to_sessions
+from tests.workers import Pools
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
 SCHEDULES = [GPipe(4), OneFOneB(4), ZBH1(4)]
@@ -138,11 +137,8 @@ def test_a_batch_that_fails_is_as_if_it_had_not_been(schedule: Schedule, devices
     assert_said(told, devices)
 
 
-@pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each.name)
-def test_workers_leave_a_batch_that_fails_out_and_live(
-    pools: Pools, schedule: Schedule, devices: int
-) -> None:
+def test_workers_leave_a_batch_that_fails_out_and_live(pools: Pools) -> None:
+    schedule, devices = ZBH1(4), 3
     pool = pools(devices)
     before = [hello.pid for hello in pool.hellos]
     values = initial_values(model(), graph())
@@ -151,39 +147,3 @@ def test_workers_leave_a_batch_that_fails_out_and_live(
     assert_said(told, devices)
     assert [hello.pid for hello in pools(devices).hellos] == before
     assert "no way back" in (pool.folder / "failure.log").read_text()
-
-
-def test_what_fails_of_a_split_model_leaves_it_whole(pools: Pools, unmeasured: None) -> None:
-    """Labels out of range at the usual size and another, shapes that do not fit, a prediction that raises."""
-    (x,), y = batch(0)
-    with lent_to_sessions(pools):
-        parallel = netsplit.parallelize(
-            model(),
-            nn.CrossEntropyLoss(),
-            (x, y),
-            cluster=2,
-            partitioner="m_topo",
-            schedule="gpipe",
-            optimizer=ADAM,
-        )
-    with parallel:
-        first = parallel.train_batch(x, y)
-        before = parallel.state_dict()
-        bad_x = x.clone()
-        bad_x[5, 2] = FORWARD
-        for inputs, targets, said in (
-            (x, y + 100, "Target 10[0-4] is out of bounds"),
-            (x[:6], y[:6] + 100, "Target 10[0-4] is out of bounds"),
-            (x[:, :5], y, "does not run on this batch"),
-            (x[:5], y, "the same number"),
-            (x, y.double(), "Sequential does not run|expected|float"),
-            (bad_x, y, "no such number"),
-        ):
-            with pytest.raises(NetSplitError, match=said):
-                parallel.train_batch(inputs, targets)
-        with pytest.raises(NetSplitError, match="no such number"):
-            parallel.predict(bad_x)
-        for key, tensor in parallel.state_dict().items():
-            assert torch.equal(tensor, before[key]), key
-        assert parallel.train_batch(x, y) < first
-        assert parallel.predict(x).shape == (8, 5)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from netsplit.runtime.transport.process import _as_sent
 from netsplit.runtime.workers.messages import CallWorkers, packed
+from tests.cover import covering
 
 DTYPES = (
     torch.bool, torch.uint8, torch.int16, torch.uint16, torch.int64, torch.float16, torch.bfloat16,
@@ -24,8 +25,7 @@ def sample(dtype: torch.dtype, *shape: int) -> Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 1)])
+@covering(dtype=DTYPES, shape=[(), (3,), (2, 0), (2, 3, 1)])
 def test_a_tensor_of_any_dtype_arrives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     sent = sample(dtype, *shape)
     call: Any = pickle.loads(packed(CallWorkers(len, ([{"x": sent}],))))
@@ -44,13 +44,6 @@ def test_parts_and_views_parameters_and_conjugates_arrive() -> None:
         assert torch.equal(one, other)
     assert isinstance(arrived[-1], nn.Parameter)
     assert len(packed(torch.zeros(1000)[:1].clone())) < 1000
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_sent_between_workers_is_the_tensors_own_memory(dtype: torch.dtype) -> None:
-    buffer, value = torch.empty((2, 3), dtype=dtype), sample(dtype, 2, 3)
-    _as_sent(buffer).copy_(_as_sent(value))
-    assert torch.equal(_as_sent(buffer), _as_sent(value))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: tensors that lie there")

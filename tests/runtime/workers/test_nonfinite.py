@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import netsplit
-from netsplit.data.dataset import Data
 from netsplit.errors import NonFiniteError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
@@ -19,11 +17,10 @@ from netsplit.program import GPipe, compile_program
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.settings import OnNonFinite
-from netsplit.training.epochs import fit
 from tests.builders import cpus
 from tests.runtime.equivalence.running import assert_close, cut
 from tests.runtime.references import Batch, plain_loop
-from tests.workers import Pools, lent_to_sessions
+from tests.workers import Pools
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 RUNTIME_LOG = "netsplit.runtime.controller.losses"
@@ -97,19 +94,6 @@ def test_stop_says_the_iteration_the_device_and_the_operator_and_leaves_the_batc
     assert_close(trained.state(), state_of([batch(0), batch(1)]))
 
 
-def test_what_comes_with_the_batch_or_the_model_is_blamed_on_it(pools: Pools) -> None:
-    trained = runtime(pools, "stop")
-    with pytest.raises(
-        NonFiniteError, match=r"comes with the batch, in a tensor of shape \(2, 6\) of micro-batch 2"
-    ):
-        trained.train_batch(*bad(math.nan, column=3))
-    trained.put({"head.bias": torch.full((6,), math.nan, dtype=torch.float64)})
-    with pytest.raises(
-        NonFiniteError, match=r"'head.bias' of the model is not finite, used on device cpu:0 in oper"
-    ):
-        trained.train_batch(*batch(0))
-
-
 def test_skip_warns_and_leaves_the_batch_out(pools: Pools, caplog: pytest.LogCaptureFixture) -> None:
     trained = runtime(pools, "skip")
     trained.train_batch(*batch(0))
@@ -136,25 +120,3 @@ def test_warn_says_it_once_and_trains_as_plain_pytorch(
     state, wanted = trained.state(), state_of(batches)
     for key, tensor in state.items():
         torch.testing.assert_close(tensor, wanted[key], equal_nan=True)
-
-
-def test_fit_counts_what_is_skipped_in_no_mean(pools: Pools, unmeasured: None) -> None:
-    """With gradients of two batches a step: the other batch of the step is left out with it."""
-    (x,), y = (torch.cat([batch(n)[0][0] for n in range(6)]),), torch.cat([batch(n)[1] for n in range(6)])
-    x[20, 0] = -1.0
-    data = Data("own", list(zip(x, y, strict=True)), list(zip(x[:8], y[:8], strict=True)), 5, list("abcde"))
-    with lent_to_sessions(pools):
-        parallel = netsplit.parallelize(
-            model(),
-            nn.CrossEntropyLoss(),
-            batch(0),
-            partitioner="m_topo",
-            schedule="gpipe",
-            on_nonfinite="skip",
-            optimizer=SGD,
-        )
-    with parallel:
-        history = fit(parallel, data, epochs=1, accumulate=2)
-    losses = [it.loss for it in history.iterations]
-    assert sum(map(math.isnan, losses)) == 1
-    assert history.epochs[0].train_loss == pytest.approx(sum(each for each in losses if each == each) / 2)

@@ -36,12 +36,10 @@ def reachable(instance: Instance) -> np.ndarray[Any, np.dtype[np.bool_]]:
 class LatencyModel:
     """Builds the model in ticks; `end` is what to minimise, at most `horizon`."""
 
-    def __init__(
-        self, instance: Instance, durations: Durations, horizon: int, fixed: Ints | None = None
-    ) -> None:
+    def __init__(self, instance: Instance, durations: Durations, horizon: int) -> None:
         from ortools.sat.python import cp_model
 
-        self.instance, self.d, self.horizon, self.fixed = instance, durations, horizon, fixed
+        self.instance, self.d, self.horizon = instance, durations, horizon
         self.model: Any = cp_model.CpModel()
         self.devices = range(len(instance.devices))
         self.values: list[tuple[Any, Any]] = []  # (variable, key) for hints
@@ -75,13 +73,10 @@ class LatencyModel:
         atoms = [[int(v) for v in instance.atoms[a]] for a in range(len(instance.atoms))]
         place = [[self._bool("x", a, d) for d in self.devices] for a in range(len(atoms))]
         self.x = [place[a] for a in instance.atom_of]  # [n][D]
-        for a, row in enumerate(place):
+        for row in place:
             model.add_exactly_one(row)
-            if self.fixed is not None and self.fixed[atoms[a][0]] >= 0:
-                model.add(row[int(self.fixed[atoms[a][0]])] == 1)
         self._memory(place, atoms)
-        if self.fixed is None:
-            self._symmetry(place)
+        self._symmetry(place)
 
     def _memory(self, place: list[list[Any]], atoms: list[list[int]]) -> None:
         instance, model = self.instance, self.model

@@ -173,7 +173,6 @@ def solve_latency(
     time_limit_s: float,
     seed: int = 0,
     hint: Answer | None = None,
-    fixed: Ints | None = None,
     workers: int = 2,
 ) -> ExactAnswer:
     """The least latency over all placements and orders, as far as the time allows.
@@ -183,7 +182,6 @@ def solve_latency(
         time_limit_s: seconds of all of it, building the model included.
         seed: of the search.
         hint: a feasible answer to start from; the result is never worse.
-        fixed: [n] device of a node, or -1 where it is free; the bound then holds for these only.
         workers: of CP-SAT; they take turns, so that the same search gives the same answer.
 
     Returns:
@@ -194,13 +192,13 @@ def solve_latency(
     if instance.n == 0:
         empty = np.zeros(0, np.int64)
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
-    start = hint or (_filled(instance) if fixed is None else None)
+    start = hint or _filled(instance)
     value = latency_of(instance, *start) if start else float("inf")
     if not completely_modelled(instance):
         if start is None:
             return ExactAnswer(None, None, float("inf"), 0.0, "limit")
         return ExactAnswer(*start, value, 0.0, "feasible")
-    search = _FullModelSearch(instance, min(value, instance.serial_s), fixed, seed, workers)
+    search = _FullModelSearch(instance, min(value, instance.serial_s), seed, workers)
     answer = search.run(start, deadline)
     if start is None or answer.status == "infeasible":
         return answer
@@ -233,21 +231,20 @@ class _FullModelSearch:
         self,
         instance: Instance,
         most_s: float,
-        fixed: Ints | None,
         seed: int,
         workers: int,
     ) -> None:
-        self.instance, self.fixed, self.seed, self.workers = instance, fixed, seed, workers
+        self.instance, self.seed, self.workers = instance, seed, workers
         self.tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
         durations = Durations.ticks(instance, self.tick_s)
-        self.built = LatencyModel(instance, durations, _TICKS + 1, fixed)
+        self.built = LatencyModel(instance, durations, _TICKS + 1)
 
     def run(self, start: Answer | None, deadline: float) -> ExactAnswer:
         from ortools.sat.python import cp_model
 
         instance, built = self.instance, self.built
         if start is not None:
-            where = start[0] if self.fixed is not None else canonical(instance, start[0])
+            where = canonical(instance, start[0])
             built.hint(where, start[1], schedule(instance, where, start[1], built.d))
         solver = cp_sat_solver(max(0.01, deadline - time.perf_counter()), self.seed, self.workers)
         solver.parameters.interleave_search = self.workers > 1

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
-from typing import NoReturn, get_args
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -10,12 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration, Single
-from netsplit.partition.base import MemoryRule
+from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealer
-from netsplit.partition.engines.candidates import candidates
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.engines.neighbourhood import Neighbourhood
 from netsplit.planning.simulated import Simulated
@@ -24,7 +22,7 @@ from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, OneFOneB
 from tests.builders import cluster_of, graph_of
 from tests.examples import tried
-from tests.partition.builders import large_problem, problems, required_bytes, trained, with_capacities
+from tests.partition.builders import large_problem, problems, trained, with_capacities
 
 pytestmark = pytest.mark.usefixtures("few_moves")
 quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -70,18 +68,7 @@ def test_its_objective_is_what_the_simulator_says_and_its_bound_is_below(problem
     assert report.notes["bound_for"] == "latency"
 
 
-def test_the_schedule_is_optimised_where_it_is_asked_for() -> None:
-    problem = simulated(large_problem(40, devices=2), GPipe(4))
-    problem = with_capacities(problem, [required_bytes(problem)] * 2)
-    placement = Auto(time_limit_s=3.0, starts=4).partition(replace(problem, objective=SimulatedIteration()))
-    others = [METHODS[name]().partition(problem) for name in ("m_topo", "balanced", "netsplit")]
-    assert seconds(problem, placement) <= min(seconds(problem, other) for other in others)
-    assert placement.report.objective == pytest.approx(seconds(problem, placement))
-    assert placement.report.bound is None
-
-
-@pytest.mark.parametrize("memory", get_args(MemoryRule))
-def test_the_order_on_a_device_is_searched_too(memory: MemoryRule) -> None:
+def test_the_order_on_a_device_is_searched_too() -> None:
     """The best of all has n3 before n2, so that the second device begins early; capture has it behind."""
     feeds = {"n0": [], "n1": ["n0"], "n2": ["n1"], "n3": ["n1"], "n4": ["n2", "n3"]}
     readers = {v: [u for u in feeds if v in feeds[u]] for v in feeds}
@@ -90,7 +77,7 @@ def test_the_order_on_a_device_is_searched_too(memory: MemoryRule) -> None:
     costs = {v: NodeSeconds(*(1e-3 * each for each in seconds)) for v, seconds in took.items()}
     cluster = cluster_of([2**40] * 2, 5e-4, 1e-6)
     problem = trained(Problem(graph, Costs({"cpu": DeviceCosts(costs)}, 2), cluster), fraction=1.0)
-    problem = replace(simulated(problem, ZBH1(3)), objective=SimulatedIteration(), memory=memory)
+    problem = replace(simulated(problem, ZBH1(3)), objective=SimulatedIteration(), memory="lifetimes")
     placement = Auto(time_limit_s=20.0).partition(problem)
     assert seconds(problem, placement) == pytest.approx(0.06126, rel=0.02)
 
@@ -143,13 +130,6 @@ def test_a_feasible_problem_is_placed_however_short_the_time() -> None:
     assert Instance.of(problem).fits(Instance.of(problem).encode(placement.device_of))
 
 
-def test_a_problem_without_room_is_refused() -> None:
-    problem = large_problem(30)
-    tight = with_capacities(problem, [d.capacity_bytes // 3 for d in problem.cluster.devices])
-    with pytest.raises(InfeasibleError, match="missing"):
-        Auto(time_limit_s=1.0).partition(tight)
-
-
 @settings(quiet, max_examples=tried(30))
 @given(problem=problems(max_nodes=9).map(trained))
 def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Problem) -> None:
@@ -165,27 +145,12 @@ def test_annealing_answers_a_placement_that_fits_and_its_own_value(problem: Prob
         assert places.value_s == step
 
 
-def test_a_method_that_refuses_is_no_candidate() -> None:
-    problem = large_problem(20, devices=2, room=2.5)
-    costs = Costs({"cpu": problem.costs.devices["cpu"]}, 4)
-    small = with_capacities(replace(problem, costs=costs), [1, 1])
-    instance = Instance.of(small)
-    answers = list(candidates(small, instance, (MTopo(), Single()), lambda placement: 1.0, float("inf")))
-    assert [(each.method, each.fits) for each in answers] == [("single", False)]
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(MemoryError("8 GB"), "out of memory: 8 GB"), (ZeroDivisionError("by 0"), "ZeroDivisionError: by 0")],
-)
-def test_a_method_that_breaks_is_left_out_and_named(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
+def test_a_method_that_breaks_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: MTopo, problem: Problem) -> NoReturn:
-        raise error
+        raise MemoryError("8 GB")
 
     monkeypatch.setattr(MTopo, "choose", broken)
     report = Auto(time_limit_s=4.0, starts=2).partition(large_problem(20, room=2.5)).report
-    assert report.notes["left_out"] == {"m_topo": said}
+    assert report.notes["left_out"] == {"m_topo": "out of memory: 8 GB"}
     assert "m_topo" not in report.notes["portfolio"]
     assert "heft" in report.notes["portfolio"]

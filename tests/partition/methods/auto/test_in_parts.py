@@ -1,7 +1,5 @@
 """`auto` with operators in parts: where that takes less, or nothing fits without; else not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +10,7 @@ from torch import nn
 from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
-from netsplit.partition import Auto, Balanced, OsDpos, PipeDream, Placement, Problem, SolverReport
+from netsplit.partition import Auto, Balanced, PipeDream, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.auto.part_structures import structures
@@ -21,8 +19,7 @@ from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
-from netsplit.program.schedules import SingleBatch
-from netsplit.rewrite import Rewrite, Split
+from netsplit.rewrite import Split
 from tests.builders import cpus
 from tests.partition.meters import SlowParts
 
@@ -67,9 +64,8 @@ def problem_of(
     return work(seconds, kinds).problem(cluster, objective, schedule=schedule, memory=memory)
 
 
-@pytest.mark.parametrize("schedule", [None, GPipe(1)])
-def test_operators_are_in_parts_where_that_takes_less(schedule: Schedule | None) -> None:
-    problem = problem_of(1.0, schedule=schedule)
+def test_operators_are_in_parts_where_that_takes_less() -> None:
+    problem = problem_of(1.0)
     whole, parts = decide(problem, SEARCH), decide(problem, IN_PARTS)
     assert not whole.placement.rewrites
     assert any(isinstance(each, Split) for each in parts.placement.rewrites)
@@ -78,17 +74,10 @@ def test_operators_are_in_parts_where_that_takes_less(schedule: Schedule | None)
     assert len({*parts.placement.device_of.values()}) == 2
 
 
-def test_they_stay_whole_where_moving_takes_longer() -> None:
-    plan = decide(problem_of(1e-7), IN_PARTS)
-    assert plan.placement.rewrites == ()
-    assert plan.objective_s == pytest.approx(decide(problem_of(1e-7), SEARCH).objective_s)
-
-
-@pytest.mark.parametrize("schedule", [None, GPipe(2)])
-def test_what_fits_nowhere_whole_is_refused_or_in_parts(schedule: Schedule | None) -> None:
+def test_what_fits_nowhere_whole_is_refused_or_in_parts() -> None:
     """Though it takes longer so."""
     layer = 4 * 512 * 16
-    problem = problem_of(1e-7, 3 * layer, schedule)
+    problem = problem_of(1e-7, 3 * layer, GPipe(2))
     with pytest.raises(
         InfeasibleError, match=r"auto finds no placement that fits on cluster 'cpu2', as .*missing"
     ):
@@ -101,18 +90,6 @@ def test_what_fits_nowhere_whole_is_refused_or_in_parts(schedule: Schedule | Non
     )
 
 
-def test_parts_are_as_large_as_devices_are_fast() -> None:
-    problem = problem_of(1.0, kinds=(1.0, 3.0))
-    sizes = {
-        each.sizes for made in structures(problem) for each in made.rewrites() if isinstance(each, Split)
-    }
-    assert {(256, 256), (128, 384), (2, 6)} <= sizes
-    plan = decide(problem, IN_PARTS)
-    splits = [each for each in plan.placement.rewrites if isinstance(each, Split)]
-    assert splits
-    assert plan.objective_s < decide(problem, SEARCH).objective_s
-
-
 def test_parts_are_measured_before_they_win() -> None:
     """Three times what is estimated of them is more than whole operators take."""
     meter, problem = SlowParts.on(problem_of(1.0), lambda rewrites: 3.0)
@@ -121,34 +98,6 @@ def test_parts_are_measured_before_they_win() -> None:
     assert plan.objective_s == pytest.approx(decide(problem_of(1.0), SEARCH).objective_s)
     assert len(set(meter.asked)) == len(meter.asked) > 1, "the next ones were measured, too"
     assert plan.problem.meter is None
-
-
-def test_the_next_parts_are_taken_where_the_best_turn_out_slow() -> None:
-    estimated = decide(problem_of(1.0), IN_PARTS)
-
-    def times(rewrites: tuple[Rewrite, ...]) -> float:
-        return 3.0 if rewrites == estimated.placement.rewrites else 1.0
-
-    meter, problem = SlowParts.on(problem_of(1.0), times)
-    plan = decide(problem, IN_PARTS)
-    assert plan.placement.rewrites not in ((), estimated.placement.rewrites)
-    assert plan.placement.rewrites in meter.asked
-    assert plan.objective_s < decide(problem_of(1.0), SEARCH).objective_s
-    assert plan.placement.report.objective == pytest.approx(plan.objective_s), "nothing was estimated"
-
-
-def test_who_may_cut_operators() -> None:
-    problem = problem_of(1.0)
-    assert OsDpos().cuts_operators(problem)
-    assert IN_PARTS.cuts_operators(problem)
-    alone = replace(problem.cluster, devices=problem.cluster.devices[:1])
-    for other in (
-        replace(problem, cluster=alone),
-        replace(problem, evaluate=None),
-        problem_of(1.0, objective="max_load"),
-    ):
-        assert not IN_PARTS.cuts_operators(other)
-    assert not SEARCH.cuts_operators(problem)
 
 
 def on_servers(schedule: Schedule, layers: int = 4) -> Problem:
@@ -170,13 +119,6 @@ def on_servers(schedule: Schedule, layers: int = 4) -> Problem:
     work = Workload("wide", graph, costs, None)
     whole = replace(cluster, devices=given, links=links)
     return work.problem(whole, "simulated", schedule=schedule, memory="lifetimes")
-
-
-def test_parts_are_on_one_server_where_the_other_is_far() -> None:
-    plan = decide(on_servers(SingleBatch()), IN_PARTS)
-    assert plan.placement.rewrites
-    assert len(servers_of(plan.placement.device_of)) == 1
-    assert plan.objective_s < 0.7 * decide(on_servers(SingleBatch()), SEARCH).objective_s
 
 
 def test_stages_between_servers_are_in_parts_within() -> None:

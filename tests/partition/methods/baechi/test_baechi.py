@@ -12,7 +12,6 @@ from netsplit.partition.methods.baechi.baechi import (
     BaechiProblem,
     StaticMemory,
     authors_makespan_s,
-    receive,
 )
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import problems
@@ -36,23 +35,6 @@ def makespan(problem, where: str) -> float:
 )
 def test_a_tensor_is_sent_once_to_a_device_and_a_device_sends_one_at_a_time(where, seconds):
     assert makespan(problem_of(FORK, [("a", 3, "bc")], devices=3), where) == seconds
-
-
-def test_the_receiver_may_begin_later_than_the_sender_which_is_free_when_its_time_is_over():
-    tasks = tasks_of(problem_of(FORK, [("a", 3, "b")]))
-    channel, arrived = [0, 10], [{}, {}]
-    edge = tasks.outward[0][0]
-    assert receive(edge, 0, 1, 2, tasks, channel, arrived) == 13
-    assert channel == [5, 13]
-    assert receive(edge, 0, 1, 2, tasks, channel, arrived) == 13
-    assert channel == [5, 13], "what is there is not sent again"
-
-
-def test_time_is_whole_ticks_and_an_operator_takes_one_at_least():
-    problem = problem_of({"a": 0.0, "b": 2.4e-6, "c": 2.6e-6}, [("a", 3, "b")])
-    tasks = BaechiProblem.of(problem)
-    assert tasks.compute[:, 0].tolist() == [1, 2, 3]
-    assert [tasks.transfer(0, p).tolist() for p in (0, 1)] == [[0, 3_000_000], [3_000_000, 0]]
 
 
 def test_training_adds_the_backward_computation_and_the_way_back_of_gradients():
@@ -91,18 +73,3 @@ def test_outputs_are_freed_when_the_last_reader_has_run_and_the_state_stays():
     for v in range(3):
         kept.run(v, where)
     assert kept.left.tolist() == [79, 95]
-
-
-def test_a_colocated_set_fits_where_what_it_keeps_does():
-    problem = problem_of(FORK, [("a", 10, "")], weights={"a": 7, "c": 20}, colocated=["ac"])
-    memory = AuthorsMemory(tasks_of(problem), np.array([26, 27]), keep_outputs=False)
-    nodes = np.arange(3)
-    unplaced, placed = np.zeros(3, bool), np.ones(3, bool)
-    assert memory.placeable(nodes, unplaced, np.arange(2)).tolist() == [
-        [False, True],
-        [True, True],
-        [False, True],
-    ]
-    assert memory.placeable(nodes, placed, np.arange(2)).all(), (
-        "of a set that has a device only the member is tested"
-    )

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import InfeasibleError
-from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baechi.baechi import memory_for
 from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
 from tests.examples import tried
@@ -41,10 +40,6 @@ def test_an_operator_goes_where_it_can_start_first(nbytes, where, seconds):
     assert MEtf(tick_s=1.0).partition(problem).report.objective == seconds
 
 
-def test_operators_that_could_start_at_once_are_taken_in_topological_order_on_the_first_device():
-    assert devices(problem_of({"a": 3, "b": 1, "c": 1, "d": 1}, []), times="forward") == "0111"
-
-
 def test_the_estimate_takes_each_edge_alone_and_the_decision_sends_one_after_the_other():
     """x, y and w run on d0, d1, d2 until 2; z must go to w. Both tensors could be there at 5, not both."""
     problem = problem_of(
@@ -55,12 +50,6 @@ def test_the_estimate_takes_each_edge_alone_and_the_decision_sends_one_after_the
     assert loop.start.tolist() == [0, 0, 0, 8]
 
 
-def test_a_device_without_room_is_no_candidate():
-    problem = problem_of({"a": 1, "b": 1}, [("a", 9, "b")], weights={"a": 10, "b": 10}, copies=0)
-    assert devices(problem) == "00"
-    assert devices(with_capacities(problem, [15, 15])) == "01"
-
-
 def test_freed_outputs_make_room_and_kept_ones_do_not():
     """Each makes 10 bytes: two are alive at once in a chain."""
     chain = problem_of({"a": 1, "b": 1, "c": 1}, [("a", 10, "b"), ("b", 10, "c"), ("c", 10, "")], 1)
@@ -69,14 +58,6 @@ def test_freed_outputs_make_room_and_kept_ones_do_not():
         with pytest.raises(InfeasibleError, match="are missing"):
             devices(with_capacities(chain, [capacity]), memory=memory)
     assert devices(with_capacities(chain, [30]), memory="kept") == "000"
-
-
-def test_a_set_goes_where_its_first_member_does():
-    """c could start on d0 at 1, but a, whose set it is in, is on d1."""
-    problem = problem_of({"b": 1, "a": 2, "c": 1}, [("b", 1, "c")], colocated=["ac"])
-    loop = loop_of(problem)
-    assert loop.where.tolist() == [0, 1, 1]
-    assert loop.start.tolist() == [0, 0, 2]
 
 
 def test_a_dead_end_names_the_node_the_device_and_a_capacity_that_works():
@@ -112,22 +93,3 @@ def test_the_schedule_is_one_exclusive_devices_and_precedence(problem):
     for q in range(tasks.devices):
         spans = sorted((loop.start[v], loop.end[v]) for v in range(tasks.n) if loop.where[v] == q)
         assert all(first[1] <= second[0] for first, second in pairwise(spans))
-
-
-@settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
-@given(problem=problems())
-def test_every_memory_rule_places_within_its_own_limit_or_says_a_capacity_that_does(problem):
-    for memory in ("static", "kept", "freed"):
-        method = MEtf(memory=memory)
-        assert method.respects_capacity == (memory == "static")
-        try:
-            placement = method.partition(problem)
-        except InfeasibleError as error:
-            cure = str(error).rpartition(";")[2]
-            enough = int(cure.split(" bytes")[0].split("(")[-1].split()[-1])
-            more = "more on each device" in cure
-            given_ = [d.capacity_bytes * more + enough for d in problem.cluster.devices]
-            problem = with_capacities(problem, given_)
-            placement = method.partition(problem)
-        if memory == "static":
-            assert Instance.of(problem).fits(Instance.of(problem).encode(placement.device_of))

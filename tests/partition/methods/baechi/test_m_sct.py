@@ -13,7 +13,6 @@ from tests.examples import tried
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import large_problem, problems
 
-engines = pytest.mark.parametrize("solver", ["highs", "cvxopt"])
 WAIT = {"p": 2, "r": 2, "k": 20, "e": 10, "f": 1}  # f reads 5 bytes of p and 3 of r
 
 
@@ -47,21 +46,6 @@ def test_a_device_that_waits_takes_an_urgent_operator():
     problem = problem_of(seconds, [("p", 5, "f"), ("r", 3, "f")])
     _, sct = loops(problem, {"p": "f"})
     assert (sct.where.tolist(), sct.start.tolist()) == ([0, 1, 0, 1], [0, 0, 2, 7])
-
-
-def test_a_device_does_not_wait_for_a_child_that_another_could_start_sooner():
-    """f could start on d1 at 5 and on d0 at 7."""
-    problem = problem_of(WAIT, [("p", 3, "f"), ("r", 5, "f")], devices=3)
-    etf, sct = loops(problem, {"p": "f"})
-    assert sct.where.tolist() == etf.where.tolist()
-
-
-@engines
-def test_the_relaxation_of_a_fork_splits_the_one_favourite(solver):
-    """1 + 2 x = 1 + 5 (1 - x) at x = 5/7."""
-    x, makespan = favourite_lp(np.ones(3), [(0, 1), (0, 2)], np.array([2.0, 5.0]), solver)
-    assert x == pytest.approx([5 / 7, 2 / 7], abs=1e-4)
-    assert makespan == pytest.approx(2 + 10 / 7, rel=1e-5)
 
 
 @settings(max_examples=tried(100), deadline=None)

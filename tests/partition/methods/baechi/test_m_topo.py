@@ -45,13 +45,6 @@ def test_a_small_device_is_filled_and_the_others_share_the_rest_evenly():
     assert devices(graph, [40, 1000, 1000]) == "011122"  # level 100, cap 140
 
 
-def test_copies_of_received_variables_count_against_the_capacity():
-    """Footprints of 20, cap 80 // 3 + 20 = 46: c and d fit d1 with 40, and with the copy of b's output 60."""
-    graph = graph_of("abcd", [("a", 10, "b"), ("b", 10, "c"), ("c", 10, "d"), ("d", 10, "")])
-    assert devices(graph, [100, 60, 100]) == "0011"
-    assert devices(graph, [100, 59, 100]) == "0012"
-
-
 def test_the_order_of_baechis_code_fills_the_devices_level_by_level():
     """Captured b, c before d; first ready first is b, d before c. Nodes of 40 bytes, cap 120."""
     graph = graph_of("abcd", [("a", 0, "bd"), ("b", 0, "c")], dict.fromkeys("abcd", 20))

@@ -7,7 +7,7 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.profile.memory import memory_of
-from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.builders import chain, cluster_of, costs_of
 from tests.partition.builders import problems
 
 
@@ -23,15 +23,6 @@ def test_edges_merge_from_the_largest_down_to_the_floor():
     assert grouped(graph, 3) == ["n0 n1", "n2 n3", "n4"]
     assert grouped(graph, 2) == ["n0 n1", "n2 n3 n4"]
     assert grouped(graph, 1) == ["n0 n1 n2 n3 n4"]
-
-
-def test_edges_of_equal_bytes_merge_in_topological_order():
-    assert grouped(chain([8, 8, 8]), 3) == ["n0 n1", "n2", "n3"]
-
-
-def test_variables_of_one_pair_of_nodes_count_together():
-    graph = graph_of("abc", [("a", 30, "b"), ("b", 20, "c"), ("b", 20, "c")])
-    assert grouped(graph, 2) == ["a", "b c"]
 
 
 def test_a_union_above_the_smallest_capacity_is_skipped_and_the_next_edge_tried():
@@ -59,10 +50,6 @@ def test_colocated_nodes_start_merged_even_without_an_edge_or_room():
     graph = chain([8, 8, 8], colocated=[("n0", "n2")])
     assert grouped(graph, 3) == ["n0 n2", "n1", "n3"]
     assert grouped(graph, 1, (1, 1)) == ["n0 n2", "n1", "n3"]
-
-
-def test_nodes_without_edges_stay_alone():
-    assert grouped(graph_of("abc", []), 1) == ["a", "b", "c"]
 
 
 @settings(deadline=None)

@@ -1,23 +1,18 @@
 """`netsplit` with exclusive devices: the best of all placements of its groups, as simulated."""
 
-import itertools
 import logging
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.methods.thesis import exclusive as exclusive_module
 from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
-from tests.builders import chain, cluster_of, costs_of, graph_of
+from tests.builders import cluster_of, costs_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems, trained
 from tests.partition.every_placement import least
@@ -85,36 +80,3 @@ def test_many_groups_are_annealed_under_its_own_name_without_a_claim(caplog, few
     assert report.objective < coplaced.objective
     again = NetSplit(groups=1000, exclusive=True).partition(problem)
     assert again.device_of == placement.device_of
-
-
-def test_a_limit_without_a_placement_answers_with_the_fill_of_the_devices():
-    graph = chain([10, 10], weights={"n0": 50, "n1": 50, "n2": 50})
-    problem = Problem(graph, costs_of(graph), cluster_of([260, 260]))
-    placement = NetSplit(exclusive=True, time_limit_s=1e-9).partition(problem)
-    assert placement.report.status == "limit"
-    assert list(placement.device_of.values()) == ["d0", "d0", "d1"]
-
-
-def test_what_was_not_tried_is_not_called_optimal(monkeypatch):
-    """A clock that ticks with every placement ends it after 4 of 8."""
-    graph = chain([10, 10])
-    problem = Problem(graph, costs_of(graph), cluster_of([1000, 1000]))
-    annealer = Annealer(Instance.of(problem))
-    ticks = itertools.count(1)
-    monkeypatch.setattr(exclusive_module, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    shortest, all_tried = exclusive_module._shortest_of_all(annealer, deadline=4.0)
-    assert shortest is not None
-    assert not all_tried
-    assert next(ticks) == 6
-    _, all_tried = exclusive_module._shortest_of_all(annealer, deadline=100.0)
-    assert all_tried
-
-
-def test_the_order_is_that_of_the_list_schedule():
-    problem = trained(large_problem(40))
-    placement = NetSplit(exclusive=True).partition(problem)
-    instance = Instance.of(problem)
-    step = CompiledStep(instance)
-    where = instance.encode(placement.device_of)
-    order = np.argsort([placement.priority[name] for name in instance.names])
-    assert order.tolist() == step.list_schedule(where).tolist()

@@ -6,14 +6,16 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.errors import ConfigError, InfeasibleError, ModelSizeError
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.engines.by_picos import PREFIX, picos_engines
+from netsplit.partition.engines.mixed_integer import highs
 from netsplit.partition.engines.outcome import Outcome
+from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.thesis import grouped as grouped_module
 from netsplit.partition.methods.thesis.coplace import coplace
-from netsplit.profile.costs import NodeSeconds
-from tests.builders import chain, cluster_of, costs_of, graph_of
+from netsplit.partition.methods.thesis.formulation import Formulation
+from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems
 from tests.partition.every_placement import assert_best_of_all, least
@@ -79,37 +81,6 @@ def test_all_engines_have_the_same_optimum(problem):
     assert all(objective == objectives[0] for objective in objectives), objectives
 
 
-@examples
-@given(problem=problems(max_nodes=8))
-def test_a_report_is_complete_and_its_bound_is_no_more_than_its_objective(problem):
-    try:
-        report = NetSplit().partition(problem).report
-    except InfeasibleError:
-        return
-    assert report.status == "optimal"
-    assert 0 <= report.bound <= report.objective
-    assert (
-        report.objective - report.bound <= 1e-4 * report.objective + 1e-9
-    )  # seconds: tinier ones are rounded away
-    assert report.gap == pytest.approx(1 - report.bound / report.objective if report.objective else 0.0)
-    assert report.engine.split()[0] in ("gurobi", "highs")
-    assert {"groups", "variables", "constraints"} <= report.notes.keys()
-
-
-def test_branches_go_to_two_devices_only_if_the_link_is_worth_it():
-    """The model lets the nodes of one device overlap, so a split pays only where devices differ."""
-    graph = graph_of("abcd", [("a", 1, "bc"), ("b", 1, "d"), ("c", 1, "d")])
-    costs = costs_of(graph, kinds=("cpu", "gpu"))
-    fast = dict.fromkeys("bc", NodeSeconds(0.1, 0.2))
-    costs = costs.with_device("gpu", nodes=costs.devices["cpu"].nodes | fast)
-    both = {}
-    for price in (0.01, 100.0):
-        cluster = cluster_of([1000, 1000], seconds_per_byte=price, kinds=["cpu", "gpu"])
-        both[price] = NetSplit(engine="highs", **EXACT).partition(Problem(graph, costs, cluster))
-    assert {both[100.0].device_of[n] for n in "abcd"} == {"d1"}
-    assert both[0.01].report.objective <= both[100.0].report.objective
-
-
 def test_a_chain_that_needs_two_devices_is_cut_at_its_thinnest_edge():
     graph = chain([50, 40, 10, 50], weights=dict.fromkeys(["n0", "n1", "n2", "n3", "n4"], 1000))
     problem = Problem(graph, costs_of(graph), cluster_of([7000, 7000], latency_s=0.5, seconds_per_byte=0.01))
@@ -128,12 +99,6 @@ def test_devices_of_absurdly_unequal_speed_are_told_apart(tiny):
     cluster = cluster_of([1000, 1000], latency_s=1.0, kinds=["cpu", "gpu"])
     placement = NetSplit(engine="highs", **EXACT).partition(Problem(graph, costs, cluster))
     assert set(placement.device_of.values()) == {"d1"}
-
-
-def test_priority_follows_the_forward_start_times():
-    graph = graph_of("abcd", [("a", 1, "b"), ("b", 1, "d"), ("c", 1, "d")])
-    placement = NetSplit(engine="highs").partition(Problem(graph, costs_of(graph), cluster_of([999])))
-    assert sorted(placement.priority, key=placement.priority.__getitem__) == ["a", "c", "b", "d"]
 
 
 def test_a_limit_without_a_solution_answers_with_the_fill_of_the_devices(monkeypatch):
@@ -168,12 +133,6 @@ def test_a_process_without_gurobi_solves_the_model():
     assert (done.stdout, done.stderr) == ("optimal\n", "")
 
 
-@pytest.mark.parametrize("engine", ["auto", "highs", "picos:glpk", "picos:gurobi"])
-def test_engines_are_silent(engine, capfd):
-    NetSplit(engine=engine).partition(large_problem(60))
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
@@ -192,3 +151,27 @@ def test_engines_are_silent(engine, capfd):
 def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
     with pytest.raises(ConfigError, match=message):
         NetSplit(**parameters)
+
+
+both = pytest.mark.parametrize("method", [NetSplit, Pesto])
+
+
+@both
+def test_the_engine_has_as_many_where_none_is_zero(method):
+    problem = large_problem(60, devices=4)
+    formulation = method.formulation(problem, coplace(problem, 8))
+    solver = highs(1.0, 0.0, 0)
+    formulation.build().pass_to(solver)
+    assert solver.getNumNz() == formulation.coefficients()
+
+
+@both
+def test_a_model_that_needs_too_much_memory_is_not_built(method, monkeypatch):
+    monkeypatch.setattr(Formulation, "build", lambda _: pytest.fail("built"))
+    said = (
+        rf"{method.name}'s model of 192 groups on 96 devices has \d+ coefficients and would take about"
+        rf" [\d.]+ GB, where 2\.0 GB are allowed: give {method.name} fewer groups \(groups=, less than 192\)"
+        r" or use fewer devices"
+    )
+    with pytest.raises(ModelSizeError, match=said):
+        method().partition(large_problem(400, devices=96, room=40.0))

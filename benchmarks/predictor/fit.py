@@ -15,12 +15,15 @@ fit of all classes together, which is the prior of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.cluster.rates import Efficiency, Rates, crowding
+from netsplit.files import write_json
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.roofline.flops import Pass, node_work, operator_class, step_bytes
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 else:
     Array = Any
 
-__all__ = ["fitted_rates"]
+__all__ = ["calibrate_rates", "write_rates"]
 
 UNITS = np.array([1e-6, 1e-11, 1e-10, 1e-10, 1e-5, 1e-11])
 """Seconds of a call, a FLOP, a byte of variables, one of weights, of a call in a crowded step more, and of an
@@ -48,8 +51,16 @@ BEST = 1e-3  # smallest coefficient that a peak may be taken from
 Sample = tuple[Array, float]  # features as of `_features`, seconds
 
 
-def fitted_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], name: str) -> Rates:
-    """See `profile.predict.calibrate_rates`."""
+def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]], name: str) -> Rates:
+    """Rates of a processor under which measured profiles are predicted best.
+
+    Args:
+        profiles: graphs with the measured seconds of every node, all on the same device.
+        name: the device kind of the answer.
+
+    Raises:
+        ValueError: no profile.
+    """
     if not profiles:
         raise ValueError("rates are fitted to at least one measured profile, and there is none.")
     samples = _samples(profiles)
@@ -153,3 +164,8 @@ def _rates(coefficients: Mapping[str, Array], name: str) -> Rates:
         overlaps=False,
         crowded_bytes=CROWDED_BYTES,
     )
+
+
+def write_rates(rates: Rates, path: str | Path) -> None:
+    """A file that `netsplit.cluster.rates.read_rates` reads; whole or not at all."""
+    write_json(path, asdict(rates))

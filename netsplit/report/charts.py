@@ -1,22 +1,61 @@
-"""The pictures of a comparison, and of all of them."""
+"""The pictures of a comparison, and of all of them: bars, which the templates draw, and curves.
+
+One grammar for all bars: pale is predicted, solid is measured, the track is the limit. A label stands above
+its bar and its figures at the right end of the same line, so that a picture is as narrow as a telephone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from netsplit.report.curves import Curve, Plot
 from netsplit.report.data.results import ComparisonResult, MethodResult, Report
-from netsplit.report.pictures.bars import Bar, BarChart, series
-from netsplit.report.pictures.curves import Curve, Plot, curve_chart, point_chart
-from netsplit.report.units import OVER, as_given, column, decimals, fixed
+from netsplit.report.text import OVER, as_given, column, decimals, fixed
 from netsplit.tables import common_unit
 from netsplit.tracking.table import metric_of
 from netsplit.training.metrics import words_of_metric
 
-__all__ = ["comparison_charts", "fidelity_chart", "legend", "throughput_chart"]
+__all__ = ["BarChart", "comparison_charts", "fidelity_chart", "legend", "series", "throughput_chart"]
 
 BAND = 0.1  # of the fidelity picture: within ten per cent
 _MOST_DEVICES = 32  # bars of one memory picture
+_COLOURS = 8  # classes s0 to s7 of the style
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar; lengths in the chart's own unit, None where there is nothing to draw."""
+
+    label: str
+    figures: str  # at the right end
+    solid: float | None = None
+    pale: float | None = None
+    limit: float | None = None
+    colour: str = "s0"
+    bad: bool = False  # its figures are a failure, or beyond a limit
+    mark: float | None = None  # what others reached
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """A row for each bar; `longest` is what the whole width stands for, the largest length where None."""
+
+    title: str
+    bars: Sequence[Bar]
+    longest: float | None = None
+
+    def percent(self, length: float) -> str:
+        """Of the width."""
+        lengths = [
+            n for bar in self.bars for n in (bar.solid, bar.pale, bar.limit, bar.mark) if n is not None
+        ]
+        return f"{100 * max(length, 0.0) / (self.longest or max(lengths, default=0.0) or 1.0):.4g}%"
+
+
+def series(index: int) -> str:
+    """The style's class of a method's colour."""
+    return f"s{index % _COLOURS}"
 
 
 def comparison_charts(
@@ -73,10 +112,9 @@ def fidelity_chart(report: Report) -> Plot | None:
         ]
         words = ", ".join(f"{y:.1f} predicted, {x:.1f} measured" for x, y in points)
         curves.append(Curve(name, points, series(index), words))
-    if sum(len(curve.points) for curve in curves) < 2:
-        return None
     title = f"Predicted against measured iteration, with ±{BAND:.0%}".replace("%", " %")
-    return point_chart(title, curves, "measured ms", "predicted ms", BAND)
+    plot = Plot(title, curves, "measured ms", "predicted ms", BAND)
+    return plot if plot.shows else None
 
 
 def legend(shown: Sequence[ComparisonResult], capacity: bool = True, published: bool = True) -> list[str]:
@@ -126,7 +164,7 @@ def _solvers(methods: Sequence[MethodResult], colours: dict[str, str]) -> BarCha
     return BarChart("Time to decide, s", bars)
 
 
-def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Plot | None]:
+def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[Plot]:
     """The metric by epoch and by time; the loss by epoch. An epoch counts where it ends: from 1."""
     metric = metric_of([method.row for method in methods]) or words_of_metric("")
     unit = "%" if metric.percent else metric.words
@@ -138,11 +176,12 @@ def _training(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[
         by_epoch.append(_curve(name, ends, scores, colour))
         by_time.append(_curve(name, method.elapsed_s, scores, colour))
         losses.append(_curve(name, ends, [epoch.train_loss for epoch in method.epochs], colour, digits=4))
-    return [
-        curve_chart(f"Test {metric.words} by epoch", by_epoch, "epoch", unit, whole_steps=True),
-        curve_chart(f"Test {metric.words} by training time", by_time, "seconds of training", unit),
-        curve_chart("Training loss by epoch", losses, "epoch", "loss", whole_steps=True),
+    plots = [
+        Plot(f"Test {metric.words} by epoch", by_epoch, "epoch", unit, whole_steps=True),
+        Plot(f"Test {metric.words} by training time", by_time, "seconds of training", unit),
+        Plot("Training loss by epoch", losses, "epoch", "loss", whole_steps=True),
     ]
+    return [plot for plot in plots if plot.shows]
 
 
 def _memory(methods: Sequence[MethodResult], colours: dict[str, str]) -> list[BarChart | None]:
