@@ -127,7 +127,7 @@ def test_what_surrounds_the_step(pools: Pools, level: str, options: str, where: 
     case = CASES["tied"]
     model, batches = case.fresh(), batches_of(case, 4)
     if options == "frozen":
-        list(model.parameters())[0].requires_grad_(False)
+        next(iter(model.parameters())).requires_grad_(False)
     if options == "smaller":
         batches = [case.another(0), case.another(1, 7), case.another(2, 8)]
     optimizer = torch.optim.Adafactor if options == "adafactor" else SGD
@@ -193,7 +193,7 @@ def test_a_checkpoint_goes_on_in_other_slices(pools: Pools, tmp_path: Path, befo
 
 @covering(level=LEVELS, microbatches=[2, 4])
 def test_bytes_of_slices_are_predicted(pools: Pools, level: str, microbatches: int) -> None:
-    """Within the margin; of moments and gradients each device has about half, and of what level keeps less."""
+    """Within the margin; and the less of them the more is in slices."""
     torch.manual_seed(0)
     wide = [nn.Sequential(nn.Linear(96, 96), nn.GELU()) for _ in range(6)]
     model, x, y = nn.Sequential(*wide), torch.randn(8, 96), torch.randn(8, 96)
