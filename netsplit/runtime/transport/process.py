@@ -140,31 +140,46 @@ class ProcessTransport:
         if len(devices) == 1:
             return Rows([tensor], 1, tensor.device)
         term = tensor.to(self._collecting(devices)).contiguous()
-        every = term.new_empty(len(devices) * len(term))
+        every = term.new_empty(len(devices), len(term))
+        if self._neighbourly(devices):
+            own = every[devices.index(self.name)].copy_(term)
+            return _Rows(self._exchanged([own] * len(devices), every, devices, tag), every, tensor.device)
         gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the former's newer name
-        work = _asked(gather, every, term, group=self.groups[devices], async_op=True)
-        return _PendingWork(work, every.view(len(devices), -1), tensor.device)
+        work = _asked(gather, every.view(-1), term, group=self.groups[devices], async_op=True)
+        return _PendingWork(work, every, tensor.device)
 
     def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
             return Sum([tensor[0]], 1, tensor.device)
-        device = self._collecting(devices)
+        device, group = self._collecting(devices), self.groups[devices]
         term = tensor.to(device).contiguous()
         if device.type == "cpu":  # gloo sums whole vectors for it: each sends the others theirs, and adds
             every = torch.empty_like(term)
-            exchange = _asked(
-                dist.all_to_all_single,
-                every.view(-1),
-                term.view(-1),
-                group=self.groups[devices],
-                async_op=True,
-            )
-            return _Added(_PendingWork(exchange, every), tensor.device, term)
+            if self._neighbourly(devices):
+                place = devices.index(self.name)
+                every[place] = term[place]
+                under_way = self._exchanged(list(term), every, devices, tag)
+                return _Rows(under_way, every, tensor.device, added=True)
+            ends = every.view(-1), term.view(-1)
+            exchange = _asked(dist.all_to_all_single, *ends, group=group, async_op=True)
+            return _Rows([_PendingWork(exchange, term)], every, tensor.device, added=True)
         own = term.new_empty(term.shape[1])
-        work = _asked(
-            dist.reduce_scatter_tensor, own, term.view(-1), group=self.groups[devices], async_op=True
-        )
+        work = _asked(dist.reduce_scatter_tensor, own, term.view(-1), group=group, async_op=True)
         return _PendingWork(work, own, tensor.device)
+
+    def _neighbourly(self, devices: tuple[str, ...]) -> bool:
+        """Whether all read one another's memory."""
+        others = (self.rank_of[name] for name in devices if name != self.name)
+        return self._collecting(devices).type == "cpu" and all(rank in self.neighbours for rank in others)
+
+    def _exchanged(
+        self, rows: list[torch.Tensor], every: torch.Tensor, devices: tuple[str, ...], tag: int
+    ) -> list[Handle]:
+        """Each row to its device, and of each device one: into `every`."""
+        ranks = [(place, self.rank_of[name]) for place, name in enumerate(devices) if name != self.name]
+        going: list[Handle] = [self.neighbours.send(rows[place], rank, tag) for place, rank in ranks]
+        coming: list[Handle] = [self.neighbours.receive(every[place], rank, tag) for place, rank in ranks]
+        return coming + going
 
     def _collecting(self, devices: tuple[str, ...]) -> torch.device:
         """Where a collective has its tensors."""
@@ -266,18 +281,21 @@ class _PendingWork:
 
 
 @dataclass
-class _Added:
-    """Rows under way, which are added up once they are here."""
+class _Rows:
+    """Rows under way, one of every device; added up once they are here, or as they are."""
 
-    work: _PendingWork
+    under_way: list[Handle]
+    rows: torch.Tensor
     device: torch.device
-    sent: torch.Tensor  # until it has left
+    added: bool = False
 
     def wait(self, timeout_s: float) -> torch.Tensor:
-        return moved(self.work.wait(timeout_s).sum(0), self.device)
+        for each in self.under_way:
+            each.wait(timeout_s)
+        return moved(self.rows.sum(0) if self.added else self.rows, self.device)
 
     def done(self) -> bool:
-        return self.work.done()
+        return all(each.done() for each in self.under_way)
 
 
 @dataclass
