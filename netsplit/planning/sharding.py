@@ -9,13 +9,13 @@ from typing import get_args
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Shard, ShardName
 
-__all__ = ["in_slices", "levels_of", "shard_line"]
+__all__ = ["in_slices", "shard_line", "sharded_levels"]
 
 _PIECES = 24  # of a stage's parameters, at most: so little is whole at once
 _LATER = 1.5  # times as many bytes, at most, until a narrow place is found
 
 
-def levels_of(graph: Graph, placement: Placement) -> Iterator[Placement]:
+def sharded_levels(graph: Graph, placement: Placement) -> Iterator[Placement]:
     """The placement with the states of its replicas in slices: the optimiser's first, in the end all."""
     for level in get_args(ShardName):
         changed = in_slices(graph, placement, level)

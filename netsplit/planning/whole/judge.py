@@ -11,7 +11,7 @@ from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
-from netsplit.planning.sharding import levels_of
+from netsplit.planning.sharding import sharded_levels
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.pace import SimulationPace
@@ -244,7 +244,7 @@ class Judge:
         """With states of replicas in slices, and activations computed again where that is not enough."""
         graph = self.problem_for(schedule.microbatches, placement).graph
         tried: list[Tried] = []
-        for changed in levels_of(graph, placement) if self.shard else ():
+        for changed in sharded_levels(graph, placement) if self.shard else ():
             if not self.affords(schedule, changed):
                 break
             other = self._simulated(origin, schedule, changed)

@@ -8,7 +8,7 @@ import torch
 
 from netsplit.runtime.transport.handle import Handle, moved
 
-__all__ = ["LocalTransport", "Rows", "Sum"]
+__all__ = ["GatheredRows", "LocalTransport", "Sum"]
 
 
 class LocalTransport:
@@ -41,7 +41,7 @@ class LocalTransport:
         return Sum(self._terms(tensor, devices, tag), len(devices), tensor.device)
 
     def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
-        return Rows(self._terms(tensor, devices, tag), len(devices), tensor.device)
+        return GatheredRows(self._terms(tensor, devices, tag), len(devices), tensor.device)
 
     def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         terms = self._terms(tensor, devices, tag)
@@ -90,7 +90,7 @@ class Sum:
 
 
 @dataclass
-class Rows:
+class GatheredRows:
     terms: list[torch.Tensor]
     expected: int
     device: torch.device

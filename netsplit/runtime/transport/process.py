@@ -26,7 +26,7 @@ import torch.distributed as dist
 from netsplit.program.instructions import Collective, Program, Send
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout, moved
-from netsplit.runtime.transport.local import Rows, Sum
+from netsplit.runtime.transport.local import GatheredRows, Sum
 from netsplit.runtime.transport.neighbours import Neighbours
 
 __all__ = ["ProcessTransport", "group_timeout"]
@@ -138,7 +138,7 @@ class ProcessTransport:
 
     def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
-            return Rows([tensor], 1, tensor.device)
+            return GatheredRows([tensor], 1, tensor.device)
         term = tensor.to(self._collecting(devices)).contiguous()
         every = term.new_empty(len(devices), len(term))
         if self._neighbourly(devices):
@@ -282,7 +282,7 @@ class _PendingWork:
 
 @dataclass
 class _Rows:
-    """Rows under way, one of every device; added up once they are here, or as they are."""
+    """GatheredRows under way, one of every device; added up once they are here, or as they are."""
 
     under_way: list[Handle]
     rows: torch.Tensor
