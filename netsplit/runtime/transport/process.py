@@ -143,7 +143,9 @@ class ProcessTransport:
         every = term.new_empty(len(devices), len(term))
         if self._neighbourly(devices):
             own = every[devices.index(self.name)].copy_(term)
-            return _Rows(self._exchanged([own] * len(devices), every, devices, tag), every, tensor.device)
+            return _RowsUnderWay(
+                self._exchanged([own] * len(devices), every, devices, tag), every, tensor.device
+            )
         gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the former's newer name
         work = _asked(gather, every.view(-1), term, group=self.groups[devices], async_op=True)
         return _PendingWork(work, every, tensor.device)
@@ -159,10 +161,10 @@ class ProcessTransport:
                 place = devices.index(self.name)
                 every[place] = term[place]
                 under_way = self._exchanged(list(term), every, devices, tag)
-                return _Rows(under_way, every, tensor.device, added=True)
+                return _RowsUnderWay(under_way, every, tensor.device, added=True)
             ends = every.view(-1), term.view(-1)
             exchange = _asked(dist.all_to_all_single, *ends, group=group, async_op=True)
-            return _Rows([_PendingWork(exchange, term)], every, tensor.device, added=True)
+            return _RowsUnderWay([_PendingWork(exchange, term)], every, tensor.device, added=True)
         own = term.new_empty(term.shape[1])
         work = _asked(dist.reduce_scatter_tensor, own, term.view(-1), group=group, async_op=True)
         return _PendingWork(work, own, tensor.device)
@@ -281,7 +283,7 @@ class _PendingWork:
 
 
 @dataclass
-class _Rows:
+class _RowsUnderWay:
     """GatheredRows under way, one of every device; added up once they are here, or as they are."""
 
     under_way: list[Handle]
