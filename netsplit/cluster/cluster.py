@@ -187,16 +187,16 @@ class Cluster:
         order = sorted(devices, key=first.__getitem__)
         return list(zip(order, (*order[1:], order[0]), strict=True))
 
-    def ring_seconds(self, nbytes: int, devices: Sequence[str]) -> float:
+    def ring_seconds(self, nbytes: int, devices: Sequence[str], times: int = 2) -> float:
         """A ring all-reduce: 2 (r - 1) rounds in which every link carries one r-th of the bytes.
 
-        A round lasts as long as its slowest link.
+        A round lasts as long as its slowest link. All-gather and reduce-scatter go round once (`times`).
         """
         ring = [self.links[pair] for pair in self.ring(devices)]
         if not ring:
             return 0.0
         rounds_s = max(link.latency_s + nbytes / len(ring) * link.seconds_per_byte for link in ring)
-        return 2 * (len(ring) - 1) * rounds_s
+        return times * (len(ring) - 1) * rounds_s
 
     def with_links(self, links: dict[tuple[str, str], Link]) -> Cluster:
         """The same devices over other links; where the slowest link of a level changes, so does its rate, and

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
-from netsplit.partition.base import Placement, Problem, SolverReport, Stage
+from netsplit.partition.base import Placement, Problem, Shard, ShardName, SolverReport, Stage
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.exchange import Exchange
 from netsplit.planning.verify import verify
@@ -78,7 +78,25 @@ def _parsed(values: Any) -> Placement:
         frozenset(map(str, values.get("recomputed") or ())),
         tuple(rewrite_from(each) for each in values.get("rewrites") or ()),
         tuple(Exchange.from_dict(each) for each in values.get("exchanges") or ()),
+        tuple(
+            Shard(
+                tuple(map(str, each["devices"])),
+                _level(each["level"]),
+                bool(each.get("whole")),
+                tuple(map(str, each.get("cuts") or ())),
+            )
+            for each in values.get("shards") or ()
+        ),
     )
+
+
+def _level(given: Any) -> ShardName:
+    if given not in get_args(ShardName):
+        raise ValueError(
+            f"its shard has the level {given!r}, which is none of {', '.join(get_args(ShardName))}"
+        )
+    level: ShardName = given
+    return level
 
 
 def _priority(given: Any) -> dict[str, int]:

@@ -33,6 +33,8 @@ __all__ = [
     "Predicted",
     "Problem",
     "ScheduleName",
+    "Shard",
+    "ShardName",
     "SolverReport",
     "Solvers",
     "Stage",
@@ -49,6 +51,8 @@ ScheduleName = Literal["single_batch", "gpipe", "1f1b", "eager_1f1b"]
 
 BOUND_FOR = "bound_for"
 """Key of `SolverReport.notes`: the `Objective.bound_key` that the report's bound was proven for."""
+
+ShardName = Literal["optimizer", "gradients", "parameters"]
 
 Answer = TypeVar("Answer", covariant=True)
 
@@ -104,6 +108,22 @@ class Stage:
         return {name: count[name] / count.total() for name in self.devices}
 
 
+@dataclass(frozen=True)
+class Shard:
+    """How devices that hold the same parameters, replicas of a stage or of operators, keep their states.
+
+    `level`: "optimizer" keeps the optimiser's moments in slices, a slice on each device; "gradients" sums
+    gradients into the slices as soon as they are complete; "parameters" keeps nothing else of the parameters.
+    `whole`: a parameter is not cut, but lies on one of them: for optimisers that are not element-wise.
+    `cuts`: nodes at which a segment begins, so that little is whole at once.
+    """
+
+    devices: tuple[str, ...]
+    level: ShardName
+    whole: bool = False
+    cuts: tuple[str, ...] = ()
+
+
 def device_in_turn(turns: Sequence[str], i: int) -> str:
     """Whose turn micro-batch i is: the one rule by which replicas share micro-batches."""
     return turns[i % len(turns)]
@@ -125,6 +145,8 @@ class Placement:
     """What is done to the problem's graph first: all nodes here are those of the graph that comes of it."""
     exchanges: tuple[Exchange, ...] = ()
     """How variables travel; of the others the home sends each to every device that reads it."""
+    shards: tuple[Shard, ...] = ()
+    """Devices whose states are in slices; of the others each has all that belongs to its parameters."""
 
     def to_dict(self) -> dict[str, Any]:
         """For a file of JSON."""

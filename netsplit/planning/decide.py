@@ -27,6 +27,7 @@ from netsplit.planning.exchanges import with_exchanges
 from netsplit.planning.fitting import fitted
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
+from netsplit.planning.sharding import in_slices
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
@@ -136,6 +137,9 @@ def verified(
         objective_s = loads.period_s
     else:
         placement = with_exchanges(problem, placement)
+        shard = simulated_by(problem).schedule.shard
+        if shard != "none":
+            placement = in_slices(problem.graph, placement, shard)
         verify(free, placement, capacity=False).require()
         program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -30,6 +30,7 @@ from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, plac
 from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.recomputation.told import recomputation_line
+from netsplit.planning.sharding import shard_line
 from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.summary import PlanSummary, weight_lines
 from netsplit.program.instructions import Program
@@ -217,6 +218,8 @@ class Plan:
             predicted_line,
         ]
         lines += self.told_of_parts
+        if self.placement.shards:
+            lines.append(shard_line(self.placement))
         if self.placement.recomputed:
             lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:
@@ -361,6 +364,7 @@ class Plan:
             ],
             "cuts": list(self.placement.cuts),
             "exchanges": [each.to_dict() for each in self.placement.exchanges],
+            "shards": [asdict(each) for each in self.placement.shards],
             "rewrites": [each.to_dict() for each in self.placement.rewrites],
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),

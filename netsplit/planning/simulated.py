@@ -10,11 +10,13 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.planning.sharding import in_slices
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import require_same_operators, with_tail
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.program.slices import Bundle
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import CopyWeights, Rewrite
 from netsplit.rewrite.replay import applied
@@ -42,6 +44,7 @@ class Simulated:
     training: bool = True
     shared_norm: bool = False  # see `compile_program`
     tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
+    like: tuple[Bundle, ...] = ()  # see `compile_orders`
 
     def __call__(self, placement: Placement) -> Timeline:
         own = self.rewritten(placement.rewrites)
@@ -108,6 +111,8 @@ class Simulated:
         """
         if placement.rewrites not in ((), self.graph.rewrites):
             return self.rewritten(placement.rewrites).whole_microbatches(placement)
+        if self.schedule.shard != "none":
+            placement = in_slices(self.graph, placement, self.schedule.shard)
         timed = self.schedule.timed and self._has_costs(placement)
         programs = compile_orders(
             self.graph,
@@ -119,10 +124,12 @@ class Simulated:
             placement.replicas,
             self.shared_norm,
             placement.turns,
-            placement.cuts,
+            (*placement.cuts, *(name for each in placement.shards for name in each.cuts)),
             placement.recomputed,
             self.costs if timed else None,
             exchanges_that_hold(self.graph, placement.device_of, placement.exchanges),
+            placement.shards,
+            self.like,
         )
         if not timed:
             return next(programs)

@@ -12,7 +12,16 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from netsplit.errors import DeadlockError
-from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Reduce, Send, Step
+from netsplit.program.instructions import (
+    Backward,
+    Collective,
+    Forward,
+    Gather,
+    Instruction,
+    Program,
+    Recv,
+    Send,
+)
 
 __all__ = ["check_progress", "needs"]
 
@@ -53,8 +62,8 @@ def check_progress(program: Program) -> None:
         if isinstance(ins, Send | Recv)
     }
     sent: set[int] = set()
-    summing: dict[int, set[str]] = {}  # tag of a Reduce -> devices that have not come to it
-    begun: dict[str, list[Reduce]] = {name: [] for name in program.devices}  # sums to wait for
+    summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices that have not come to it
+    begun: dict[str, list[Collective]] = {name: [] for name in program.devices}  # sums to wait for
     received: dict[str, dict[tuple[str, int, bool], int]] = {name: {} for name in program.devices}
     at = dict.fromkeys(program.devices, 0)
     asleep: dict[tuple[bool, int], list[str]] = {}  # (a sum?, tag) -> who waits for it
@@ -65,8 +74,11 @@ def check_progress(program: Program) -> None:
             instruction = program.instructions[name][at[name]]
             tags = [received[name].get(key) for key in _wanted(program, name, instruction, planned)]
             missing = [(False, tag) for tag in tags if tag not in sent]
-            if isinstance(instruction, Step | Reduce):
-                missing += [(True, sum_.tag) for sum_ in begun[name] if summing[sum_.tag]]
+            if begun[name] and not isinstance(instruction, Send | Recv):
+                begun[name] = [each for each in begun[name] if summing[each.tag]]
+                computes = isinstance(instruction, Forward | Backward)
+                waited = [each for each in begun[name] if not computes or isinstance(each, Gather)]
+                missing += [(True, each.tag) for each in waited]
             if missing:
                 if None not in tags:  # else its own Recv comes later, to which it never comes
                     asleep.setdefault(missing[0], []).append(name)  # type: ignore[arg-type]
@@ -78,7 +90,7 @@ def check_progress(program: Program) -> None:
                 received[name][instruction.variable, instruction.microbatch, instruction.gradient] = (
                     instruction.tag
                 )
-            elif isinstance(instruction, Reduce):
+            elif isinstance(instruction, Collective):
                 summing.setdefault(instruction.tag, set(instruction.devices)).discard(name)
                 begun[name].append(instruction)
                 if not summing[instruction.tag]:
@@ -116,7 +128,7 @@ def _check_partners(program: Program, sent: Iterable[int]) -> None:
 def _check_order(program: Program) -> None:
     """That one order of all transfers and sums is the order of every device."""
     lists = [
-        [ins for ins in each if isinstance(ins, Send | Recv | Reduce)]
+        [ins for ins in each if isinstance(ins, Send | Recv | Collective)]
         for each in program.instructions.values()
     ]
     steps = [(a, b) for each in lists for a, b in pairwise(each)]

@@ -18,7 +18,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
-from netsplit.partition.base import device_in_turn
+from netsplit.partition.base import Shard, device_in_turn
 from netsplit.partition.exchange import Exchange
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
@@ -26,15 +26,18 @@ from netsplit.program.instructions import (
     Backward,
     BackwardPart,
     Forward,
+    Gather,
     Instruction,
     Program,
     Recv,
     Reduce,
     Reduction,
+    Scatter,
     Segment,
     Send,
     Step,
     copies_of,
+    holders_of,
     origin,
 )
 from netsplit.program.pipeline import makers_of, pipeline_of, timed_pipeline, trained_segments
@@ -42,6 +45,8 @@ from netsplit.program.recomputation import SegmentParts, in_parts, whole, withou
 from netsplit.program.refused import check_handed_on, checked_copies, checked_replicas, checked_turns
 from netsplit.program.schedules import Compute, Phase, Schedule
 from netsplit.program.segments import cut_segments, pooled_in
+from netsplit.program.sharding import BundleTurns, Work, bundles_of, check_shards
+from netsplit.program.slices import Bundle
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_orders", "compile_program"]
@@ -63,6 +68,7 @@ def compile_program(
     recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
     exchanges: Sequence[Exchange] = (),
+    shards: Sequence[Shard] = (),
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
@@ -76,6 +82,7 @@ def compile_program(
             segments that have any are in parts (`program.recomputation`).
         costs: of the nodes, for schedules that go by durations (`Pipeline.times`).
         exchanges: of variables that devices hand on to one another (`Placement.exchanges`).
+        shards: devices whose states are in slices (`Placement.shards`).
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
@@ -99,6 +106,7 @@ def compile_program(
             recomputed,
             costs,
             exchanges,
+            shards,
         )
     )
 
@@ -117,13 +125,20 @@ def compile_orders(
     recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
     exchanges: Sequence[Exchange] = (),
+    shards: Sequence[Shard] = (),
+    like: Sequence[Bundle] = (),
 ) -> Iterator[Program]:
-    """As `compile_program`, a program for each of `Schedule.orders`."""
+    """As `compile_program`, a program for each of `Schedule.orders`.
+
+    Args:
+        like: what is in slices by the program that the devices train by, where this is of another batch.
+    """
     if shared_norm and schedule.update_every is not None:
         raise ConfigError(
             f"clip_norm and float16 need the gradients of all devices at once, and under {schedule.name} "
             "every device steps on its own: leave them out, or choose another schedule."
         )
+    check_shards(shards, schedule)
     groups = checked_replicas(replicas or {}, device_of, cluster)
     in_turn = checked_turns(groups, turns or {}, schedule)
     placed, devices = insert_transfers(graph, device_of, exchanges)
@@ -147,6 +162,7 @@ def compile_orders(
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting,
             pooled_in(placed, parts.segments, same) if training else frozenset(), tuple(exchanges),
+            tuple(shards), tuple(like),
         )  # fmt: skip
         yield walk.program(order)
 
@@ -168,6 +184,8 @@ class _Compiler:
     lasting: frozenset[str]  # see `Program.lasting`
     pooled: frozenset[str]  # see `Program.pooled`
     exchanges: tuple[Exchange, ...] = ()
+    shards: tuple[Shard, ...] = ()
+    like: tuple[Bundle, ...] = ()
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
@@ -186,16 +204,23 @@ class _Compiler:
         self.copies: dict[str, list[str]] = {}  # see `_copies`
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
+        holders = holders_of(self.graph, self.device_of, self.names, self.replicas)
+        self.bundles = bundles_of(self.graph, self.segments, holders, self.shards, self.names, self.like)
+        self.sharded = {frozenset(each.devices) for each in self.bundles}
 
     def program(self, order: Sequence[Compute]) -> Program:
         """The whole of it, computing in this order."""
-        for phase, s, i in order:
-            if phase == "forward":
-                for part in self.parts.of[s]:
-                    self.forward(part, i)
-            elif self.training:
-                for part in reversed(self.parts.of[s]):
-                    self.backward(part, i, _PART[phase])
+        work = self._work(order)
+        turns = BundleTurns(self.bundles, self.segments, work, self.trained)
+        for at, (s, i, part) in enumerate(work):
+            for b in turns.gathered(at):
+                self._collect(Gather, b)
+            if part is None:
+                self.forward(s, i)
+            else:
+                self.backward(s, i, part)
+            for b in turns.summed(at):
+                self._collect(Scatter, b)
         if lost := next((key for key, left in self.left.items() if left), None):
             raise NetSplitError(
                 f"the gradient of '{lost[0]}' would wait for another that never comes, and be lost: this is "
@@ -217,9 +242,21 @@ class _Compiler:
             lasting=self.lasting,
             pooled=self.pooled,
             exchanges=self.exchanges,
+            bundles=self.bundles,
         )
         check_progress(program)
         return program
+
+    def _work(self, order: Sequence[Compute]) -> list[Work]:
+        """Of segments in parts each part by itself, and of backwards those alone that there are."""
+        work: list[Work] = []
+        for phase, s, i in order:
+            if phase == "forward":
+                work += [(part, i, None) for part in self.parts.of[s]]
+            else:
+                parts = reversed(self.parts.of[s]) if self.training else ()
+                work += [(part, i, _PART[phase]) for part in parts if part in self.trained]
+        return work
 
     def forward(self, s: int, i: int) -> None:
         segment = self.segments[s]
@@ -245,8 +282,6 @@ class _Compiler:
             self._send_copies(k, copy, to, i)
 
     def backward(self, s: int, i: int, part: BackwardPart) -> None:
-        if s not in self.trained:
-            return
         segment = self.segments[s]
         home = segment.on(i)
         self._emit(home, Backward(s, i, part, self._update(segment, i)))
@@ -313,12 +348,19 @@ class _Compiler:
         for home in homes:
             self._reduce(home, 0)
         for devices in self.copied:
-            self._start_sum("gradients", devices, 0)
+            if frozenset(devices) not in self.sharded:
+                self._start_sum("gradients", devices, 0)
+        for b, bundle in enumerate(self.bundles):
+            if bundle.level == "optimizer":
+                self._collect(Scatter, b)
         if self.shared_norm:
             stepping = tuple(name for home in homes for name in self.replicas.get(home, (home,)))
             self._start_sum("norm", stepping, 0)
         for home in homes:
             self._step(home, 0)
+        for b, bundle in enumerate(self.bundles):
+            if bundle.level != "parameters":
+                self._collect(Gather, b)
 
     def _step(self, home: str, number: int) -> None:
         every = self.schedule.update_every
@@ -331,12 +373,18 @@ class _Compiler:
             self.steps[name] += 1
 
     def _reduce(self, home: str, number: int) -> None:
-        if home in self.replicas:
+        if home in self.replicas and frozenset(self.replicas[home]) not in self.sharded:
             self._start_sum("gradients", self.replicas[home], number)
 
     def _start_sum(self, kind: Reduction, devices: tuple[str, ...], number: int) -> None:
         for name in devices:
-            self._emit(name, Reduce(kind, devices, self.tag, number))
+            self._emit(name, Reduce(devices, self.tag, number, kind=kind))
+        self.tag += 1
+
+    def _collect(self, kind: type[Gather | Scatter], b: int) -> None:
+        devices = self.bundles[b].devices
+        for name in devices:
+            self._emit(name, kind(devices, self.tag, bundle=b))
         self.tag += 1
 
     def _update(self, segment: Segment, i: int) -> int:

@@ -5,30 +5,36 @@ Index letters: `i` micro-batch, `p, q` devices, `k` variables, `s` segments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Literal, TypeAlias
 
-from netsplit.graph.ir import TRANSFER, Graph, Variable, dtype_bytes
+from netsplit.graph.ir import TRANSFER, Graph, Initializer, Region, Variable, dtype_bytes
 from netsplit.partition.base import device_in_turn
 from netsplit.partition.exchange import Exchange
+from netsplit.program.slices import Bundle, Slice, slices_of
 from netsplit.reshard.hops import chunks_of
 
 __all__ = [
     "Backward",
     "BackwardPart",
+    "Collective",
     "Forward",
+    "Gather",
     "Instruction",
     "Program",
     "Recv",
     "Reduce",
     "Reduction",
+    "Scatter",
     "Segment",
     "Send",
     "Step",
     "copies_of",
+    "holders_of",
     "origin",
     "sizes_of",
 ]
@@ -129,17 +135,43 @@ class Recv(_Transfer):
 
 
 @dataclass(frozen=True)
-class Reduce:
-    """Start a sum over `devices`, all of which have this instruction; the Step that follows waits for it.
+class Collective:
+    """What several devices do together: all `devices` have this instruction."""
+
+    devices: tuple[str, ...]
+    tag: int  # unique in the program, among Sends too
+    number: int = 0  # of the Step
+
+
+@dataclass(frozen=True)
+class Gather(Collective):
+    """Start to put a bundle's parameters together from the slices; what computes with them waits for it."""
+
+    bundle: int = -1
+
+    def __str__(self) -> str:
+        return f"gathering of bundle {self.bundle} on {', '.join(self.devices)}"
+
+
+@dataclass(frozen=True)
+class Scatter(Collective):
+    """Start to sum a bundle's gradients, each slice's on its device; a step, or the next, waits for it."""
+
+    bundle: int = -1
+
+    def __str__(self) -> str:
+        return f"sum of bundle {self.bundle}'s gradients in slices over {', '.join(self.devices)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce(Collective):
+    """Start a sum over `devices`; the Step that follows waits for it.
 
     ``gradients``: of the parameters that these devices hold, and no others (`Program.summed`). ``norm``: the
     squares of all gradients, for clipping and to find overflow; it comes after the gradients' own sums.
     """
 
     kind: Reduction
-    devices: tuple[str, ...]
-    tag: int  # unique in the program, among Sends too
-    number: int = 0  # of the Step
 
     def __str__(self) -> str:
         what = "gradients" if self.kind == "gradients" else "the gradients' norm"
@@ -160,7 +192,7 @@ class Step:
         return "optimiser step" if self.number == 0 else f"optimiser step {self.number}"
 
 
-Instruction: TypeAlias = Forward | Backward | Send | Recv | Reduce | Step
+Instruction: TypeAlias = Forward | Backward | Send | Recv | Reduce | Gather | Scatter | Step
 
 
 @dataclass(frozen=True)
@@ -195,6 +227,8 @@ class Program:
     are summed until its last backward, which takes the sum."""
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Trained parameters that the graph does not read -> the devices that hold them: see `stepping_all`."""
+    bundles: tuple[Bundle, ...] = ()
+    """Of parameters whose states are in slices."""
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -214,7 +248,7 @@ class Program:
     def steps_last(self) -> bool:
         """Whether no device has anything left to compute once it steps."""
         return all(
-            isinstance(ins, Step | Reduce)
+            isinstance(ins, Step | Reduce | Gather)
             for name, each in self.instructions.items()
             for ins in each[self.computing(name) :]
         )
@@ -305,15 +339,7 @@ class Program:
     @cached_property
     def holders(self) -> dict[str, tuple[str, ...]]:
         """Initializer -> the devices that hold it, as replicas or for operators that read copies of it."""
-        readers: dict[str, set[str]] = {}
-        for node in self.graph:
-            for k in node.initializers:
-                readers.setdefault(k, set()).add(self.device_of[node.name])
-        rank = {device: p for p, device in enumerate(self.devices)}
-        return {
-            k: tuple(q for p in sorted(homes, key=rank.__getitem__) for q in self.replicas.get(p, (p,)))
-            for k, homes in readers.items()
-        }
+        return holders_of(self.graph, self.device_of, self.devices, self.replicas)
 
     @cached_property
     def initializer_device(self) -> dict[str, str]:
@@ -348,6 +374,61 @@ class Program:
             held.setdefault(frozenset(holders), []).append(k)
         return {devices: tuple(names) for devices, names in held.items()}
 
+    @cached_property
+    def slices(self) -> dict[str, tuple[Slice, ...]]:
+        """Parameter whose states are in slices -> these, on the devices that have one."""
+        return slices_of(self.graph.initializers, self.bundles)
+
+    @cached_property
+    def let_go(self) -> frozenset[str]:
+        """Parameters that are whole only while something is computed with them."""
+        return frozenset(k for each in self.bundles if each.level == "parameters" for k in each.names)
+
+    def stepped(self, device: str) -> tuple[Initializer, ...]:
+        """What the device's optimiser steps on: parameters, or the device's slices of them."""
+        every = (self.graph.initializers[k] for k in self.held[device])
+        return tuple(own for each in every if each.requires_grad for own in self._own(each, device))
+
+    def kept(self, device: str) -> tuple[Initializer, ...]:
+        """What the device has of parameters and buffers while nothing is computed."""
+        every = (self.graph.initializers[k] for k in self.held[device])
+        return tuple(
+            own
+            for each in every
+            for own in (self._own(each, device) if each.name in self.let_go else (each,))
+        )
+
+    def _own(self, own: Initializer, device: str) -> tuple[Initializer, ...]:
+        slices = self.slices.get(own.name)
+        if slices is None:
+            return (own,)
+        return tuple(replace(own, shape=each.sizes(own)) for each in slices if each.device == device)
+
+    def most_of_bundle(self, b: int) -> tuple[int, int]:
+        """Of a bundle's slices those of the device that has most: bytes as they are, and of the gradients as
+        they are summed, in single precision at least."""
+        bundle, initializers = self.bundles[b], self.graph.initializers
+        nbytes, grads = Counter[str](), Counter[str]()
+        for k in bundle.names:
+            own = initializers[k]
+            for each in self.slices[k]:
+                nbytes[each.device] += each.nbytes(own)
+                if own.requires_grad:
+                    grads[each.device] += (
+                        each.nbytes(own) * max(4, dtype_bytes(own.dtype)) // dtype_bytes(own.dtype)
+                    )
+        return max(nbytes.values()), max(grads.values(), default=0)
+
+    @property
+    def slice_regions(self) -> dict[str, Region]:
+        """Name of every slice -> where in the model's own parameter it lies."""
+        initializers = self.graph.initializers
+        return {
+            each.named(initializers[k]): each.region(initializers[k])
+            for k, own in self.slices.items()
+            for each in own
+        }
+
     @property
     def transfers(self) -> int:
         """Tensors sent in one iteration."""
@@ -365,6 +446,24 @@ class Program:
             lines.append(f"{device}:")
             lines += [f"  {n:4d} {ins}" for n, ins in enumerate(self.instructions[device])]
         return "\n".join(lines)
+
+
+def holders_of(
+    graph: Graph,
+    device_of: Mapping[str, str],
+    devices: Sequence[str],
+    replicas: Mapping[str, tuple[str, ...]],
+) -> dict[str, tuple[str, ...]]:
+    """See `Program.holders`."""
+    readers: dict[str, set[str]] = {}
+    for node in graph:
+        for k in node.initializers:
+            readers.setdefault(k, set()).add(device_of[node.name])
+    rank = {device: p for p, device in enumerate(devices)}
+    return {
+        k: tuple(q for p in sorted(homes, key=rank.__getitem__) for q in replicas.get(p, (p,)))
+        for k, homes in readers.items()
+    }
 
 
 def sizes_of(variable: Variable, chunks: int) -> tuple[int, ...]:

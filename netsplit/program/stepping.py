@@ -11,7 +11,16 @@ from dataclasses import replace
 from math import ceil
 
 from netsplit.program.check import check_progress
-from netsplit.program.instructions import Instruction, Program, Reduce, Reduction, Send, Step
+from netsplit.program.instructions import (
+    Collective,
+    Gather,
+    Instruction,
+    Program,
+    Reduce,
+    Reduction,
+    Send,
+    Step,
+)
 
 __all__ = ["stepping_all"]
 
@@ -28,6 +37,7 @@ def stepping_all(program: Program, usual: Program) -> Program:
     """
     if not program.training:
         return program
+    program = _with_unread_bundles(program, usual)
     read, own = _trained(program), _trained(usual)
     unread = {k: devices for k, devices in own.items() if k not in read}
     having = {device for devices in (read | unread).values() for device in devices}
@@ -62,26 +72,40 @@ def _count(program: Program, usual: Program, device: str) -> int:
 def _summing(program: Program, holders: Holders, late: Collection[str]) -> Program:
     """With sums of what several devices hold, and steps on those that are late."""
     sums = dict.fromkeys(devices for kind, devices in _sums(program) if kind == "gradients")
-    known = set(map(frozenset, sums))
+    known = set(map(frozenset, sums)) | {frozenset(each.devices) for each in program.bundles}
     copied = dict.fromkeys(
         each for each in holders.values() if len(each) > 1 and frozenset(each) not in known
     )
     if not late and not copied:
         return program
     stepping = [name for name in program.devices if name in late or _steps(program, name)]
-    taken = [
-        ins.tag + ins.chunks
-        for each in program.instructions.values()
-        for ins in each
-        if isinstance(ins, Send)
-    ]
-    tag, tail = max(taken, default=0), []
+    every = [ins for each in program.instructions.values() for ins in each]
+    taken = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
+    taken += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
+    tag = max(taken, default=0)
+    tail: list[tuple[str, Instruction]] = []
     normed = any(kind == "norm" for kind, _ in _sums(program))
-    every: list[tuple[Reduction, tuple[str, ...]]] = [("gradients", each) for each in (*sums, *copied)]
-    for kind, devices in (*every, ("norm", tuple(stepping))) if normed else every:
-        tail += [(name, Reduce(kind, devices, tag)) for name in devices]
+    summing: list[tuple[Reduction, tuple[str, ...]]] = [("gradients", each) for each in (*sums, *copied)]
+    for kind, devices in (*summing, ("norm", tuple(stepping))) if normed else summing:
+        tail += [(name, Reduce(devices, tag, kind=kind)) for name in devices]
         tag += 1
-    return _followed(_before_steps(program), [*tail, *((name, Step()) for name in stepping)])
+    tail += [(name, Step()) for name in stepping]
+    for b, bundle in enumerate(program.bundles):
+        if bundle.level != "parameters":
+            tail += [(name, Gather(bundle.devices, tag, bundle=b)) for name in bundle.devices]
+            tag += 1
+    return _followed(_before_steps(program), tail)
+
+
+def _with_unread_bundles(program: Program, usual: Program) -> Program:
+    """With what the usual program has in slices and this one does not read: they are stepped on, too."""
+    known = {k for bundle in program.bundles for k in bundle.names}
+    unread = [
+        replace(bundle, names=names, segments=())
+        for bundle in usual.bundles
+        if (names := tuple(k for k in bundle.names if k not in known))
+    ]
+    return program if not unread else replace(program, bundles=(*program.bundles, *unread))
 
 
 def _sums(program: Program) -> list[tuple[Reduction, tuple[str, ...]]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from netsplit.graph.random_draws import DrawKey
-from netsplit.program.instructions import Backward, Forward, Recv, Send
+from netsplit.program.instructions import Backward, Forward, Gather, Recv, Scatter, Send
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.transport.handle import Handle
@@ -77,6 +77,7 @@ class Attempt:
     def abandon(self) -> None:
         """End the iteration, and leave everything as it was before it."""
         self.executor.await_sends()
+        self.executor.await_collectives()
         self.executor.abandon()
 
     def _failure(self, error: Exception, index: int) -> BatchFailure:
@@ -108,6 +109,8 @@ class Attempt:
                 self._send_nothing(instruction)
             elif isinstance(instruction, Recv):
                 executor.receive(instruction)
+            elif isinstance(instruction, Gather | Scatter):  # of gradients that are taken back by all
+                executor.collect(instruction)
             executor.let_go(index)
 
     def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:

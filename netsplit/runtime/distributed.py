@@ -43,6 +43,7 @@ from netsplit.runtime.reading.giving import fed_devices, require_alike, require_
 from netsplit.runtime.reading.told import UnlikeBatch, UnreadBatch
 from netsplit.runtime.reading.worker_reading import read_ahead
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
+from netsplit.runtime.sliced import sliced_for
 from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
@@ -84,6 +85,7 @@ class DistributedRuntime:
         backend: str | None = None,
         offload: Offload | None = None,
     ) -> None:
+        program = sliced_for(program, optimizer)
         self.program = program = stepping_all(program, program)
         self._pool = pool
         self.resized = resized
@@ -258,6 +260,10 @@ class DistributedRuntime:
             NetSplitError: gradients wait for a step; nothing is changed then.
             WorkerError: a worker died or hung.
         """
+        if program.bundles or self.program.bundles:
+            raise NetSplitError(
+                "states in slices stay where they are: a plan with schedule.shard is not changed."
+            )
         program = stepping_all(program, program)
         devices, before = program.devices, self._held.copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))

@@ -23,13 +23,16 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.program.acknowledge import acknowledged
+from netsplit.program.bundles_used import bundles_used
 from netsplit.program.instructions import (
     Backward,
     Forward,
+    Gather,
     Instruction,
     Program,
     Recv,
     Reduce,
+    Scatter,
     Send,
     Step,
 )
@@ -125,7 +128,9 @@ class Executor(HandingOn):
         self.key = DrawKey()
         self.stepping = True
         self.separate: set[int] = set()  # segments whose parameters have gradients of their own
-        self.summing: tuple[Reduce, Handle] | None = None
+        self.summing: tuple[Reduce | Scatter, Handle] | None = None
+        self.gathering: dict[int, tuple[Gather, Handle]] = {}  # by their bundle
+        self.reading, self.let_go_at = bundles_used(program, device)
         self.prepared = -1
         self.fresh = self.backend is not None  # segments are still to be compiled, here and elsewhere
 
@@ -185,11 +190,22 @@ class Executor(HandingOn):
         instruction = self.instructions[index]
         self.recorder.at(index)
         getattr(self, _METHODS[type(instruction)])(instruction)
+        if (sliced := self.share.sliced) is not None:
+            for b in self.let_go_at.get(index, ()):
+                sliced.let_go(self.program.bundles[b].names)
         self.let_go(index)
 
     def finish(self) -> dict[Key, Tensor]:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
         self.await_sends()
+        for b in list(self.gathering):
+            begun, _ = self.gathering[b]
+            if self.program.bundles[b].level == "parameters":  # others compute with it
+                self.wait(begun, begun, self.gathering.pop(b)[1])
+            else:
+                self._gathered(b, begun)
+        if self.summing is not None and isinstance(self.summing[0], Scatter):
+            self._finish_sum(self.summing[0])
         self.settle()
         outputs = self.state.outputs
         self.state, self.before = IterationValues([]), None
@@ -203,12 +219,16 @@ class Executor(HandingOn):
     def abandon(self) -> None:
         """Forget an iteration in which no device has stepped; buffers and gradients are as before it."""
         self.state, self.summing = IterationValues([]), None
+        self.gathering.clear()
+        if self.share.sliced is not None:
+            self.share.sliced.let_go(sorted(self.share.sliced.rules.let_go))
         if self.before is not None:
             self.before.restore(self.share)
             self.before = None
 
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
+        self._whole(ins)
         piece, self.targets.microbatch = self.pieces.of(s, i), i
         piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
@@ -291,6 +311,8 @@ class Executor(HandingOn):
     def _backward(self, ins: Backward) -> None:
         s, i = ins.segment, ins.microbatch
         context, piece = self.state.contexts.pop((s, i)), self.pieces.of(s, i)
+        if ins.part != "weight":
+            self._whole(ins)
         if ins.part == "weight":
             with self._span("weight", ins):
                 if context.deferred is not None:
@@ -378,13 +400,57 @@ class Executor(HandingOn):
             begin = partial(self.transport.reduce, packed, ins.devices, ins.tag)
             self.summing = (ins, self._carried(ins, ins, begin))
 
+    def _whole(self, ins: Forward | Backward) -> None:
+        """Wait for the parameters that it computes with, where they are put together for it."""
+        for b in self.reading.get(ins.segment, ()):
+            if b in self.gathering:
+                self._gathered(b, ins)
+
+    def _gathered(self, b: int, ins: Instruction) -> None:
+        begun, handle = self.gathering.pop(b)
+        rows = self.wait(ins, begun, handle)
+        assert self.share.sliced is not None
+        self.share.sliced.unpack(rows, self.program.bundles[b].names, begun.devices)
+
+    def _gather(self, ins: Gather) -> None:
+        bundle = self.program.bundles[ins.bundle]
+        if self.program.training and not self.stepping and bundle.level != "parameters":
+            return  # nothing has changed
+        last = bundle.level != "parameters"  # then one after another, as whole parameters are there already
+        for b in [b for b in self.gathering if last or b == ins.bundle]:
+            self._gathered(b, ins)
+        assert self.share.sliced is not None
+        packed = self.share.sliced.packed(bundle.names, ins.devices)
+        begin = partial(self.transport.gather, packed, ins.devices, ins.tag)
+        self.gathering[ins.bundle] = ins, self._carried(ins, ins, begin)
+
+    def _scatter(self, ins: Scatter) -> None:
+        bundle = self.program.bundles[ins.bundle]
+        with self.recorder.span("reduce", str(ins), -1, self.torch_device):
+            self._finish_sum(ins)
+            assert self.share.sliced is not None
+            packed = self.share.sliced.packed_gradients(bundle.names, ins.devices)
+            self.separate.difference_update(bundle.segments or self.separate.copy())
+            begin = partial(self.transport.scatter, packed, ins.devices, ins.tag)
+            self.summing = (ins, self._carried(ins, ins, begin))
+
+    def collect(self, ins: Gather | Scatter) -> None:
+        """One of these alone, where nothing is computed any more."""
+        getattr(self, _METHODS[type(ins)])(ins)
+
+    def await_collectives(self) -> None:
+        """What was begun with others, who may wait for it."""
+        begun = list(self.gathering.values()) + ([] if self.summing is None else [self.summing])
+        for ins, handle in begun:
+            self.wait(ins, ins, handle)
+
     def _prepare(self, number: int) -> None:
         """Put the gradients of a step where they are summed and stepped on."""
         if self.versions is not None and self.prepared != number:
             self.versions.before_step(number)
             self.prepared = number
 
-    def _finish_sum(self, ins: Reduce | Step) -> Tensor | None:
+    def _finish_sum(self, ins: Reduce | Scatter | Step) -> Tensor | None:
         """Wait for the sum that is under way; the norm's terms, where it is theirs."""
         if self.summing is None:
             return None
@@ -392,6 +458,11 @@ class Executor(HandingOn):
         self.summing = None
         total = self.wait(ins, begun, handle)
         self.settle()
+        del handle  # and what it received
+        if isinstance(begun, Scatter):
+            assert self.share.sliced is not None
+            self.share.sliced.unpack_gradients(total, self.program.bundles[begun.bundle].names)
+            return None
         if begun.kind == "norm":
             return total
         self.share.unpack_gradients(total, self.program.summed(begun.devices))
@@ -414,7 +485,7 @@ class Executor(HandingOn):
 
 _METHODS: dict[type[Instruction], str] = {
     Forward: "_forward", Backward: "_backward", Send: "send", Recv: "receive", Reduce: "_reduce",
-    Step: "_step",
+    Step: "_step", Gather: "_gather", Scatter: "_scatter",
 }  # fmt: skip
 """That carry out each instruction."""
 

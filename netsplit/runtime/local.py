@@ -23,6 +23,7 @@ from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
+from netsplit.runtime.sliced import SliceRules, sliced_for
 from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.values import Absent
 
@@ -50,6 +51,7 @@ class LocalRuntime:
         seed: int = 0,
         offload: Offload | None = None,
     ) -> None:
+        program = sliced_for(program, optimizer)
         self.draws = DrawCounter(seed)
         self.torch_device = {d.name: torch.device(d.torch_device) for d in cluster.devices}
         self.cluster = cluster
@@ -66,6 +68,7 @@ class LocalRuntime:
                 copies=program.copies_on(name),
                 offload=offload,
                 regions=program.graph.regions,
+                slices=SliceRules.of(program, name),
             )
             for name in program.devices
         }
@@ -194,7 +197,7 @@ class LocalRuntime:
         tensors = {
             k: t.detach().cpu().clone()
             for share in self.shares.values()
-            for k, t in share.tensors.items()
+            for k, t in share.kept.items()
             if k not in share.copies
         }
         regions = {k: r for share in self.shares.values() for k, r in share.regions.items()}

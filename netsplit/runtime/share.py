@@ -24,6 +24,7 @@ from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_opt
 from netsplit.profile.costs import Offload
 from netsplit.runtime.offload.host_memory import HostMemory
 from netsplit.runtime.offload.moments import HostMoments
+from netsplit.runtime.sliced import SlicedParameters, SliceRules
 from netsplit.settings import OnNonFinite
 
 __all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule", "check_clipping"]
@@ -126,6 +127,7 @@ class Share:
     `idle` is True where the device has had nothing to step on: it did not see overflows.
     `host` has what is offloaded; `moments` the optimiser's state, where that is.
     `regions` says of those that are parts of a parameter of which.
+    `sliced` has the slices of those of which several devices keep one each.
     """
 
     tensors: dict[str, Tensor]
@@ -140,11 +142,12 @@ class Share:
     host: HostMemory | None = None
     moments: HostMoments | None = None
     regions: dict[str, Region] = field(default_factory=dict)
+    sliced: SlicedParameters | None = None
 
     @classmethod
     def of(
         cls,
-        values: Mapping[str, Tensor],
+        values: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
         device: torch.device,
         optimizer: OptimizerFactory | None,
         trainable: Iterable[str] = (),
@@ -153,27 +156,33 @@ class Share:
         fresh: Container[str] = (),
         offload: Offload | None = None,
         regions: Mapping[str, Region] | None = None,
+        slices: SliceRules | None = None,
     ) -> Share:
         """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones not copied.
 
         A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
-        `offload` is what lies in the host's memory.
+        `offload` is what lies in the host's memory; `slices` says of what the device keeps a slice alone.
 
         Raises:
             ConfigError: the optimiser is not one of these parameters (see `make_optimizer`).
         """
         tensors: dict[str, Tensor] = {}
         names = set(trainable)
-        for name, value in values.items():
+        sliced = None if slices is None else SlicedParameters(slices)
+        for name, value in values.items() if isinstance(values, Mapping) else values:
             copy = (value.detach() if name in fresh else value.detach().clone()).to(device)
-            tensors[name] = torch.nn.Parameter(copy) if name in names else copy
-        own = {k: tensor for k, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)}
+            if sliced is not None and name in sliced.rules.slices:
+                tensors[name] = sliced.take(name, copy)
+            else:
+                tensors[name] = torch.nn.Parameter(copy) if name in names else copy
+        regions = dict(regions or {}) | ({} if sliced is None else sliced.regions)
+        own = _stepped(tensors, sliced)
         made: Made | None = None
         if optimizer is not None and (own or (isinstance(optimizer, ForModel) and optimizer.parameters)):
-            made = make_optimizer(optimizer, own, {k: each.whole for k, each in (regions or {}).items()})
+            made = make_optimizer(optimizer, own, {k: each.whole for k, each in regions.items()})
         rule = rule or UpdateRule()
         scale = LossScale() if rule.loss_scaling else None
-        share = cls(tensors, None, rule, copies, scale, regions=dict(regions or {}))
+        share = cls(tensors, None, rule, copies, scale, regions=regions, sliced=sliced)
         if made is not None:
             share.optimizer, share.groups = made.optimizer, made.groups
             if rule.learning_rate is not None:
@@ -189,7 +198,7 @@ class Share:
     def _keep_moments_on(self, host: HostMemory) -> None:
         """Averages of parameters are counted with the moments, and go with them."""
         if self.optimizer is not None:
-            self.moments = HostMoments(self.optimizer, self.parameters, host)
+            self.moments = HostMoments(self.optimizer, self.stepped, host)
         if self.averages is not None and self.moments is not None:
             self.averages.values = {k: host.take(tensor) for k, tensor in self.averages.values.items()}
             host.settle()
@@ -209,6 +218,39 @@ class Share:
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The trainable tensors by name."""
         return {k: t for k, t in self.tensors.items() if isinstance(t, torch.nn.Parameter)}
+
+    @property
+    def stepped(self) -> dict[str, torch.nn.Parameter]:
+        """What the optimiser steps on: the trainable tensors, or this device's slices of them."""
+        return _stepped(self.tensors, self.sliced)
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What is here between iterations: of parameters that are whole in between alone, the slices."""
+        if self.sliced is None:
+            return self.tensors
+        let_go, of = self.sliced.rules.let_go, self.sliced.of
+        whole = {k: tensor for k, tensor in self.tensors.items() if k not in let_go}
+        return whole | {of[k]: self.sliced.own[of[k]] for k in self.tensors if k in let_go and k in of}
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """All tensors, and the slices of them."""
+        return self.tensors if self.sliced is None else self.tensors | self.sliced.own
+
+    def initializer(self, name: str) -> str:
+        """The name of a tensor, or of that of which this is a slice."""
+        if self.sliced is None or name not in self.sliced.own:
+            return name
+        return next(k for k, each in self.sliced.of.items() if each == name)
+
+    def put(self, name: str, value: Tensor) -> None:
+        """Another value; in place, as segments and the optimiser have the tensors."""
+        with torch.no_grad():
+            if self.sliced is not None and name in self.sliced.rules.slices:
+                self.sliced.put(name, value)
+            else:
+                self.tensors[name].copy_(value)
 
     @property
     def loss_factor(self) -> float:
@@ -236,7 +278,7 @@ class Share:
             self.step_scheduler(None)
 
     def _update_averages(self, averages: Averages) -> None:
-        parameters = self.parameters
+        parameters = self.stepped
         if self.moments is None:
             averages.update(parameters)
             return
@@ -250,8 +292,8 @@ class Share:
 
     def all_tensors(self) -> list[Tensor]:
         """The tensors, their gradients, the optimiser's moments and the averages."""
-        tensors = list(self.tensors.values())
-        tensors += [tensor.grad for tensor in self.tensors.values() if tensor.grad is not None]
+        tensors = list(self.named.values())
+        tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
         if self.averages is not None:
             tensors += self.averages.values.values()
         if self.optimizer is not None:
@@ -288,7 +330,7 @@ class Share:
 
         Of copies another device tells.
         """
-        own = (p for k, p in self.parameters.items() if k not in self.copies)
+        own = (p for k, p in self.stepped.items() if k not in self.copies)
         grads = [_held(p.grad) for p in own if p.grad is not None]
         norms = [
             torch.linalg.vector_norm(g, dtype=torch.complex128 if g.is_complex() else torch.float64)
@@ -324,9 +366,14 @@ class Share:
     def _multiply_gradients(self, factor: float) -> None:
         if factor == 1.0:
             return
-        for parameter in self.parameters.values():
+        for parameter in self.stepped.values():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
+
+    def drop_gradients(self) -> None:
+        """Forget gradients that wait for a step."""
+        for parameter in (self.parameters | self.stepped).values():
+            parameter.grad = None
 
     def _factor(self, norm: float) -> float:
         unscale = 1.0 / self.loss_factor
@@ -334,6 +381,14 @@ class Share:
             return unscale
         clipped = self.rule.clip_norm / (norm * unscale + 1e-6)
         return unscale * (clipped if math.isnan(clipped) else min(1.0, clipped))
+
+
+def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> dict[str, torch.nn.Parameter]:
+    """See `Share.stepped`."""
+    in_slices = {} if sliced is None else sliced.rules.slices
+    every = {k: tensor for k, tensor in tensors.items() if k not in in_slices}
+    every |= {} if sliced is None else sliced.own
+    return {k: tensor for k, tensor in every.items() if isinstance(tensor, torch.nn.Parameter)}
 
 
 def _held(gradient: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
 from netsplit.program.instructions import (
     Backward,
+    Collective,
     Instruction,
     Program,
     Recv,
-    Reduce,
     Segment,
     Send,
     copies_of,
@@ -91,7 +91,7 @@ class IterationValues:
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
     held_back: list[HeldBack] = field(default_factory=list)
-    unfinished: list[tuple[Instruction, Send | Recv | Reduce, Handle]] = field(default_factory=list)
+    unfinished: list[tuple[Instruction, Send | Recv | Collective, Handle]] = field(default_factory=list)
     """Messages that a GPU's stream waits for, and perhaps still does: see `HandingOn.settle`."""
     absent: Absent = frozenset()  # what arrives for these are zeros that nobody adds
     nothing: set[Key] = field(default_factory=set)  # for which zeros were sent
@@ -194,8 +194,8 @@ def last_read(program: Program, segment: Segment, k: str) -> int:
     return max(graph.position[v] for v in graph.variables[k].consumers if v in inside)
 
 
-def way_of(transfer: Send | Recv | Reduce) -> str:
+def way_of(transfer: Send | Recv | Collective) -> str:
     """ "variable 'x' of micro-batch 0 from cpu:1"."""
-    if isinstance(transfer, Reduce):
+    if isinstance(transfer, Collective):
         return f"the {transfer}"
     return f"{transfer.what} {'to reach' if isinstance(transfer, Send) else 'from'} {transfer.peer}"

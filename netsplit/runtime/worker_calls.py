@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from netsplit.data.reading.reader import BatchPlace
@@ -24,6 +24,7 @@ from netsplit.runtime.faults.failure import BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.worker_reading import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
+from netsplit.runtime.sliced import SliceRules
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.workers.worker import Worker
@@ -93,10 +94,21 @@ def deploy(
     drop_samples(worker)
     worker.memory.clear()
     worker.memory["weights"] = weights
-    own = _read(worker, program, [k for k in held if k not in values])
-    tensors = {k: own[k] if k in own else values[k] for k in held}
+    rules, missing = SliceRules.of(program, name), [k for k in held if k not in values]
+    alone = [k for k in missing if rules is not None and k in rules.let_go]  # of which slices are kept
+    own = _read(worker, program, [k for k in missing if k not in alone])
+    one_by_one = (pair for k in alone for pair in _read(worker, program, [k]).items())
     worker.memory["share"] = Share.of(
-        tensors, worker.torch_device, optimizer, trainable, rule, copies, own.keys(), offload, graph.regions
+        chain(((k, own[k] if k in own else values[k]) for k in held if k not in alone), one_by_one),
+        worker.torch_device,
+        optimizer,
+        trainable,
+        rule,
+        copies,
+        own.keys() | alone,
+        offload,
+        graph.regions,
+        rules,
     )
     worker.memory["transport"] = worker.transport
     worker.memory["programs"] = {}
@@ -253,7 +265,7 @@ def load_part(worker: Worker, rules: CheckpointRules, folder: Path) -> list[str]
 def state(worker: Worker, averaged: bool) -> dict[str, Tensor]:
     """The tensors that this device is the first to hold."""
     share: Share = worker.memory["share"]
-    tensors = share.tensors
+    tensors = share.kept
     if averaged and share.averages is not None:
         tensors = tensors | share.averages.values
     return {k: tensor.detach().cpu() for k, tensor in tensors.items() if k not in share.copies}
@@ -262,16 +274,14 @@ def state(worker: Worker, averaged: bool) -> dict[str, Tensor]:
 def drop_gradients(worker: Worker) -> None:
     """Forget gradients that wait for a step."""
     share: Share = worker.memory["share"]
-    for parameter in share.parameters.values():
-        parameter.grad = None
+    share.drop_gradients()
 
 
 def put(worker: Worker, values: dict[str, Tensor]) -> None:
     """Take these values; in place, as segments and the optimiser have the tensors."""
     share: Share = worker.memory["share"]
-    with torch.no_grad():
-        for name, value in values.items():
-            share.tensors[name].copy_(value)
+    for name, value in values.items():
+        share.put(name, value)
 
 
 def rates(worker: Worker) -> list[float]:

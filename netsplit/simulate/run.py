@@ -24,7 +24,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
-from netsplit.program.instructions import Program, Recv, Reduce, Send
+from netsplit.program.instructions import Collective, Program, Recv, Send
 from netsplit.simulate.nics import NicQueues
 from netsplit.simulate.tasks import (
     Key,
@@ -34,13 +34,14 @@ from netsplit.simulate.tasks import (
     missing_link,
     reduce_bytes,
     reduce_seconds,
+    times_round,
 )  # fmt: skip
 from netsplit.simulate.timeline import Event
 
 __all__ = ["DeviceClock", "Run"]
 
 
-_Ready: TypeAlias = tuple[float, int, Send | Reduce, Recv | None]
+_Ready: TypeAlias = tuple[float, int, Send | Collective, Recv | None]
 """Since when, tag (of a chunk its own), and what."""
 
 
@@ -54,7 +55,7 @@ class DeviceClock:
     clock: float = 0.0
     missing: int = 0  # of what the task it stands at waits for
     sends: list[Send] = field(default_factory=list)
-    sums: list[Reduce] = field(default_factory=list)
+    sums: list[Collective] = field(default_factory=list)
 
 
 class Run:
@@ -124,7 +125,7 @@ class Run:
         transfer is overtaken by one that the heap does not know yet.
         """
         ready, tag, first, recv = heapq.heappop(self.ready)
-        if isinstance(first, Reduce):
+        if isinstance(first, Collective):
             self._sum(ready, tag, first)
             return
         assert recv is not None
@@ -170,7 +171,7 @@ class Run:
         heapq.heappush(self.ready, (start, *waits[1:]))
         return True
 
-    def _sum(self, ready: float, tag: int, reduce: Reduce) -> None:
+    def _sum(self, ready: float, tag: int, reduce: Collective) -> None:
         ring = self.cluster.ring(reduce.devices)
         seconds = reduce_seconds(self.program, self.cluster, reduce)
         start = max([ready, *(self.link_free.get(link, 0.0) for link in ring)])
@@ -179,7 +180,7 @@ class Run:
         end = self.ended[reduce.tag] = start + seconds
         self.link_free.update(dict.fromkeys(ring, end))
         nbytes = reduce_bytes(self.program, reduce)
-        moved = 2 * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
+        moved = times_round(reduce) * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
         self.nics.hold(ring, start, moved)
         for name in reduce.devices:
             self.events.append(Event(name, "reduce", str(reduce), -1, start, end, nbytes=nbytes))
@@ -200,11 +201,11 @@ class Run:
     def _meet(self, device: DeviceClock, ins: Message) -> None:
         if isinstance(ins, Send):
             device.sends.append(ins)
-        elif isinstance(ins, Reduce):
+        elif isinstance(ins, Collective):
             device.sums.append(ins)
         came = self.met.setdefault(ins.tag, [])
         came.append((device.clock, ins))
-        if len(came) < (len(ins.devices) if isinstance(ins, Reduce) else 2):
+        if len(came) < (len(ins.devices) if isinstance(ins, Collective) else 2):
             return
         del self.met[ins.tag]
         ready = max(clock for clock, _ in came)
@@ -212,7 +213,7 @@ class Run:
         if isinstance(first, Recv):
             first, recv = recv, first
         assert not isinstance(first, Recv)
-        if isinstance(first, Reduce) or not isinstance(recv, Recv):
+        if isinstance(first, Collective) or not isinstance(recv, Recv):
             heapq.heappush(self.ready, (ready, ins.tag, first, None))
             return
         sizes = self.sizes[ins.tag] = self.program.sizes(first)
@@ -222,7 +223,7 @@ class Run:
     def _begin_once_there(self, waits: _Ready) -> None:
         """Let it take its turn, once all that it hands on has come to its sender."""
         ready, tag, first, recv = waits
-        whole = isinstance(first, Reduce) or len(self.sizes[first.tag]) == 1
+        whole = isinstance(first, Collective) or len(self.sizes[first.tag]) == 1
         for own in self.handed_on.get(first.tag, ()):
             key = own if whole else (*own, tag - first.tag)
             if key not in self.arrived:
@@ -233,7 +234,7 @@ class Run:
 
     def _wait(self, device: DeviceClock, end: float, message: Message) -> None:
         if end > device.clock:
-            if isinstance(message, Reduce):
+            if isinstance(message, Collective):
                 name, i, peer = str(message), -1, ", ".join(message.devices)
             else:
                 name, i, peer = message.what, message.microbatch, message.peer

@@ -16,14 +16,27 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
+from netsplit.program.bundles_used import bundles_used
 from netsplit.program.check import needs
-from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Segment, Send, Step
+from netsplit.program.instructions import (
+    Backward,
+    Collective,
+    Forward,
+    Gather,
+    Program,
+    Recv,
+    Reduce,
+    Scatter,
+    Segment,
+    Send,
+    Step,
+)
 from netsplit.program.segment_times import SegmentSeconds, segment_seconds
 from netsplit.simulate.timeline import EventKind
 
-__all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_seconds"]
+__all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_seconds", "times_round"]
 
-Message: TypeAlias = Send | Recv | Reduce
+Message: TypeAlias = Send | Recv | Collective
 Key: TypeAlias = tuple[str, int, bool] | tuple[str, int, bool, int] | tuple[int, str]
 """What a task waits for: (variable, micro-batch, gradient?) of a transfer, (tag, device) of a sum. What a hop
 in chunks waits for: the same of a transfer, and the number of the chunk."""
@@ -81,10 +94,13 @@ class ProgramTasks:
         added: set[tuple[int, int]] = set()  # (segment, step) that have a gradient
         summed: set[int] = set()  # segments that have one of what lasts
         sums: list[Key] = []  # the one that was started and not yet waited for
+        reading, _ = bundles_used(self.program, device)
+        gathering: dict[int, Key] = {}  # by bundle
         for ins in self.program.instructions[device]:
             if isinstance(ins, Forward):
                 reads, i = self.reads[ins.segment], ins.microbatch
-                keys = tuple((k, self.program.sent_with(k, device, i), False) for k in reads)
+                keys: tuple[Key, ...] = tuple((k, self.program.sent_with(k, device, i), False) for k in reads)
+                keys += _taken(gathering, reading.get(ins.segment, ()))
                 name = self.names[ins.segment]
                 yield Task(
                     overhead_s, keys, "forward", name, ins.microbatch, seconds.forward[ins.segment], None
@@ -98,46 +114,65 @@ class ProgramTasks:
                 if adding_s and ins.part != "weight" and (nbytes := self.summed.get((ins.segment, device))):
                     more_s += adding_s * nbytes if ins.segment in summed else 0.0
                     summed.add(ins.segment)
-                yield from self._backward(ins, overhead_s, seconds, more_s)
+                whole = () if ins.part == "weight" else _taken(gathering, reading.get(ins.segment, ()))
+                yield from self._backward(ins, overhead_s, seconds, more_s, whole)
             elif isinstance(ins, Step):
                 yield Task(overhead_s, tuple(sums), "step", str(ins), -1, step_s, None)
                 sums = []
-            elif isinstance(ins, Reduce):
+            elif isinstance(ins, Gather):
+                last = self.program.bundles[ins.bundle].level != "parameters"  # one after another, at the end
+                earlier = _taken(gathering, tuple(gathering) if last else (ins.bundle,))
+                yield Task(overhead_s, earlier, None, "", -1, 0.0, ins)
+                gathering[ins.bundle] = (ins.tag, device)
+            elif isinstance(ins, Collective):
                 yield Task(overhead_s, tuple(sums), None, "", -1, 0.0, ins)
                 sums = [(ins.tag, device)]
             else:
                 yield Task(message_s * len(self.program.sizes(ins)), (), None, "", ins.microbatch, 0.0, ins)
 
     def _backward(
-        self, ins: Backward, overhead_s: float, seconds: SegmentSeconds, more_s: float
+        self,
+        ins: Backward,
+        overhead_s: float,
+        seconds: SegmentSeconds,
+        more_s: float,
+        whole: tuple[Key, ...],
     ) -> Iterator[Task]:
         s, i, name = ins.segment, ins.microbatch, self.names[ins.segment]
         if ins.part == "weight":
             yield Task(overhead_s, (), "weight", name, i, seconds.weight[s] + more_s, None)
             return
         if (s, i) in self.again:
-            yield Task(overhead_s, (), "recompute", name, i, seconds.forward[s], None)
-            overhead_s = 0.0
-        keys = tuple((k, i, True) for k in self.gradients[s] if self.program.gives_back(k, i))
+            yield Task(overhead_s, whole, "recompute", name, i, seconds.forward[s], None)
+            overhead_s, whole = 0.0, ()
+        keys: tuple[Key, ...] = tuple(
+            (k, i, True) for k in self.gradients[s] if self.program.gives_back(k, i)
+        )
         own_s = seconds.backward[s]
         if ins.part == "input":
             own_s = max(own_s - seconds.weight[s], 0.0)
-        yield Task(overhead_s, keys, "backward", name, i, own_s + more_s, None)
+        yield Task(overhead_s, keys + whole, "backward", name, i, own_s + more_s, None)
 
     def _step_bytes(self, device: str) -> int:
-        initializers = self.program.graph.initializers
-        held = (initializers[k] for k in self.program.held[device])
-        return sum(init.nbytes for init in held if init.requires_grad)
+        return sum(init.nbytes for init in self.program.stepped(device))
 
 
-def reduce_bytes(program: Program, reduce: Reduce) -> int:
-    """Bytes of the gradients that a sum is over; a norm is a single number, whose bytes do not count."""
+def _taken(gathering: dict[int, Key], bundles: tuple[int, ...]) -> tuple[Key, ...]:
+    """What of these is on its way, which is waited for now."""
+    return tuple(gathering.pop(b) for b in bundles if b in gathering)
+
+
+def reduce_bytes(program: Program, reduce: Collective) -> int:
+    """Bytes that a sum or gathering is of; a norm is a single number, whose bytes do not count."""
+    if not isinstance(reduce, Reduce):
+        assert isinstance(reduce, Gather | Scatter)
+        return len(reduce.devices) * program.most_of_bundle(reduce.bundle)[isinstance(reduce, Scatter)]
     if reduce.kind == "norm":
         return 0
     return sum(program.graph.initializers[k].nbytes for k in program.summed(reduce.devices))
 
 
-def reduce_seconds(program: Program, cluster: Cluster, reduce: Reduce) -> float:
+def reduce_seconds(program: Program, cluster: Cluster, reduce: Collective) -> float:
     """See `Cluster.ring_seconds`.
 
     Raises:
@@ -146,7 +181,12 @@ def reduce_seconds(program: Program, cluster: Cluster, reduce: Reduce) -> float:
     for p, q in cluster.ring(reduce.devices):
         if (p, q) not in cluster.links:
             raise ConfigError(missing_link(p, q))
-    return cluster.ring_seconds(reduce_bytes(program, reduce), reduce.devices)
+    return cluster.ring_seconds(reduce_bytes(program, reduce), reduce.devices, times_round(reduce))
+
+
+def times_round(reduce: Collective) -> int:
+    """How often every part of what is summed or gathered goes round the ring."""
+    return 2 if isinstance(reduce, Reduce) else 1
 
 
 def missing_link(source: str, target: str) -> str:

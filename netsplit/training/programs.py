@@ -183,7 +183,7 @@ class Programs:
             last = self.captures.training(batch.rows(full * size, batch.samples), size)
             require_same_operators(captured, last)
             tail = self._in_parts(last, captured)
-        compiler = replace(self.compiler, graph=graph, tail=tail)
+        compiler = replace(self.compiler, graph=graph, tail=tail, like=self.program.bundles)
         return self._compiled(compiler, placement, full + bool(rest))
 
     def _size_in(self, batch: Batch) -> int:
@@ -207,7 +207,10 @@ class Programs:
                 recomputed=frozenset(),
                 rewrites=graph.rewrites,
             )
-            compiler = replace(self.compiler, graph=graph, training=False, shared_norm=False, tail=None)
+            compiler = replace(
+                self.compiler, graph=graph, training=False, shared_norm=False, tail=None,
+                like=self.program.bundles,
+            )  # fmt: skip
             self._predicting[key] = self._compiled(compiler, placement, microbatches)
         return self._predicting[key]
 

@@ -155,4 +155,5 @@ GIVEN: dict[str, Callable[[], Names]] = {
     "report.md": recorded,
     "resharding.md": dict,
     "rewrites.md": dict,
+    "sharding.md": dict,
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar, Literal, TypeGuard
 
 from netsplit.errors import ConfigError
+from netsplit.partition.base import ShardName
 from netsplit.partition.exchange import ExchangeName
 from netsplit.planning.explanation.notation import counted
 from netsplit.program.schedules import SCHEDULES, Schedule, SingleBatch
-from netsplit.program.schedules.base import check_exchange
+from netsplit.program.schedules.base import check_exchange, check_shard
 from netsplit.settings import check_switches
 from netsplit.signature import suggest
 
@@ -35,6 +36,7 @@ class AutoSchedule:
         splits: whether operators may be in parts; that takes 0.4 of the time from whole ones.
         time_limit_s: of the whole decision.
         exchange: as schedules have it.
+        shard: as schedules have it; or "auto": what is in slices where states have no room whole.
         no_replicas: why stages may have one device alone, where they may.
 
     Raises:
@@ -48,6 +50,7 @@ class AutoSchedule:
     splits: bool = False
     time_limit_s: float = 30.0
     exchange: ExchangeName = field(default="auto", kw_only=True)
+    shard: ShardName | Literal["auto", "none"] = field(default="auto", kw_only=True)
     no_replicas: str = field(default="schedule.replicas is false", kw_only=True)
     name: ClassVar[str] = "auto"
 
@@ -55,6 +58,7 @@ class AutoSchedule:
         switches = {name: getattr(self, name) for name in ("replicas", "recompute", "splits")}
         check_switches(**{f"schedule.{name}": value for name, value in switches.items()})
         check_exchange(self.exchange)
+        check_shard(self.shard, ("auto", "none"))
         limit_s, given, names = self.time_limit_s, self.microbatches, self.schedules
         if not _is_number(limit_s) or not 0 < limit_s < math.inf:
             raise ConfigError(
@@ -153,7 +157,8 @@ class AutoSchedule:
             names = tuple(name for name in names if name != SingleBatch.name)
         elif self.schedules is None:
             names = (SingleBatch.name, "gpipe")
-        return [replace(_made(name, microbatches), exchange=self.exchange) for name in names]
+        shard = "none" if self.shard == "auto" else self.shard
+        return [replace(_made(name, microbatches), exchange=self.exchange, shard=shard) for name in names]
 
 
 def _uncut(microbatches: object) -> ConfigError:

@@ -11,6 +11,7 @@ from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
 from netsplit.partition.base import Placement, Problem
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
+from netsplit.planning.sharding import sharded_levels
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.pace import SimulationPace
@@ -105,6 +106,7 @@ class Judge:
         problem_of: micro-batches to the problem of planning with that many, with what is known of parts.
         recompute: whether what does not fit is tried with activations computed again.
         improved: told seconds and origin of a better plan.
+        shard: whether the states of replicas that do not fit are tried in slices.
         pace: what would end after its deadline is not begun, once there is a plan that fits.
     """
 
@@ -114,9 +116,10 @@ class Judge:
         recompute: bool,
         improved: Callable[[float, str], object] | None = None,
         pace: SimulationPace | None = None,
+        shard: bool = False,
     ) -> None:
         self.problem_of = problem_of
-        self.recompute = recompute
+        self.recompute, self.shard = recompute, shard
         self.improved = improved
         self.pace = SimulationPace() if pace is None else pace
         self.best: dict[Kind, Tried] = {}
@@ -154,8 +157,8 @@ class Judge:
             None for what is so far behind the best of its kind that its bytes were not asked for, and for
             what there is no time for.
         """
-        if placement.recomputed:
-            placement = replace(placement, recomputed=frozenset())
+        if placement.recomputed or placement.shards:
+            placement = _kept(placement)
         key = _key(schedule, placement)
         if key not in self.seen:
             if not however_late and not self.affords(schedule, placement):
@@ -172,7 +175,10 @@ class Judge:
     def _tried(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
         tried = self._simulated(origin, schedule, placement)
         if tried is not None and not tried.fits and self._worth_recomputing(tried):
-            again = self._recomputed(origin, schedule, placement)
+            again = [
+                *self._sharded(origin, schedule, placement),
+                *self._recomputed(origin, schedule, placement),
+            ]
             tried = min([tried, *again], key=lambda each: each.rank)
         return tried
 
@@ -182,7 +188,7 @@ class Judge:
             self.met[key].fastest_s = min(self.met[key].fastest_s, seconds)
         else:
             least_s = self.least_s(microbatches, placement)
-            kept = replace(placement, recomputed=frozenset())
+            kept = _kept(placement)
             self.met[key] = Met(origin, microbatches, kept, least_s, seconds)
 
     def met_as(self, tried: Tried) -> Met:
@@ -223,16 +229,30 @@ class Judge:
         """It gets no faster by that: so what is faster than the best, or where nothing of its kind fits."""
         known = self.best.get(tried.kind)
         first = known is None or not known.fits
-        return self.recompute and (first or tried.iteration_s < self.best_s)
+        return (self.recompute or self.shard) and (first or tried.iteration_s < self.best_s)
 
     def _recomputed(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
         """With activations computed again, where there is time for that and it is worth something."""
-        if not self.affords(schedule, placement):
+        if not self.recompute or not self.affords(schedule, placement):
             return []
         problem = problem_under(self.problem_for(schedule.microbatches, placement), schedule)
         nearest, _ = nearest_recomputed(problem, placement, self.pace.deadline)
         other = self._simulated(origin, schedule, nearest)
         return [] if other is None else [other]
+
+    def _sharded(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
+        """With states of replicas in slices, and activations computed again where that is not enough."""
+        graph = self.problem_for(schedule.microbatches, placement).graph
+        tried: list[Tried] = []
+        for changed in sharded_levels(graph, placement) if self.shard else ():
+            if not self.affords(schedule, changed):
+                break
+            other = self._simulated(origin, schedule, changed)
+            if other is not None:
+                tried.append(other)
+        if tried and not any(each.fits for each in tried):
+            tried += self._recomputed(origin, schedule, tried[-1].placement)
+        return tried
 
     def least_s(self, microbatches: int, placement: Placement) -> float:
         """Under any schedule: no iteration is shorter."""
@@ -249,9 +269,7 @@ class Judge:
         evaluate, kind = replace(simulated_by(problem), schedule=schedule), _kind_of(problem, placement)
         program = evaluate.whole_microbatches(placement)
         timeline = simulate(program, evaluate.cluster, evaluate.costs, peaks=False)
-        self._meet(
-            origin, schedule.microbatches, replace(placement, recomputed=frozenset()), timeline.iteration_s
-        )
+        self._meet(origin, schedule.microbatches, _kept(placement), timeline.iteration_s)
         known = self.best.get(kind)
         if known is not None and known.fits and timeline.iteration_s > BEHIND * known.iteration_s:
             return None
@@ -273,12 +291,17 @@ class Judge:
             self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
 
 
+def _kept(placement: Placement) -> Placement:
+    """With all activations, and whole states on every device."""
+    return replace(placement, recomputed=frozenset(), shards=())
+
+
 def _key(schedule: Schedule, placement: Placement) -> tuple[Schedule, tuple[object, ...]]:
     return schedule, identity(placement)
 
 
 def identity(placement: Placement) -> tuple[object, ...]:
-    """Equal for placements that are the same but for what they recompute."""
+    """Equal for placements that are the same but for what they recompute and have in slices."""
     where = tuple(sorted(placement.device_of.items()))
     order = tuple(sorted(placement.priority, key=placement.priority.__getitem__))
     turns, rewrites = tuple(sorted(placement.turns.items())), hash(placement.rewrites)

@@ -245,7 +245,7 @@ def _searched(
     until: float,
 ) -> WholeSearch:
     """A search that is over; what came of it, its judge has."""
-    judge = Judge(problem_of, open_.recompute, improved, SimulationPace(until))
+    judge = Judge(problem_of, open_.recompute, improved, SimulationPace(until), shard=open_.shard == "auto")
     search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, until), others)
     search.run()
     return search

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,7 @@ from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, make_optimizer
 
-__all__ = ["check_element_wise"]
+__all__ = ["check_element_wise", "is_element_wise"]
 
 _STEPS = 12
 _ELEMENTS = (
@@ -36,6 +36,20 @@ def check_element_wise(factory: OptimizerFactory | None, graph: Graph) -> None:
             cut.setdefault(init.region.whole, set()).update(
                 d for d, (own, whole) in enumerate(sizes) if own < whole
             )
+    _check_along(factory, graph, cut)
+
+
+def is_element_wise(factory: OptimizerFactory | None, graph: Graph, names: Iterable[str]) -> bool:
+    """Whether it may step on rows of these parameters as it would on the whole; found as above."""
+    wholes = [graph.initializers[k].whole for k in names]
+    try:
+        _check_along(factory, graph, {own.name: {0} for own in wholes if own.shape and own.shape[0] > 1})
+    except ConfigError:
+        return False
+    return True
+
+
+def _check_along(factory: OptimizerFactory | None, graph: Graph, cut: Mapping[str, set[int]]) -> None:
     if factory is None or not cut:
         return
     kinds = {k: (torch.float64, init.shape) for k, init in graph.wholes.items() if init.requires_grad}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 from netsplit.errors import ConfigError
 from netsplit.graph.order import longest_before
-from netsplit.partition.base import device_in_turn
+from netsplit.partition.base import ShardName, device_in_turn
 from netsplit.partition.exchange import ExchangeName
 from netsplit.settings import check_numbers, check_switches
 
@@ -24,6 +24,7 @@ __all__ = [
     "Schedule",
     "TaskTimes",
     "check_exchange",
+    "check_shard",
     "split_backward",
 ]
 
@@ -122,6 +123,7 @@ class _Exchanging:
     """What all schedules have, as a keyword, beside what they define themselves."""
 
     exchange: ExchangeName = field(default="auto", kw_only=True, repr=False)
+    shard: ShardName | Literal["none"] = field(default="none", kw_only=True, repr=False)
 
 
 class Schedule(_Exchanging, ABC):
@@ -129,6 +131,9 @@ class Schedule(_Exchanging, ABC):
 
     `exchange` says how a variable gets to several devices: from its home to each (send_receive), handed on
     from host to host (broadcast), or, by default, as planning finds it shorter (`planning.exchanges`).
+
+    `shard` says which states of replicas are in slices, one on each: the optimiser's (optimizer), gradients
+    too, or parameters too; "none" keeps them whole on each.
 
     With `recompute` a segment's activations are not kept from forward to backward but computed again; "auto"
     leaves it to the placement (`Placement.recomputed`), in which planning chooses.
@@ -197,6 +202,12 @@ class Schedule(_Exchanging, ABC):
                 "eager_1f1b or interleaved_1f1b, or give true or false."
             )
         check_exchange(self.exchange)
+        check_shard(self.shard)
+        if self.shard != "none" and self.update_every is not None:
+            raise ConfigError(
+                f"schedule.shard is {self.shard}, and under {self.name} devices step within the batch: "
+                "leave it out, or choose a synchronous schedule."
+            )
         if not isinstance(self.recompute, bool) and self.recompute != "auto":
             raise ConfigError(f"schedule.recompute is {self.recompute!r}: give true, false or auto.")
 
@@ -206,6 +217,13 @@ def check_exchange(given: object) -> None:
     if given not in get_args(ExchangeName):
         names = ", ".join(get_args(ExchangeName))
         raise ConfigError(f"schedule.exchange is {given!r}: choose one of {names}.")
+
+
+def check_shard(given: object, also: Sequence[str] = ("none",)) -> None:
+    """Raises ConfigError for what is no `ShardName`, nor one of the others."""
+    names = (*also, *get_args(ShardName))
+    if given not in names:
+        raise ConfigError(f"schedule.shard is {given!r}: choose one of {', '.join(names)}.")
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:

@@ -80,14 +80,14 @@ class Holder:
     def state(self) -> State:
         """What this device writes; the tensors themselves, not copies."""
         state: State = {}
-        for name, tensor in self.share.tensors.items():
+        for name, tensor in self.share.kept.items():
             if name in self.skip:
                 continue
             if self._is_apart(name) and not tensor.requires_grad:
                 state[f"replica.{self.device}.{name}"] = tensor.detach()
                 continue
             region = self.share.regions.get(name)
-            for key in (self.share.whole(name), *self.aliases.get(name, ())):
+            for key in self._names(name):
                 put_tensor(state, f"model.{key}", tensor.detach(), region)
         state |= _optimizer_state(self.share) | _scheduler_state(self.share)
         return state | self._averages() | ({} if self.share.idle else _scaler_state(self.share))
@@ -103,7 +103,7 @@ class Holder:
         """As `load`, of what is open already; raises what that answers as a refusal."""
         _check_scheduler(self.share.scheduler, saved)
         own: State = {}
-        for name, tensor in self.share.tensors.items():
+        for name, tensor in self.share.kept.items():
             if name not in self.skip:
                 put_tensor(own, self._key(name, saved), tensor.detach(), self.share.regions.get(name))
         saved.read(own)
@@ -117,7 +117,7 @@ class Holder:
             return {}
         state: State = {"averages.count": averages.count}
         for name, tensor in averages.values.items():
-            for key in (self.share.whole(name), *self.aliases.get(name, ())):
+            for key in self._names(name):
                 put_tensor(state, f"average.{key}", tensor, self.share.regions.get(name))
         return state
 
@@ -133,6 +133,10 @@ class Holder:
             put_tensor(values, f"average.{self.share.whole(name)}", tensor, self.share.regions.get(name))
         averages.count = saved.read(values)["averages.count"]
         return []
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        """All by which the model knows a tensor."""
+        return (self.share.whole(name), *self.aliases.get(self.share.initializer(name), ()))
 
     def _key(self, name: str, saved: Saved) -> str:
         own = f"replica.{self.device}.{name}"
@@ -253,7 +257,7 @@ def _optimizer_state(share: Share) -> dict[str, Any]:
     """State and hyperparameters by parameter, as torch's own flattened form has them."""
     if share.optimizer is None:
         return {}
-    names = {id(tensor): name for name, tensor in reversed(share.tensors.items())}
+    names = {id(tensor): name for name, tensor in reversed(share.named.items())}
     state: dict[str, Any] = {}
     for group in share.optimizer.param_groups:
         for parameter in group["params"]:
@@ -280,7 +284,7 @@ def _load_optimizer(share: Share, saved: Saved) -> list[str]:
     """
     if share.optimizer is None:
         return []
-    names = {id(tensor): name for name, tensor in reversed(share.tensors.items())}
+    names = {id(tensor): name for name, tensor in reversed(share.named.items())}
     groups = share.optimizer.param_groups
     whole = share.groups or [[share.whole(names[id(p)]) for p in group["params"]] for group in groups]
     firsts = [next((name for name in each if saved.below(_hyper(name))), "") for each in whole]
@@ -375,7 +379,7 @@ def _moments(share: Share, saved: Saved, name: str, group: Mapping[str, Any]) ->
     """What is read for one parameter, to its own device; but single numbers, such as Adam's step counter,
     stay on the CPU unless the step runs on the device. Of offloaded moments they alone go to the device."""
     on_device = group.get("capturable") or group.get("fused")
-    parameter, region = share.tensors[name], share.regions.get(name)
+    parameter, region = share.named[name], share.regions.get(name)
     wanted = {}
     for place in saved.below(_state(share.whole(name))).values():
         kind = saved.kind(place)

@@ -38,6 +38,7 @@ class HeldState:
         held = self.pool.call(worker_calls.state, averaged)
         tensors = {k: t for own in held for k, t in own.items()}
         regions = {k: region for each in self.loaded for k, region in each.graph.regions.items()}
+        regions |= self.program.slice_regions
         return whole_tensors(tensors, regions)
 
     def late(self) -> dict[str, Tensor]:

@@ -29,7 +29,8 @@ class Before:
         copies = {k: share.tensors[k].detach().clone() for k in written}
         if not training:
             return cls(copies, None)
-        return cls(copies, {k: p.grad.clone() for k, p in share.parameters.items() if p.grad is not None})
+        every = share.parameters | share.stepped
+        return cls(copies, {k: p.grad.clone() for k, p in every.items() if p.grad is not None})
 
     def restore(self, share: Share) -> None:
         """Only once: the copies become the gradients."""
@@ -38,5 +39,5 @@ class Before:
                 share.tensors[k].detach().copy_(tensor)
         if self.gradients is None:
             return
-        for k, parameter in share.parameters.items():
+        for k, parameter in (share.parameters | share.stepped).items():
             parameter.grad = self.gradients.get(k)

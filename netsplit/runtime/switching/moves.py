@@ -88,7 +88,7 @@ def inventory(worker: Worker, copies: Copies) -> Inventory:
             for key, value in state.items()
             if key not in tensors
         },
-        any(parameter.grad is not None for parameter in share.parameters.values()),
+        any(parameter.grad is not None for parameter in share.stepped.values()),
     )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from netsplit.errors import WorkerError
 from netsplit.graph.ir import Graph, Variable
 from netsplit.program.acknowledge import HELD_BYTES
-from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Send
+from netsplit.program.instructions import Collective, Instruction, Program, Recv, Send
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.failure import one_line
 from netsplit.runtime.recorder import TimelineRecorder
@@ -206,14 +206,14 @@ class HandingOn:
         """Longest wait for one transfer."""
         return max(self.timeout_s, COMPILING_S) if self.fresh else self.timeout_s
 
-    def wait(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> Tensor:
+    def wait(self, ins: Instruction, transfer: Send | Recv | Collective, handle: Handle) -> Tensor:
         if self.state.held_back:
             self.hand_on(wait=not handle.done())
         tensor = self._waited(ins, transfer, handle.wait)
         self._unfinished(ins, transfer, handle)
         return tensor
 
-    def _unfinished(self, ins: Instruction, transfer: Send | Recv | Reduce, handle: Handle) -> None:
+    def _unfinished(self, ins: Instruction, transfer: Send | Recv | Collective, handle: Handle) -> None:
         """Remember what the GPU's stream waits for, while the host goes on."""
         if self.on_cuda:
             under_way = (each for each in each_message(handle) if not each.done())
@@ -229,14 +229,14 @@ class HandingOn:
             self._waited(ins, transfer, partial(_until_done, handle))
         self.state.unfinished.clear()
 
-    def _waited(self, ins: Instruction, transfer: Send | Recv | Reduce, wait: Callable[[float], T]) -> T:
+    def _waited(self, ins: Instruction, transfer: Send | Recv | Collective, wait: Callable[[float], T]) -> T:
         recorder, start_s = self.recorder, time.perf_counter()
         recorder.waits(transfer.tag)
         came = self._carried(ins, transfer, partial(wait, self.limit_s))
         recorder.waits(-1)
         if recorder.recording:
-            what = str(transfer) if isinstance(transfer, Reduce) else transfer.what
-            i = -1 if isinstance(transfer, Reduce) else transfer.microbatch
+            what = str(transfer) if isinstance(transfer, Collective) else transfer.what
+            i = -1 if isinstance(transfer, Collective) else transfer.microbatch
             recorder.waited(start_s, what, i, _peer(transfer))
         return came
 
@@ -249,7 +249,7 @@ class HandingOn:
             tensor = tensor.narrow(d, 0, 1)
         return tensor.expand(variable.shape)
 
-    def _carried(self, ins: Instruction, transfer: Send | Recv | Reduce, operation: Callable[[], T]) -> T:
+    def _carried(self, ins: Instruction, transfer: Send | Recv | Collective, operation: Callable[[], T]) -> T:
         """The operation's result; its failure in words."""
         try:
             return operation()
@@ -285,8 +285,8 @@ class HandingOn:
         return self.program.graph if tail is None or i < self.program.microbatches - 1 else tail
 
 
-def _peer(transfer: Send | Recv | Reduce) -> str:
-    return ", ".join(transfer.devices) if isinstance(transfer, Reduce) else transfer.peer
+def _peer(transfer: Send | Recv | Collective) -> str:
+    return ", ".join(transfer.devices) if isinstance(transfer, Collective) else transfer.peer
 
 
 def _until_done(handle: Handle, timeout_s: float) -> None:

@@ -42,6 +42,12 @@ class Transport(Protocol):
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
 
+    def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        """The handle gives [D, n]: the [n] of every device."""
+
+    def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        """The handle gives [n]: of the sum of what all contributed, [D, n], this device's row."""
+
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on this device. A copy to the CPU's memory is over on return: the host may read it."""

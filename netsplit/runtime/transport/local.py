@@ -8,7 +8,7 @@ import torch
 
 from netsplit.runtime.transport.handle import Handle, moved
 
-__all__ = ["LocalTransport", "Sum"]
+__all__ = ["GatheredRows", "LocalTransport", "Sum"]
 
 
 class LocalTransport:
@@ -38,11 +38,22 @@ class LocalTransport:
         self.terms.clear()
 
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
-        terms = self.terms.setdefault(tag, [])
-        if len(terms) == len(devices):  # of an iteration before
-            terms.clear()
+        return Sum(self._terms(tensor, devices, tag), len(devices), tensor.device)
+
+    def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        return GatheredRows(self._terms(tensor, devices, tag), len(devices), tensor.device)
+
+    def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        terms = self._terms(tensor, devices, tag)
+        return Sum(terms, len(devices), tensor.device, row=len(terms) - 1)
+
+    def _terms(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> list[torch.Tensor]:
+        """What has been given under a tag: a program's order has the devices one after another."""
+        terms = self.terms.get(tag)
+        if terms is None or len(terms) == len(devices):  # of an iteration before
+            terms = self.terms[tag] = []
         terms.append(tensor)
-        return Sum(terms, len(devices), tensor.device)
+        return terms
 
 
 class _Parcel:
@@ -64,13 +75,31 @@ class Sum:
     terms: list[torch.Tensor]
     expected: int
     device: torch.device
+    row: int | None = None  # of each term; None: all of it
 
     def wait(self, timeout_s: float) -> torch.Tensor:
         assert len(self.terms) == self.expected, "a sum is waited for before all devices have come to it"
-        total = self.terms[0].to(self.device).clone()
-        for term in self.terms[1:]:
+        terms = self.terms if self.row is None else [term[self.row] for term in self.terms]
+        total = terms[0].to(self.device).clone()
+        for term in terms[1:]:
             total += term.to(self.device)
         return total
+
+    def done(self) -> bool:
+        return len(self.terms) == self.expected
+
+
+@dataclass
+class GatheredRows:
+    terms: list[torch.Tensor]
+    expected: int
+    device: torch.device
+
+    def wait(self, timeout_s: float) -> torch.Tensor:
+        assert len(self.terms) == self.expected, (
+            "a gathering is waited for before all devices have come to it"
+        )
+        return torch.stack([term.to(self.device) for term in self.terms])
 
     def done(self) -> bool:
         return len(self.terms) == self.expected

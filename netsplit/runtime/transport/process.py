@@ -23,10 +23,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from netsplit.program.instructions import Program, Reduce, Send
+from netsplit.program.instructions import Collective, Program, Send
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout, moved
-from netsplit.runtime.transport.local import Sum
+from netsplit.runtime.transport.local import GatheredRows, Sum
 from netsplit.runtime.transport.neighbours import Neighbours
 
 __all__ = ["ProcessTransport", "group_timeout"]
@@ -132,10 +132,61 @@ class ProcessTransport:
     def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         if len(devices) == 1:
             return Sum([tensor], 1, tensor.device)
-        nccl = all(self.devices[name].type == "cuda" for name in devices)
-        term = tensor.to(self.device if nccl else "cpu").contiguous()
+        term = tensor.to(self._collecting(devices)).contiguous()
         work = _asked(dist.all_reduce, term, group=self.groups[devices], async_op=True)
         return _PendingWork(work, term, tensor.device)
+
+    def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        if len(devices) == 1:
+            return GatheredRows([tensor], 1, tensor.device)
+        term = tensor.to(self._collecting(devices)).contiguous()
+        every = term.new_empty(len(devices), len(term))
+        if self._neighbourly(devices):
+            own = every[devices.index(self.name)].copy_(term)
+            return _RowsUnderWay(
+                self._exchanged([own] * len(devices), every, devices, tag), every, tensor.device
+            )
+        gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the former's newer name
+        work = _asked(gather, every.view(-1), term, group=self.groups[devices], async_op=True)
+        return _PendingWork(work, every, tensor.device)
+
+    def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+        if len(devices) == 1:
+            return Sum([tensor[0]], 1, tensor.device)
+        device, group = self._collecting(devices), self.groups[devices]
+        term = tensor.to(device).contiguous()
+        if device.type == "cpu":  # gloo sums whole vectors for it: each sends the others theirs, and adds
+            every = torch.empty_like(term)
+            if self._neighbourly(devices):
+                place = devices.index(self.name)
+                every[place] = term[place]
+                under_way = self._exchanged(list(term), every, devices, tag)
+                return _RowsUnderWay(under_way, every, tensor.device, added=True)
+            ends = every.view(-1), term.view(-1)
+            exchange = _asked(dist.all_to_all_single, *ends, group=group, async_op=True)
+            return _RowsUnderWay([_PendingWork(exchange, term)], every, tensor.device, added=True)
+        own = term.new_empty(term.shape[1])
+        work = _asked(dist.reduce_scatter_tensor, own, term.view(-1), group=group, async_op=True)
+        return _PendingWork(work, own, tensor.device)
+
+    def _neighbourly(self, devices: tuple[str, ...]) -> bool:
+        """Whether all read one another's memory."""
+        others = (self.rank_of[name] for name in devices if name != self.name)
+        return self._collecting(devices).type == "cpu" and all(rank in self.neighbours for rank in others)
+
+    def _exchanged(
+        self, rows: list[torch.Tensor], every: torch.Tensor, devices: tuple[str, ...], tag: int
+    ) -> list[Handle]:
+        """Each row to its device, and of each device one: into `every`."""
+        ranks = [(place, self.rank_of[name]) for place, name in enumerate(devices) if name != self.name]
+        going: list[Handle] = [self.neighbours.send(rows[place], rank, tag) for place, rank in ranks]
+        coming: list[Handle] = [self.neighbours.receive(every[place], rank, tag) for place, rank in ranks]
+        return coming + going
+
+    def _collecting(self, devices: tuple[str, ...]) -> torch.device:
+        """Where a collective has its tensors."""
+        nccl = all(self.devices[name].type == "cuda" for name in devices)
+        return self.device if nccl else torch.device("cpu")
 
     def _watched(self, work: _PendingWork, peer: str, comes: bool) -> Handle:
         if (peer, comes) not in self.watchers:
@@ -189,7 +240,7 @@ def _links(program: Program) -> list[tuple[str, str]]:
 
 def _sums(program: Program) -> list[tuple[str, ...]]:
     groups = {
-        ins.devices for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)
+        ins.devices for each in program.instructions.values() for ins in each if isinstance(ins, Collective)
     }
     return sorted(names for names in groups if len(names) > 1)
 
@@ -229,6 +280,24 @@ class _PendingWork:
         if failed is not None:  # NCCL calls that completed too, and to wait by the stream says nothing of it
             raise failed
         return True
+
+
+@dataclass
+class _RowsUnderWay:
+    """GatheredRows under way, one of every device; added up once they are here, or as they are."""
+
+    under_way: list[Handle]
+    rows: torch.Tensor
+    device: torch.device
+    added: bool = False
+
+    def wait(self, timeout_s: float) -> torch.Tensor:
+        for each in self.under_way:
+            each.wait(timeout_s)
+        return moved(self.rows.sum(0) if self.added else self.rows, self.device)
+
+    def done(self) -> bool:
+        return all(each.done() for each in self.under_way)
 
 
 @dataclass

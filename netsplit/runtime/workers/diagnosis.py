@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from netsplit.program.instructions import Instruction, Program, Recv, Reduce, Send
+from netsplit.program.instructions import Collective, Instruction, Program, Recv, Send
 from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.messages import Reply
 
@@ -21,7 +21,7 @@ class Standing:
     """A device's place in its program."""
 
     instruction: Instruction | None  # None: at its end
-    waits: Send | Recv | Reduce | None  # None: it computes, or does not say
+    waits: Send | Recv | Collective | None  # None: it computes, or does not say
 
     @property
     def where(self) -> str:
@@ -50,7 +50,7 @@ def standing(programs: Mapping[int, Program], rank: int, place: Heartbeat | None
     program = programs[place.phase]
     own = program.instructions[program.devices[rank]]
     instruction = own[place.index] if place.index < len(own) else None
-    waits = (ins for ins in own if isinstance(ins, Send | Recv | Reduce) and ins.tag == place.waits)
+    waits = (ins for ins in own if isinstance(ins, Send | Recv | Collective) and ins.tag == place.waits)
     return Standing(instruction, next(waits, None))
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from netsplit.graph.storage import storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import Offload, StepScratch
 from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
-from netsplit.program.instructions import Backward, Forward, Program, Recv, Reduce, Send, Step
+from netsplit.program.bundles_used import bundles_used
+from netsplit.program.instructions import (
+    Backward,
+    Forward,
+    Gather,
+    Program,
+    Recv,
+    Reduce,
+    Scatter,
+    Send,
+    Step,
+)
 from netsplit.simulate.lifetimes.backward_walk import Walk
 from netsplit.simulate.lifetimes.segment_memory import Key, OfSize, OfSizes, SegmentMemory
 from netsplit.simulate.lifetimes.storages import AliveBytes, MemoryProfile, Storages
@@ -42,18 +53,20 @@ class DeviceMemory:
         self.shapes = usual.shapes
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
-        self.parameter_bytes = sum(init.nbytes for init in held)
+        self.parameter_bytes = sum(init.nbytes for init in program.kept(device))
+        stepped = program.stepped(device)
+        stepped_bytes = sum(init.nbytes for init in stepped)
         if program.steps_last:
             written = frozenset[str]().union(*(shape.written for shape in self.shapes.values()))
             self.parameter_bytes += sum(self.graph.initializers[k].nbytes for k in written)
         moments = alpha - 2
-        self.moment_bytes = 0 if offload.optimizer else moments * self.trainable_bytes
-        self.returning_bytes = moments * largest_bucket(held) if offload.optimizer else 0
-        self.host_bytes = self.host_peak = moments * self.trainable_bytes - self.moment_bytes
+        self.moment_bytes = 0 if offload.optimizer else moments * stepped_bytes
+        self.returning_bytes = moments * largest_bucket(stepped) if offload.optimizer else 0
+        self.host_bytes = self.host_peak = moments * stepped_bytes - self.moment_bytes
         self.fixed_bytes = self.parameter_bytes + self.moment_bytes
         self.fed = frozenset(program.feeds[device])
         self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
-        self.scratch_bytes = scratch.nbytes(init.nbytes for init in held if init.requires_grad)
+        self.scratch_bytes = scratch.nbytes(init.nbytes for init in stepped)
         feed_bytes = sum(
             self.sizes.bytes_of(k, i) for i in range(program.microbatches) for k in program.fed(device, i)
         )
@@ -81,6 +94,9 @@ class DeviceMemory:
         # segment and micro-batch of a weight part still to come -> seeds of its backward, what it holds
         self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
         self.sums: list[Key] = []
+        self.reading, self.let_go_at = bundles_used(program, device)
+        self.gathering: set[int] = set()  # bundles on their way
+        self.summed: set[str] = set()  # parameters of which this device's slices have a gradient
 
     def run(self) -> MemoryProfile:
         course, alive = [], self.alive
@@ -97,9 +113,15 @@ class DeviceMemory:
                 self._receive(ins)
             elif isinstance(ins, Reduce):
                 self._reduce(ins)
+            elif isinstance(ins, Gather):
+                self._gather(ins)
+            elif isinstance(ins, Scatter):
+                self._scatter(ins)
             else:
                 self._step(ins)
             alive.see()
+            for b in self.let_go_at.get(index, ()):
+                self.storages.release(_whole(b))
             course.append((alive.most, alive.now))
             self._arrived(index)
         peak, at = alive.peak, alive.peak.index
@@ -122,6 +144,7 @@ class DeviceMemory:
         i = ins.microbatch
         shape = self.sizes.at(i).shapes[ins.segment]
         again = (ins.segment, i) in self.again
+        self._read(ins)
         for k in shape.segment.inputs:
             self._hold(k, i)
             self._use(k, i)
@@ -174,6 +197,7 @@ class DeviceMemory:
             self._weights(ins, shape)
             return
         again = (ins.segment, i) in self.again
+        self._read(ins)
         if again:
             self.versions.recompute(ins)
             self._recompute(shape, i)
@@ -278,7 +302,58 @@ class DeviceMemory:
         self.alive.see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
         stepped = self.with_gradient.pop(ins.number, set())
         self.alive.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
+        self.alive.gradient_bytes -= self._slice_bytes(self.summed)
+        self.summed = set()
         self.versions.step()
+
+    def _read(self, ins: Forward | Backward) -> None:
+        """Put parameters together of what was gathered."""
+        for b in self.reading.get(ins.segment, ()):
+            if b in self.gathering:
+                self._put_together(b)
+
+    def _put_together(self, b: int) -> None:
+        bundle = self.program.bundles[b]
+        if bundle.level == "parameters" and _whole(b) not in self.storages.size:
+            whole = sum(self.graph.initializers[k].nbytes for k in bundle.names)
+            self.storages.hold(_whole(b), whole)
+            self.alive.see()
+        self.gathering.discard(b)
+        self.storages.release(("gathering", -1, b), transfer=True)
+
+    def _gather(self, ins: Gather) -> None:
+        last = self.program.bundles[ins.bundle].level != "parameters"
+        for b in [b for b in self.gathering if last or b == ins.bundle]:
+            self._put_together(b)
+        largest, _ = self.program.most_of_bundle(ins.bundle)
+        self.gathering.add(ins.bundle)
+        self.storages.hold(("gathering", -1, ins.bundle), (1 + len(ins.devices)) * largest, transfer=True)
+
+    def _scatter(self, ins: Scatter) -> None:
+        self._finish_sum()
+        _, largest = self.program.most_of_bundle(ins.bundle)
+        packed = len(ins.devices) * largest
+        self.alive.see(packed)  # beside the gradients
+        names = set(self.program.bundles[ins.bundle].names)
+        for have in self.with_gradient.values():
+            gone = have & names
+            self.alive.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in gone)
+            have -= gone
+        key = ("sum of gradients", -1, ins.tag)
+        self.storages.hold(key, 2 * packed, transfer=True)
+        self.sums.append(key)
+        new = names - self.summed
+        self.summed |= new
+        self.alive.gradient_bytes += self._slice_bytes(new)
+
+    def _slice_bytes(self, names: Collection[str]) -> int:
+        """Of the gradients of this device's slices."""
+        return sum(
+            each.nbytes(self.graph.initializers[k])
+            for k in names
+            for each in self.program.slices[k]
+            if each.device == self.device and self.graph.initializers[k].requires_grad
+        )
 
     def _finish_sum(self) -> None:
         """The sum that is under way takes the gradients' place."""
@@ -337,3 +412,8 @@ class DeviceMemory:
                 and (ins.variable in self.program.lasting) == lasting
             ):
                 yield ins
+
+
+def _whole(b: int) -> Key:
+    """A bundle's parameters, put together."""
+    return ("parameters", -1, b)

@@ -214,7 +214,7 @@ def test_a_port_in_use_is_refused_before_anything_is_spawned(tmp_path: Path) -> 
 
 COMPUTING = Standing(Forward(1, 0), None)
 WAITING = Standing(Forward(2, 0), Recv("k@c", "k", 0, "b", False, 7))
-SUMMING = Standing(Step(), Reduce("gradients", ("a", "b"), 9))
+SUMMING = Standing(Step(), Reduce(("a", "b"), 9, kind="gradients"))
 TIMED_OUT = Reply(error="device a waited 2 s", known=True, waited=True)
 
 

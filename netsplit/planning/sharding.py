@@ -1,0 +1,114 @@
+"""States of replicas in slices, where a plan has no room for them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import get_args
+
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Placement, Shard, ShardName
+
+__all__ = ["in_slices", "shard_line", "sharded_levels"]
+
+_PIECES = 24  # of a stage's parameters, at most: so little is whole at once
+_LATER = 1.5  # times as many bytes, at most, until a narrow place is found
+
+
+def sharded_levels(graph: Graph, placement: Placement) -> Iterator[Placement]:
+    """The placement with the states of its replicas in slices: the optimiser's first, in the end all."""
+    for level in get_args(ShardName):
+        changed = in_slices(graph, placement, level)
+        if changed is not placement:
+            yield changed
+
+
+def in_slices(graph: Graph, placement: Placement, level: ShardName) -> Placement:
+    """The placement with the states in slices of all devices that hold the same parameters.
+
+    Stages are cut into segments of few parameters where these, or their gradients, go one after another.
+    Itself where no devices hold the same, or where it has slices already.
+    """
+    if placement.shards:
+        return placement
+    groups = _groups(graph, placement)
+    if not groups:
+        return placement
+    homes = set(placement.device_of.values())
+    shards = []
+    for devices in groups:
+        own = [p for p in devices if p in homes and level != "optimizer"]
+        cuts = tuple(name for p in own for name in _narrow_places(graph, placement, p))
+        shards.append(Shard(devices, level, cuts=cuts))
+    return replace(placement, shards=tuple(shards))
+
+
+def shard_line(placement: Placement) -> str:
+    """What is in slices, in words."""
+    told = {
+        "optimizer": "the optimiser's states are in slices",
+        "gradients": "gradients and the optimiser's states are in slices",
+        "parameters": "parameters, gradients and the optimiser's states are in slices",
+    }
+    groups = (f"{told[each.level]} on {', '.join(each.devices)}" for each in placement.shards)
+    return "; ".join(groups)
+
+
+def _groups(graph: Graph, placement: Placement) -> list[tuple[str, ...]]:
+    """Devices that hold the same trained parameters."""
+    homes: dict[str, dict[str, None]] = {}
+    for node in graph:
+        for k in node.initializers:
+            own = graph.initializers[k]
+            if own.requires_grad:
+                homes.setdefault(own.held_as, {})[placement.device_of[node.name]] = None
+    replicas = placement.replicas
+    holders = (tuple(q for p in each for q in replicas.get(p, (p,))) for each in homes.values())
+    return list({frozenset(each): each for each in holders if len(each) > 1}.values())
+
+
+def _narrow_places(graph: Graph, placement: Placement, home: str) -> Iterator[str]:
+    """Nodes before which a device's segments end, so that each has about as many bytes of parameters: where
+    the fewest bytes go from one to the next."""
+    order = sorted(
+        (v for v, p in placement.device_of.items() if p == home), key=placement.priority.__getitem__
+    )
+    new = _first_read(graph, order)
+    least = max(max(new, default=0), sum(new) // _PIECES)
+    crossing = _crossing(graph, order)
+    taken, best = 0, None
+    for at, nbytes in enumerate(new):
+        if best is not None and (taken + nbytes > _LATER * least or at == len(order) - 1):
+            yield order[best]
+            taken, best = sum(new[best:at]), None
+        if taken >= least and (best is None or crossing[at] < crossing[best]):
+            best = at
+        taken += nbytes
+
+
+def _first_read(graph: Graph, order: Sequence[str]) -> list[int]:
+    """Bytes of parameters that each node is the first to read."""
+    known: set[str] = set()
+    nbytes = []
+    for name in order:
+        new = {k for k in graph.nodes[name].initializers if graph.initializers[k].is_parameter} - known
+        known |= new
+        nbytes.append(sum(graph.initializers[k].nbytes for k in new))
+    return nbytes
+
+
+def _crossing(graph: Graph, order: Sequence[str]) -> list[int]:
+    """Bytes that are made before each node, and read by it or later."""
+    at = {name: n for n, name in enumerate(order)}
+    change = [0] * (len(order) + 1)
+    for n, name in enumerate(order):
+        for k in graph.nodes[name].outputs:
+            last = max((at.get(v, -1) for v in graph.variables[k].consumers), default=-1) if k else -1
+            if last > n:
+                change[n + 1] += graph.variables[k].nbytes
+                change[last + 1] -= graph.variables[k].nbytes
+    total, crossing = 0, []
+    for each in change[:-1]:
+        total += each
+        crossing.append(total)
+    return crossing

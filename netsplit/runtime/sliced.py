@@ -1,0 +1,199 @@
+"""Parameters of which a device keeps a slice: put together from all devices' slices, and let go.
+
+slices ─pack─► bytes ─Gather─► [D, n] ─unpack─► whole parameters, until the computation is over
+gradients of whole ones ─pack─► [D, n] ─Scatter─► [n] ─unpack─► gradients of the slices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.graph.ir import Initializer, Region
+from netsplit.optim.optimizers import OptimizerFactory
+from netsplit.profile.measure.optimizer_parts import is_element_wise
+from netsplit.program.instructions import Program
+from netsplit.program.slices import Slice
+
+__all__ = ["SliceRules", "SlicedParameters", "sliced_for"]
+
+_ALIGNED = 16  # bytes at which every slice begins in what is sent, so that it is read as it is
+
+
+@dataclass(frozen=True)
+class SliceRules:
+    """Who keeps which rows of what, as one device needs to know it.
+
+    `let_go` are the parameters that are whole only while something is computed with them.
+    """
+
+    device: str
+    slices: Mapping[str, tuple[Slice, ...]]
+    initializers: Mapping[str, Initializer]
+    let_go: frozenset[str]
+
+    @classmethod
+    def of(cls, program: Program, device: str) -> SliceRules | None:
+        """None: the device has no slices."""
+        bundles = [bundle for bundle in program.bundles if device in bundle.devices]
+        names = [k for bundle in bundles for k in bundle.names]
+        if not names:
+            return None
+        initializers = program.graph.initializers
+        return cls(
+            device,
+            {k: program.slices[k] for k in names},
+            {k: initializers[k] for k in names},
+            frozenset(k for bundle in bundles if bundle.level == "parameters" for k in bundle.names),
+        )
+
+    def of_device(self, k: str, device: str) -> Slice | None:
+        return next((each for each in self.slices[k] if each.device == device), None)
+
+
+def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
+    """The program with whole parameters for slices, where the optimiser is not element-wise."""
+    names = [k for bundle in program.bundles if bundle.trained for k in bundle.names]
+    trained = [k for k in names if program.graph.initializers[k].requires_grad]
+    if not trained or is_element_wise(optimizer, program.graph, trained):
+        return program
+    return replace(program, bundles=tuple(replace(each, whole=True) for each in program.bundles))
+
+
+@dataclass(eq=False)
+class SlicedParameters:
+    """The slices on one device.
+
+    Args:
+        whole: the parameters by name, which are filled when they are put together.
+    """
+
+    rules: SliceRules
+    whole: dict[str, Tensor] = field(default_factory=dict)
+    own: dict[str, Tensor] = field(default_factory=dict)  # slices, by the names of such parts
+    of: dict[str, str] = field(default_factory=dict)  # parameter -> this device's slice of it
+    regions: dict[str, Region] = field(default_factory=dict)
+
+    def take(self, k: str, tensor: Tensor) -> Tensor:
+        """Keep the device's slice of a whole parameter; what segments are to compute with."""
+        rules, own = self.rules, self.rules.initializers[k]
+        let_go = k in rules.let_go
+        self.whole[k] = whole = nn.Parameter(tensor, own.requires_grad) if own.requires_grad else tensor
+        mine = rules.of_device(k, rules.device)
+        if mine is not None:
+            rows = _rows(tensor.detach(), mine)
+            kept = rows.clone() if let_go else rows
+            name = mine.named(own)
+            self.own[name] = nn.Parameter(kept) if own.requires_grad else kept
+            self.of[k], self.regions[name] = name, mine.region(own)
+        if let_go:
+            self.let_go([k])
+        return whole
+
+    def put(self, k: str, value: Tensor) -> None:
+        """Another value of a whole parameter."""
+        mine = self.rules.of_device(k, self.rules.device)
+        if k not in self.rules.let_go:
+            self.whole[k].copy_(value)
+        elif mine is not None:
+            self.own[self.of[k]].copy_(_rows(value, mine))
+
+    def let_go(self, names: Sequence[str]) -> None:
+        """Forget whole parameters; what autograd keeps of them is filled again by `unpack`."""
+        for k in names:
+            self.whole[k].untyped_storage().resize_(0)
+            self.whole[k].detach()  # a meter looks at what operators see
+
+    def packed(self, names: Sequence[str], devices: Sequence[str]) -> Tensor:
+        """[n] bytes: the device's slices of a bundle, filled up to the longest of all devices."""
+        ends = self._places(names, devices)
+        like = next(iter(self.whole[k] for k in names))
+        packed = torch.zeros(ends, dtype=torch.uint8, device=like.device)
+        for k, at, nbytes in self._layout(names, self.rules.device):
+            packed[at : at + nbytes] = self.own[self.of[k]].detach().reshape(-1).view(torch.uint8)
+        return packed
+
+    def unpack(self, rows: Tensor, names: Sequence[str], devices: Sequence[str]) -> None:
+        """Fill the whole parameters with what `packed` of all devices was."""
+        for k in names:
+            if k in self.rules.let_go:
+                whole = self.whole[k]
+                whole.untyped_storage().resize_(prod(whole.shape) * whole.element_size())
+        for device, row in zip(devices, rows, strict=True):
+            for k, at, nbytes in self._layout(names, device):
+                mine = self.rules.of_device(k, device)
+                if mine is not None and (device != self.rules.device or k in self.rules.let_go):
+                    target = _rows(self.whole[k].data, mine)  # .data: its version is autograd's
+                    target.copy_(row[at : at + nbytes].view(target.dtype).view(target.shape))
+
+    def packed_gradients(self, names: Sequence[str], devices: Sequence[str]) -> Tensor:
+        """[D, n]: of every device's slices the gradients, and which parameters have one; they go from here.
+
+        In the dtype that holds all of theirs, and never less than float32.
+        """
+        trained = self._trained(names)
+        grads = {k: self.whole[k].grad for k in trained}
+        dtype = reduce(torch.promote_types, (self.whole[k].dtype for k in trained), torch.float32)
+        width = max(self._elements(trained, device) for device in devices)
+        like = self.whole[trained[0]]
+        packed = torch.zeros((len(devices), width), dtype=dtype, device=like.device)
+        for device, row in zip(devices, packed, strict=True):
+            for k, mine, at, there in self._gradient_layout(trained, device):
+                grad = grads[k]
+                if grad is not None:
+                    part = _rows(grad, mine)
+                    row[at : at + part.numel()] = part.reshape(-1)
+                    row[there] = 1.0
+        for k in trained:
+            self.whole[k].grad = None
+        return packed
+
+    def unpack_gradients(self, row: Tensor, names: Sequence[str]) -> None:
+        """Add to the slices' gradients what `packed_gradients` of all devices add up to."""
+        for k, _, at, there in self._gradient_layout(self._trained(names), self.rules.device):
+            if row[there]:
+                own = self.own[self.of[k]]
+                part = row[at : at + own.numel()].view(own.shape).to(own.dtype)
+                own.grad = part.clone() if own.grad is None else own.grad.add_(part)
+
+    def _trained(self, names: Sequence[str]) -> list[str]:
+        return [k for k in names if self.rules.initializers[k].requires_grad]
+
+    def _layout(self, names: Sequence[str], device: str) -> list[tuple[str, int, int]]:
+        """(parameter, where its slice begins, its bytes) in what a device sends."""
+        at, layout = 0, []
+        for k in names:
+            mine = self.rules.of_device(k, device)
+            if mine is not None:
+                nbytes = mine.nbytes(self.rules.initializers[k])
+                layout.append((k, at, nbytes))
+                at += -(-nbytes // _ALIGNED) * _ALIGNED
+        return layout
+
+    def _places(self, names: Sequence[str], devices: Sequence[str]) -> int:
+        """Bytes of the longest that a device sends."""
+        ends = [at + nbytes for device in devices for _, at, nbytes in self._layout(names, device)[-1:]]
+        return -(-max(ends) // _ALIGNED) * _ALIGNED
+
+    def _gradient_layout(self, names: Sequence[str], device: str) -> list[tuple[str, Slice, int, int]]:
+        """(parameter, slice, where its gradient begins, where it says whether there is one)."""
+        at, layout = 0, []
+        mine = [(k, own) for k in names if (own := self.rules.of_device(k, device)) is not None]
+        count = sum(prod(own.sizes(self.rules.initializers[k])) for k, own in mine)
+        for number, (k, own) in enumerate(mine):
+            layout.append((k, own, at, count + number))
+            at += prod(own.sizes(self.rules.initializers[k]))
+        return layout
+
+    def _elements(self, names: Sequence[str], device: str) -> int:
+        layout = self._gradient_layout(names, device)
+        return layout[-1][3] + 1 if layout else 0
+
+
+def _rows(tensor: Tensor, mine: Slice) -> Tensor:
+    return tensor[mine.start : mine.stop] if tensor.dim() else tensor
