@@ -17,7 +17,7 @@ from netsplit.program.resize import require_same_operators, with_tail
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import CopyWeights, Rewrite
-from netsplit.rewrite.replay import applied
+from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.seconds import rewritten_costs
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate

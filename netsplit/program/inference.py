@@ -9,9 +9,8 @@ from dataclasses import replace
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.common.priority import topological_priority
-from netsplit.rewrite.parts import gathered
 from netsplit.rewrite.records import Rewrite
-from netsplit.rewrite.replay import applied
+from netsplit.rewrite.rewriting import applied
 
 __all__ = ["inference_placement", "like_priority", "like_recomputed", "like_rewritten"]
 
@@ -62,7 +61,7 @@ def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph |
     parts = [
         init for init in training.initializers.values() if init.region is not None and not init.region.copy
     ]
-    return gathered(applied(other, rewrites, like, scaled=True), parts)
+    return applied(other, rewrites, like, scaled=True, parts=parts)
 
 
 def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:

@@ -14,7 +14,6 @@ Parallelism", 2019, section 3.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -22,10 +21,11 @@ from math import lcm
 from netsplit.errors import RewriteError, brief
 from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, once_of
-from netsplit.rewrite.draft import Draft, require_graph
+from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.layouts import layouts_of
+from netsplit.rewrite.leaves import ways_to_cut
 from netsplit.rewrite.records import Split, all_are, proportioned, proportions_of
-from netsplit.rewrite.replay import applied
-from netsplit.rewrite.split import split_in, ways_to_cut
+from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
 
 __all__ = ["CutProducts", "columns_and_rows", "splits_of"]
@@ -89,7 +89,8 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
 
 @once_of
 def _columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
-    layouts = Draft(graph).layouts
+    require_operators(graph)
+    layouts = layouts_of(graph)
     calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}
     ways = {name: ways_to_cut(call, graph) for name, call in calls.items()}
     every = [_chain(graph, calls, ways, name, axis) for name, axis in _closing(calls, ways)]
@@ -119,16 +120,17 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
     parts = proportions_of(parts)
     _check_chosen(graph, chosen, parts)
     left = list(chosen)
-    while True:
+    while left:
         splits = {split.node: split for each in left for split in each.splits(parts)}
         ordered = tuple(splits[node.name] for node in graph if node.name in splits)
-        with suppress(RewriteError):
+        try:
             applied(graph, (*graph.rewrites, *ordered))  # is kept, for whoever takes these
-            return ordered
-        refused = _refused(graph, ordered)
-        if not refused:
-            return ()
-        left = [each for each in left if refused not in each.cuts]
+        except RewriteError as refusal:
+            kept = [each for each in left if refusal.operator not in each.cuts]
+            left = kept if len(kept) < len(left) else []
+            continue
+        return ordered
+    return ()
 
 
 def _check_chosen(graph: Graph, chosen: object, parts: Sequence[float]) -> None:
@@ -150,17 +152,6 @@ def _check_chosen(graph: Graph, chosen: object, parts: Sequence[float]) -> None:
             f"parts is {brief(parts)}, {len(parts)} of them, but nothing that was chosen can be cut in more "
             f"than {steps}: give no more than that."
         )
-
-
-def _refused(graph: Graph, splits: Sequence[Split]) -> str:
-    """The first operator that cannot be cut so after all; "" where none is refused by itself."""
-    draft = Draft(graph)
-    for each in splits:
-        try:
-            split_in(draft, each.node, each.axis, each.sizes, each.blocks)
-        except RewriteError:
-            return each.node
-    return ""
 
 
 def _closing(

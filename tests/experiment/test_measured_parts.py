@@ -21,7 +21,7 @@ from netsplit.profile.measure.parts import graph_of_nodes, profile_parts
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied, rewritten_costs
-from netsplit.rewrite.moving.moves import MOVES
+from netsplit.rewrite.emitter import MOVES
 from tests.builders import costs_of
 from tests.nets import SGD
 from tests.workers import Pools, lent_session, set_costs

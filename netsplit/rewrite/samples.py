@@ -11,32 +11,99 @@ but has one row for each, as the zeros that a recurrence begins with, is made in
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from netsplit.errors import RewriteError
-from netsplit.graph.ir import Graph, once_of
-from netsplit.rewrite.copies import reads_weights
-from netsplit.rewrite.draft import Draft, require_graph
-from netsplit.rewrite.records import (
-    CopyWeights,
-    Rewrite,
-    Split,
-    checked_field,
-    proportioned,
-    proportions_of,
-)
-from netsplit.rewrite.samples.rows import (
-    CutAlong,
-    SampleRows,
-    rows_given,
-    rows_joined,
-    rows_kept,
-    rows_of,
-    variable_at,
-)
-from netsplit.rewrite.split import chosen_way, split_in, split_sizes, ways_to_cut
-from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way
+from netsplit.graph.arguments import references
+from netsplit.graph.ir import Graph, Node, once_of
+from netsplit.graph.storage import gives_sparse_gradients
+from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.layouts import layouts_of
+from netsplit.rewrite.leaves import ways_to_cut
+from netsplit.rewrite.lowering import lowered
+from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
+from netsplit.rewrite.tasks import Cut, OperatorTasks
+from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way
 
-__all__ = ["along_samples", "copies_after", "replicate", "samples_axes"]
+__all__ = ["along_samples", "copies_of_parts", "replicate", "samples_axes"]
+
+
+@dataclass(frozen=True)
+class SampleRows:
+    """Where the samples lie in a tensor: its dimension `dim` is [blocks, samples, rows], flattened."""
+
+    dim: int
+    rows: int
+    blocks: int = 1
+
+
+@dataclass(frozen=True)
+class CutAlong:
+    """An operator along one of its axes, which has so many rows for each sample."""
+
+    call: SplitCall
+    axis: Axis
+    way: Way
+    rows: int
+
+
+def rows_given(graph: Graph) -> dict[str, SampleRows]:
+    """Of the batch: the samples are the first dimension of what has as many there."""
+    shapes = {k: graph.variables[k].shape for k in graph.input_variables}
+    return {k: SampleRows(0, 1) for k, shape in shapes.items() if shape and shape[0] == graph.batch_size}
+
+
+def rows_of(call: SplitCall, way: Way, lies: Mapping[str, SampleRows], samples: int) -> int:
+    """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0.
+
+    A tensor that is no sample's may be cut with them.
+    """
+    rows, rest = divmod(way.size, samples)
+    if rest or not rows or way.in_one:
+        return 0
+    seen = False
+    for place in call.tensors:
+        name = variable_at(call, place)
+        own = lies.get(name)
+        where = way.cut.get(place)
+        if own is None and (where is None or (name and where.blocks == 1)):
+            continue
+        if own is None or where is None or (where.dim, where.blocks) != (own.dim, 1):
+            return 0
+        if where.times * rows != own.rows:
+            return 0
+        seen = True
+    return rows if seen else 0
+
+
+def rows_joined(cut: CutAlong) -> dict[str, SampleRows]:
+    """Where the samples lie in what the parts make."""
+    return {
+        k: SampleRows(how.where.dim, how.where.times * cut.rows)
+        for k, how in zip(cut.call.node.outputs, cut.way.joined, strict=True)
+        if k and isinstance(how, Cat) and how.where.blocks == 1
+    }
+
+
+def rows_kept(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> dict[str, SampleRows]:
+    """Of an operator that stays whole: where they lay before, in what has as much there."""
+    made: dict[str, SampleRows] = {}
+    for k in filter(None, call.node.outputs):
+        shape = graph.variables[k].shape
+        for name in call.node.inputs:
+            own = lies.get(name)
+            if own is None or own.dim >= len(shape):
+                continue
+            if shape[own.dim] == graph.variables[name].shape[own.dim]:
+                made[k] = own
+                break
+    return made
+
+
+def variable_at(call: SplitCall, place: Place) -> str:
+    """The name of the variable there; "" of an initializer."""
+    ((tag, name),) = references(call.template(place))
+    return name if tag == "var" else ""
 
 
 def along_samples(graph: Graph, parts: int | Sequence[float]) -> tuple[Split, ...]:
@@ -53,6 +120,7 @@ def along_samples(graph: Graph, parts: int | Sequence[float]) -> tuple[Split, ..
         RewriteError: it is no graph, or `parts` are none, or more than there are samples.
     """
     require_graph(graph)
+    require_operators(graph)
     return _along_samples(graph, proportions_of(parts, graph.batch_size))
 
 
@@ -82,13 +150,14 @@ def replicate(graph: Graph, parts: int | Sequence[float]) -> tuple[Rewrite, ...]
         RewriteError: as `along_samples`.
     """
     require_graph(graph)
+    require_operators(graph)
     return _replicate(graph, proportions_of(parts, graph.batch_size))
 
 
 @once_of
 def _replicate(graph: Graph, parts: tuple[float, ...]) -> tuple[Rewrite, ...]:
     splits = along_samples(graph, parts)
-    return (*splits, *copies_after(graph, splits))
+    return (*splits, *copies_of_parts(graph, splits))
 
 
 @once_of
@@ -97,52 +166,42 @@ def samples_axes(graph: Graph) -> dict[str, Axis]:
     return {cut.call.node.name: cut.axis for cut in _cuts(graph, ())}
 
 
-def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
-    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
-
-    Raises:
-        RewriteError: it is no graph, or these are no splits; or one cannot be split so, or its sizes do not
-            add up.
-    """
-    draft = Draft(graph)
-    checked_field("splits", splits)
-    made = [_split(draft, each) for each in splits]
+def copies_of_parts(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
+    """For parts 1, 2, ... of operators of a captured graph copies of what they read of weights."""
+    reading = {
+        node.name
+        for node in graph
+        if not gives_sparse_gradients(node) and any(k not in graph.constants for k in node.initializers)
+    }
     return tuple(
-        CopyWeights(name, number)
-        for names in made
-        for number, name in enumerate(names)
-        if number and reads_weights(draft, name)
+        CopyWeights(f"{each.node}:{number}", number)
+        for each in splits
+        if each.node in reading
+        for number in range(1, len(each.sizes))
     )
-
-
-def _split(draft: Draft, split: Split) -> list[str]:
-    """The names of its parts, whose sizes are checked."""
-    call = SplitCall(draft.node(split.node), draft.layouts, draft.graph.initializers)
-    axis, way = chosen_way(call, split.axis, draft.graph)
-    sizes = split_sizes(call, axis, way.size, split.sizes, split.blocks)
-    return split_in(draft, split.node, axis, sizes, split.blocks, way)
 
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
     """Of all nodes but these; and the first that could not be cut after all, "" for none."""
-    draft, splits = Draft(graph), []
-    for cut in _cuts(graph, whole):
-        own = Split(cut.call.node.name, cut.axis, tuple(cut.rows * size for size in sizes))
-        splits.append(own)
-        try:
-            split_in(draft, own.node, own.axis, own.sizes, own.blocks)
-        except RewriteError:
-            return (), own.node
-    return tuple(splits), ""
+    splits = tuple(
+        Split(cut.call.node.name, cut.axis, tuple(cut.rows * size for size in sizes))
+        for cut in _cuts(graph, whole)
+    )
+    try:
+        lowered(graph, [OperatorTasks(each.node, (Cut(each.axis, each.sizes),)) for each in splits])
+    except RewriteError as refusal:
+        if refusal.operator in {each.node for each in splits}:
+            return (), refusal.operator
+    return splits, ""
 
 
 def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[CutAlong]:
     """How nodes are cut along the samples, all but these: each after those whose parts it reads."""
-    plain, lies = Draft(graph), rows_given(graph)
+    layouts, lies = layouts_of(graph), rows_given(graph)
     made: set[str] = set()
     for node in graph:
-        call = SplitCall(node, plain.layouts, graph.initializers)
-        ways = {} if node.name in whole else ways_to_cut(call, graph)
+        call = SplitCall(node, layouts, graph.initializers)
+        ways = {} if node.name in whole or _moves(node) else ways_to_cut(call, graph)
         fitting = ((axis, rows_of(call, way, lies, graph.batch_size)) for axis, way in ways.items())
         axis, rows = next(((axis, rows) for axis, rows in fitting if rows), (0, 0))
         if not rows:
@@ -196,3 +255,7 @@ def _rows_made(call: SplitCall, way: Way, k: str, wanted: SampleRows, samples: i
     rows, rest = divmod(wanted.rows, how.where.times)
     weights = any(not variable_at(call, place) for place in way.cut)
     return 0 if rest or weights or way.size != rows * samples else rows
+
+
+def _moves(node: Node) -> bool:
+    return node.part is not None and node.part.moves
