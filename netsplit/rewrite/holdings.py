@@ -11,7 +11,7 @@ several places of a host want of another host's comes to one of them, and goes o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import prod
 from typing import TypeAlias
@@ -28,6 +28,7 @@ from netsplit.rewrite.regions import (
     now,
     overlap,
     size_of,
+    through,
     within,
 )
 from netsplit.rewrite.tasks import Path
@@ -153,9 +154,13 @@ class Holdings:
         by_turn: dict[Path, list[Piece]] = {}
         for source in self._cover(tensor, region, place):
             piece = source.piece
-            if piece.place and piece.place[:-1] != host and len(piece.place) == len(place):
+            own = tuple(through(runs, (span,)) for runs, span in zip(region, source.box, strict=True))
+            if piece.place[:-1] == host or len(piece.place) != len(place):
+                continue
+            if any(at != place and _overlaps(wanted, own) for wanted, at in wanting):
                 to = (*host, piece.place[-1])
-                by_turn.setdefault(to if to in here else next(iter(here)), []).append(piece)
+                far = replace(piece, region=own)
+                by_turn.setdefault(to if to in here else next(iter(here)), []).append(far)
         for to, far in by_turn.items():
             near = [each for each in tensor.pieces if each.place == to and not each.made and not each.relayed]
             whole = _bounding([*near, *far])
@@ -267,6 +272,10 @@ class Holdings:
 def _serves(piece: Piece, place: Path) -> bool:
     """What was put together in one place is for those there, and for whom any will do."""
     return not piece.made or piece.place == place or not place
+
+
+def _overlaps(one: Region, other: Region) -> bool:
+    return all(overlap(a, b) for a, b in zip(one, other, strict=True))
 
 
 def _nearness(place: Path, other: Path) -> int:

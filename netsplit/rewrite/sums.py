@@ -61,15 +61,18 @@ class Adder:
             ]
             places = dict.fromkeys(at for region, at in tensor.wants if within(box, region) is not None)
             alone = next(iter(places), ()) if len(places) < 2 else None
-            for piece in self._sum(own_terms, box, alone or own_terms[0][1].place, alone):
+            for piece in self._sum(own_terms, box, alone or own_terms[0][1].place, alone, True):
                 tensor.add(piece)
 
-    def _sum(self, terms: Sequence[Term], box: Region, at: Path, alone: Path | None) -> list[Piece]:
+    def _sum(
+        self, terms: Sequence[Term], box: Region, at: Path, alone: Path | None, all_terms: bool
+    ) -> list[Piece]:
         """Slices of the sum, each in one place.
 
         Args:
             at: where it is added, where it is so in one piece.
             alone: the only place that wants it.
+            all_terms: of the whole sum, and not of one axis of the mesh.
         """
         if len(terms) == 1:
             return [terms[0][1]]
@@ -77,21 +80,21 @@ class Adder:
         for path, piece in terms:
             inner.setdefault(path[0], []).append((path[1:], piece))
         if len(inner) == 1:
-            return self._sum(next(iter(inner.values())), box, at, alone)
-        parts = [self._sum(each, box, self._within(each, alone), alone) for each in inner.values()]
+            return self._sum(next(iter(inner.values())), box, at, alone, all_terms)
+        parts = [self._sum(each, box, self._within(each, alone), alone, False) for each in inner.values()]
         if len({tuple(piece.region for piece in part) for part in parts}) > 1:
             parts = [[self._joined(part, box)] for part in parts]
         made: list[Piece] = []
         for pieces in zip(*parts, strict=True):
             region = pieces[0].region
             if alone is not None or self._nbytes(region) < len(pieces) * self.sliced_bytes:
-                made.append(self._added(pieces, region, at))
+                made.append(self._added(pieces, region, at, all_terms))
                 continue
             slices = cut_evenly(region, len(pieces))
             views = [self.holdings.cut(self.tensor, piece, slices) for piece in pieces]
             for i, each in enumerate(slices):
                 own = [Piece(view[i], each, p.place) for view, p in zip(views, pieces, strict=True)]
-                made.append(self._added(own, each, pieces[i].place))
+                made.append(self._added(own, each, pieces[i].place, False))
         return made
 
     def _within(self, terms: Sequence[Term], alone: Path | None) -> Path:
@@ -102,13 +105,13 @@ class Adder:
     def _nbytes(self, region: Region) -> int:
         return prod(now(size_of(runs)) for runs in region) * dtype_bytes(self.dtype)
 
-    def _added(self, pieces: Sequence[Piece], region: Region, place: Path) -> Piece:
+    def _added(self, pieces: Sequence[Piece], region: Region, place: Path, all_terms: bool) -> Piece:
         """One after another; under the operator's own name, where that is all of it."""
         role = NodeRole(self.tensor.role.operator, (), 0, place, True)
         total, whole = pieces[0].reference, self.tensor.whole
         for i, piece in enumerate(pieces[1:], 2):
             args = tuple({tag: k} for tag, k in (total, piece.reference))
-            all_of_it = i == len(pieces) and region == self.tensor.full and whole is not None
+            all_of_it = all_terms and i == len(pieces) and region == self.tensor.full
             if all_of_it and whole is not None and whole[1] not in self.emitter.layouts:
                 made = self.emitter.move(whole[0], _ADD, args, self.tensor.like, role, [whole[1]])
             else:
