@@ -4,8 +4,8 @@
                                                                               └──► one cat at the reader
 
 A region that is there is handed on; what a reader put together is there for whoever reads it in that place.
-Between hosts, which are all places that differ in the last axis of their mesh alone, a piece travels once: what
-several places of a host want of another host's comes to one of them, and goes on from there.
+Places that differ in the last axis of their mesh alone are a host. Between hosts a piece travels once: what
+several places of a host want of another's comes to one of them, and goes on from there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import TypeAlias
 
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Node, NodeRole
-from netsplit.rewrite.emitter import CAT, SPLIT, Emitter
-from netsplit.rewrite.regions import (
+from netsplit.layout.regions import (
     Region,
     Runs,
     checked_run,
@@ -31,6 +30,7 @@ from netsplit.rewrite.regions import (
     through,
     within,
 )
+from netsplit.rewrite.emitter import CAT, SPLIT, Emitter
 from netsplit.rewrite.tasks import Path
 
 __all__ = ["Holdings", "Piece", "Tensor", "Want"]
@@ -77,9 +77,10 @@ class Tensor:
     wants: list[Want] = field(default_factory=list)
     by_region: dict[Region, list[Piece]] = field(default_factory=dict)
 
-    def add(self, piece: Piece) -> None:
-        self.pieces.append(piece)
-        self.by_region.setdefault(piece.region, []).append(piece)
+    def add(self, piece: Piece, first: bool = False) -> None:
+        at = 0 if first else len(self.pieces)
+        self.pieces.insert(at, piece)
+        self.by_region.setdefault(piece.region, []).insert(at, piece)
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,10 @@ class Holdings:
                 to = (*host, piece.place[-1])
                 far = replace(piece, region=own)
                 by_turn.setdefault(to if to in here else next(iter(here)), []).append(far)
-        for to, far in by_turn.items():
+        for to, pieces in by_turn.items():
             near = [each for each in tensor.pieces if each.place == to and not each.made and not each.relayed]
-            whole = _bounding([*near, *far])
-            regions = [whole] if whole is not None else [each.region for each in dict.fromkeys(far)]
+            whole = _bounding([*near, *pieces])
+            regions = [whole] if whole is not None else [each.region for each in dict.fromkeys(pieces)]
             for each in regions:
                 if any(
                     piece.region == each and piece.relayed and piece.place == to for piece in tensor.pieces
@@ -200,7 +201,7 @@ class Holdings:
     def _split(
         self, like: Node, role: NodeRole, reference: Reference, full: _Box, boxes: dict[_Box, _Box]
     ) -> dict[_Box, Reference]:
-        """Views of a tensor: along one dimension after another. `boxes`: as they lie in it, and were asked for."""
+        """Views of a tensor, one dimension after another. `boxes`: as they lie in it, and were asked for."""
         dim = next((d for d, span in enumerate(full) if any(box[d] != span for box in boxes)), None)
         if dim is None:
             return dict.fromkeys(boxes.values(), reference)
@@ -324,8 +325,8 @@ def _narrowed(source: _Source, box: _Box) -> _Source:
 def _local(region: Region, held: Region) -> _Box:
     """Where a region lies in a piece, in one run."""
     inside = within(region, held)
-    assert inside is not None and all(len(runs) == 1 for runs in inside)
-    return tuple(runs[0] for runs in inside)
+    assert inside is not None, "a region that is cut out of a piece lies in it"
+    return tuple(run for (run,) in inside)
 
 
 def _volume(box: _Box) -> int:

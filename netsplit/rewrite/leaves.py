@@ -18,8 +18,8 @@ from netsplit.graph.ir import CALL, Graph, Node, NodeCut, NodeRole
 from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.storage import gives_sparse_gradients
+from netsplit.layout.regions import Region, Runs, blocks_of, both, now, size_of, through, whole_region
 from netsplit.rewrite.layouts import MemoryLayout
-from netsplit.rewrite.regions import Region, Runs, blocks_of, both, now, size_of, through, whole_region
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
 from netsplit.rewrite.tasks import Cut, OperatorTasks, Path, Weights, sizes_in_proportion
 from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way
@@ -99,7 +99,7 @@ class Planner:
         shapes: of the variables when their operators were cut, where that was at another size.
         before: how they were cut there.
         cuts: how they are cut here.
-        scaled: cuts whose sizes are not this graph's own, with the node; and why not.
+        scaled: cuts whose sizes are not this graph's own, with the operator; and why not.
     """
 
     graph: Graph
@@ -152,7 +152,7 @@ class Planner:
 
     def _cut(self, name: str, part: _Part, cut: Cut, path: Path) -> list[_Part]:
         call = part.call if not path else _call_of(name, part)
-        way, sizes, then = self._sizes(call, cut, path)
+        way, sizes, then = self._sizes(part.call.node.name, call, cut, path)
         if way.in_one and cut.blocks > 1:
             raise call.error(cut.axis, "its parts have to be runs: give blocks=1")
         before = then or (way, sizes)
@@ -167,10 +167,10 @@ class Planner:
         return made
 
     def _sizes(
-        self, call: SplitCall, cut: Cut, path: Path
+        self, operator: str, call: SplitCall, cut: Cut, path: Path
     ) -> tuple[Way, tuple[int, ...], tuple[Way, tuple[int, ...]] | None]:
         """How it is cut, by which sizes; and how it was before, at another size."""
-        key = call.node.name, path
+        key = operator, path
         samples, then = self.graph.batch_size, self.before.get(key)
         if then is not None:
             size = then[0].size_in(call)
@@ -185,7 +185,7 @@ class Planner:
         sizes = sizes_in_proportion(cut.sizes, block, samples)
         if sizes != cut.sizes:
             reason = sizes_do_not_add_up(call, axis, cut.sizes, block)
-            self.scaled.append((call.node.name, cut, str(reason)))
+            self.scaled.append((operator, cut, str(reason)))
         if 0 in sizes:
             raise call.error(
                 axis,

@@ -2,9 +2,9 @@
 
     graph, tasks ── operators in order ──► parts, copies, and what moves between them ──► a Graph
 
-Of each tensor it is known which region is in which variable; a task gets what it reads from its own place, else
-from the nearest. Autograd of the graph is the meaning: the loss is in it once. Another batch size is lowered
-anew, into the same nodes where the graph of the first is given (`like`).
+Of each tensor it is known which region is in which variable; a task gets what it reads from its own place,
+else from the nearest. Autograd of the graph is the meaning: the loss is in it once. Another batch size is
+lowered anew, into the same nodes where the graph of the first is given (`like`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference, renamed
 from netsplit.graph.ir import Graph, Initializer, Node, NodeRole
+from netsplit.layout.regions import Misfit, Region, through, whole_region
 from netsplit.rewrite.emitter import CAT, SPLIT, Emitter, in_no_mode, require_graph, require_operators
 from netsplit.rewrite.holdings import Holdings, Piece, Tensor
 from netsplit.rewrite.leaves import CutsBefore, Leaf, Planner, laid_out, with_tensors
-from netsplit.rewrite.regions import Misfit, Region, through, whole_region
 from netsplit.rewrite.sums import Adder, Term
 from netsplit.rewrite.tasks import Cut, OperatorTasks
 from netsplit.rewrite.ways import Arguments, Place, SplitCall
@@ -176,49 +176,36 @@ class _Lowering:
 
     def _look_through(self, node: Node) -> None:
         """What the model itself puts together or takes apart is there in its pieces, too."""
-        if node.op == SPLIT:
-            return self._look_through_split(node)
-        k = node.outputs[0]
-        layout = self.emitter.plain[k]
-        given = [each.get("var") for each in node.args[0]]
-        rank = len(layout.shape)
-        dim = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % max(rank, 1)
-        if not all(given) or any(not self._alike(each, layout.dtype, rank) for each in (*given, k)):
-            return None
-        tensor, start = self._tensor(k), 0
-        for each in given:
-            full = self.planner.full(("var", each))
-            ((_, size),) = full[dim]
-            place = ((start, start + size),)
-            for piece in self._tensor(each).pieces:
-                inner = (*piece.region[:dim], through(place, piece.region[dim]), *piece.region[dim + 1 :])
-                tensor.add(replace(piece, region=inner))
-            start += size
-        tensor.pieces.sort(key=lambda piece: piece.reference == ("var", k))
-
-    def _look_through_split(self, node: Node) -> None:
-        source = node.args[0].get("var")
-        if source is None or not self._alike(
-            source, self.emitter.plain[source].dtype, len(self.emitter.plain[source].shape)
+        sources = [each.get("var") for each in (node.args[0] if node.op == CAT else node.args[:1])]
+        whole = node.outputs[0] if node.op == CAT else sources[0]
+        if not all(sources) or any(
+            not self._alike(k, whole) for k in (*sources, *filter(None, node.outputs))
         ):
             return
-        rank = len(self.emitter.plain[source].shape)
-        dim = int(node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)) % rank
-        start = 0
-        for k in node.outputs:
+        rank = len(self.emitter.plain[whole].shape)
+        given = node.args[1:] if node.op == CAT else node.args[2:]
+        dim, start = int(given[0] if given else node.kwargs.get("dim", 0)) % max(rank, 1), 0
+        for k in sources if node.op == CAT else node.outputs:
             full = self.planner.full(("var", k))
             ((_, size),) = full[dim]
-            region = (*full[:dim], ((start, start + size),), *full[dim + 1 :])
-            for piece in self._tensor(source).by_region.get(region, ()):
-                own = self._tensor(k)
-                own.pieces.insert(0, replace(piece, region=full))
-                own.by_region.setdefault(full, []).insert(0, own.pieces[0])
+            within = (*full[:dim], ((start, start + size),), *full[dim + 1 :])
+            if node.op == CAT:
+                for piece in self._tensor(k).pieces:
+                    runs = through(within[dim], piece.region[dim])
+                    region = (*piece.region[:dim], runs, *piece.region[dim + 1 :])
+                    self._tensor(whole).add(replace(piece, region=region))
+            else:
+                for piece in self._tensor(whole).by_region.get(within, ()):
+                    self._tensor(k).add(replace(piece, region=full), first=True)
             start += size
+        if node.op == CAT:
+            self._tensor(whole).pieces.sort(key=lambda piece: piece.reference == ("var", whole))
 
-    def _alike(self, k: str, dtype: str, rank: int) -> bool:
-        layout = self.emitter.plain[k]
-        written = layout.root in self.emitter.written
-        return layout.dtype == dtype and len(layout.shape) == rank and not written
+    def _alike(self, k: str, other: str) -> bool:
+        """Whether nobody writes a tensor, which is of the same kind as another."""
+        own, whole = self.emitter.plain[k], self.emitter.plain[other]
+        same = (own.dtype, len(own.shape)) == (whole.dtype, len(whole.shape))
+        return same and own.root not in self.emitter.written
 
     def _tensor(self, k: str) -> Tensor:
         """Of a variable; one that no tasks made is there whole."""

@@ -133,8 +133,8 @@ def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
             f"'{node.name}' hands on parameters for reading elsewhere already: give what reads it."
         )
     raise RewriteError(
-        f"'{node.name}' hands on a part of a parameter, or moves tensors for others, which is cut where it is "
-        "read: give an operator that reads it."
+        f"'{node.name}' moves tensors for others, which are cut where they are read: give an operator that "
+        "reads it."
     )
 
 
@@ -144,14 +144,13 @@ def _require_sizes_of_its_own(graph: Graph, made: Graph, but_samples: bool = Fal
     Args:
         but_samples: they may be so along the samples.
     """
-    before, state = _state(graph), _state(made)
+    state, known = _state(made), {each[:2] for each in _state(graph).scaled}
     for name, cut, reason in state.scaled:
-        if (name, cut) in {(known, own) for known, own, _ in before.scaled}:
+        if (name, cut) in known:
             continue
         if not but_samples:
             raise RewriteError(reason)
-        operator = next(each for each in state.tasks if name == each or name.startswith(f"{each}:"))
-        if cut.blocks > 1 or samples_axes(state.captured).get(operator) != cut.axis:
+        if cut.blocks > 1 or samples_axes(state.captured).get(name) != cut.axis:
             others = "sizes of another batch are taken along the samples alone"
             raise RewriteError(f"{reason.removesuffix('.')} ({others}).")
 
@@ -186,31 +185,27 @@ def _tasks(
 
 def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeights) -> None:
     """Raises `RewriteError`: the operator has none that could be copied, or read elsewhere."""
+    who, reason = f"'{rewrite.node}' ({node.kind})", ""
     python = node.op.startswith(CALL) or bool(node.checkpoint)
     if isinstance(rewrite, ReadWeights):
         if not node.initializers:
-            raise RewriteError(
-                f"'{rewrite.node}' ({node.kind}) has no parameters that it could read elsewhere."
-            )
+            raise RewriteError(f"{who} has no parameters that it could read elsewhere.")
         if python or node.autocast or graph.autocast:
             raise RewriteError(
-                f"'{rewrite.node}' ({node.kind}) cannot read its parameters elsewhere: it is a piece of Python, "
-                "or runs under autocast or within an activation checkpoint, which know a parameter from other "
-                "tensors."
+                f"{who} cannot read its parameters elsewhere: it is a piece of Python, or runs under autocast "
+                "or within an activation checkpoint, which know a parameter from other tensors."
             )
         return
     if python:
-        raise RewriteError(
-            f"'{rewrite.node}' ({node.kind}) cannot read copies of its parameters: it is a piece of Python, or "
-            "runs within an activation checkpoint, which know them by themselves."
+        reason = (
+            "it is a piece of Python, or runs within an activation checkpoint, which know them by themselves"
         )
-    if gives_sparse_gradients(node):
-        raise RewriteError(
-            f"'{rewrite.node}' ({node.kind}) cannot read copies of its parameters: their gradient is sparse, and "
-            "those of copies are summed as dense ones."
-        )
+    elif gives_sparse_gradients(node):
+        reason = "their gradient is sparse, and those of copies are summed as dense ones"
+    if reason:
+        raise RewriteError(f"{who} cannot read copies of its parameters: {reason}.")
     if not any(k not in graph.constants for k in node.initializers):
-        raise RewriteError(f"'{rewrite.node}' ({node.kind}) has no parameters of which it could read copies.")
+        raise RewriteError(f"{who} has no parameters of which it could read copies.")
 
 
 def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[int], blocks: int = 1) -> Graph:

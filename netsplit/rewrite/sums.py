@@ -4,8 +4,8 @@
               ├─► (several want it) ──►               ├─► one cat at every reader
     1: a1 b1 ─┘                        b0 + b1 at 1 ─┘
 
-Terms are added along the last axis of their mesh first, which is within a host, then along the one before. What
-one place wants is added there; what is small, in one piece.
+Terms are added along the last axis of their mesh first, which is within a host, then along the one before.
+What one place wants is added there; what is small, in one piece.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from math import prod
 
 from netsplit.graph.ir import NodeRole, dtype_bytes
+from netsplit.layout.regions import Region, cut_evenly, grid, now, size_of, within
 from netsplit.rewrite.emitter import Emitter
 from netsplit.rewrite.holdings import Holdings, Piece, Tensor
-from netsplit.rewrite.regions import Region, cut_evenly, grid, now, size_of, within
 from netsplit.rewrite.tasks import Path
 
 __all__ = ["Adder", "Term"]

@@ -20,9 +20,9 @@ from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Initializer, Node, NodeRole
 from netsplit.graph.ir import Region as ParameterRegion
+from netsplit.layout.regions import Region, as_boxes, both, elements, now, overlap, size_of, whole_region
 from netsplit.rewrite.emitter import READ, Emitter
 from netsplit.rewrite.holdings import Holdings, Piece, Tensor, Want
-from netsplit.rewrite.regions import Region, as_boxes, both, elements, now, overlap, size_of, whole_region
 from netsplit.rewrite.tasks import Path, Weights
 
 __all__ = ["WeightReader", "WeightsRead"]

@@ -30,13 +30,17 @@ def cuts(axis: int | str, hosts: int, per_host: int) -> tuple[Cut, ...]:
     return (inner,) if hosts == 1 else (Cut(axis, (SIZE // hosts,) * hosts), inner)
 
 
-def moved(maker: int | str, reader: int | None, mesh: tuple[int, int]) -> tuple[Graph, tuple[OperatorTasks, ...]]:
+def moved(
+    maker: int | str, reader: int | None, mesh: tuple[int, int]
+) -> tuple[Graph, tuple[OperatorTasks, ...]]:
     """A product cut along an axis, and what reads it, along another, or whole on every device."""
     model = nn.Sequential(nn.Linear(SIZE, SIZE, bias=False), nn.GELU()).double()
     batch = torch.randn(SIZE, SIZE, dtype=torch.float64), torch.randn(SIZE, SIZE, dtype=torch.float64)
     graph = capture(model, nn.MSELoss(), batch)
     copies = mesh[1:] if mesh[0] == 1 else mesh
-    read = OperatorTasks("gelu", copies=copies) if reader is None else OperatorTasks("gelu", cuts(reader, *mesh))
+    read = (
+        OperatorTasks("gelu", copies=copies) if reader is None else OperatorTasks("gelu", cuts(reader, *mesh))
+    )
     tasks = OperatorTasks("linear", cuts(maker, *mesh), sliced_bytes=0), read
     return lowered(graph, tasks), tasks
 

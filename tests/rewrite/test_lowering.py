@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from netsplit.errors import RewriteError
 from netsplit.graph import Graph
-from netsplit.rewrite import Cut, OperatorTasks, along_samples, lowered, rewrite_from, split_axes, tasks_of
+from netsplit.layout import Box
+from netsplit.layout.regions import Region, as_boxes, now
+from netsplit.rewrite import Cut, OperatorTasks, lowered, rewrite_from, split_axes
+from netsplit.rewrite.layouts import layouts_of
+from netsplit.rewrite.leaves import Planner
+from netsplit.rewrite.task_layouts import task_layouts
 from netsplit.rewrite.tasks import Weights
 from tests.examples import tried
 from tests.rewrite.models import STEPS, assert_same_step
@@ -62,6 +67,42 @@ def drawn_of(data: st.DataObject, graph: Graph) -> list[OperatorTasks]:
                 continue
             chosen.append(tasks)
     return chosen
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(PATIENT, max_examples=tried(30))
+@given(data=st.data())
+def test_layouts_are_what_tasks_read_and_make(name: str, data: st.DataObject) -> None:
+    """In uneven pieces, blocks and terms of sums, by the axes of the mesh."""
+    graph = STEPS[name].graph()
+    node = data.draw(
+        st.sampled_from([node.name for node in graph if split_axes(graph, node.name)]), label="node"
+    )
+    tasks = drawn_tasks(data, graph, node)
+    if tasks is None:
+        return
+    planner = Planner(graph, layouts_of(graph))
+    try:
+        leaves = planner.leaves(tasks)
+    except RewriteError:
+        return
+    layouts = task_layouts(graph, tasks)
+    numbers = {place: device for device, place in layouts.mesh.places.items()}
+    for leaf in leaves:
+        device = numbers[leaf.role.place]
+        for place, layout in layouts.reads.items():
+            reference, region = leaf.reads[place]
+            shape = [now(runs[0][1]) for runs in planner.full(reference)]
+            assert as_plain(region) == layout.boxes(device, shape)
+            assert not layout.partial
+        for k, made, layout in zip(graph.nodes[node].outputs, leaf.makes, layouts.makes, strict=True):
+            if k:
+                assert as_plain(made.region) == layout.boxes(device, graph.variables[k].shape)
+                assert made.partial == bool(layout.partial)
+
+
+def as_plain(region: Region) -> list[Box]:
+    return [tuple((now(a), now(b)) for ((a, b),) in box) for box in as_boxes(region)]
 
 
 @pytest.mark.parametrize("name", STEPS)

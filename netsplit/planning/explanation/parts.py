@@ -16,6 +16,7 @@ __all__ = [
     "PlacedPart",
     "PlacedSplit",
     "SplitGroup",
+    "copied_nodes",
     "parts_change",
     "parts_lines",
     "parts_summary",
@@ -177,7 +178,7 @@ def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
     """From one placement to another, which is of this graph."""
     old, new = map(_cuts, (before, after))
-    had, has = map(_copies, (before, after))
+    had, has = map(copied_nodes, (before, after))
     placed = placed_splits(after, graph) if old != new else ()
     return PartsChange(
         split=tuple(each for each in placed if each.captured not in old),
@@ -195,8 +196,8 @@ def _cuts(placement: Placement) -> dict[str, tuple[Cut, ...]]:
     return {name: tasks.cuts for name, tasks in folded(placement.rewrites).items() if tasks.cuts}
 
 
-def _copies(placement: Placement) -> dict[str, int]:
-    """By node, of those that read others than the first."""
+def copied_nodes(placement: Placement) -> dict[str, int]:
+    """Which copy of its weights each node reads, of those that read others than the first."""
     return {
         tasks.named(path, number): weights
         for tasks in folded(placement.rewrites).values()
@@ -239,8 +240,8 @@ def _operator(node: Node) -> str:
 
 
 def _known(node: Node, placement: Placement, tasks: OperatorTasks | None) -> str:
-    """The node itself, or the operator that it is a part of, or the part of it that was in its place; "" where
-    none of them is placed."""
+    """The node itself, the operator that it is a part of, or the part of that in its place; "": none is
+    placed."""
     if node.name in placement.device_of:
         return node.name
     if node.part is not None and node.part.moves:
