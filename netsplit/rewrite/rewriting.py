@@ -198,7 +198,7 @@ def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeight
         return
     if python:
         reason = (
-            "it is a piece of Python, or runs within an activation checkpoint, which know them by themselves"
+            "it is a piece of Python, or runs within an activation checkpoint, which know them themselves"
         )
     elif gives_sparse_gradients(node):
         reason = "their gradient is sparse, and those of copies are summed as dense ones"
