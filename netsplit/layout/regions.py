@@ -26,9 +26,9 @@ __all__ = [
     "cut_evenly",
     "elements",
     "grid",
+    "length_of",
     "now",
     "overlap",
-    "size_of",
     "through",
     "whole_region",
     "within",
@@ -63,13 +63,13 @@ def whole_region(shape: Sequence[int], before: Sequence[int] | None = None) -> R
     return tuple(((0, both(b, a)),) for a, b in zip(shape, before or shape, strict=True))
 
 
-def size_of(runs: Runs) -> int:
+def length_of(runs: Runs) -> int:
     return sum(b - a for a, b in runs)
 
 
 def elements(region: Region) -> int:
     """As they are compared."""
-    return prod(compared(size_of(runs)) for runs in region)
+    return prod(compared(length_of(runs)) for runs in region)
 
 
 def blocks_of(start: int, size: int, block: int, count: int) -> Runs:
@@ -95,7 +95,7 @@ def within(inner: Region, outer: Region) -> Region | None:
     made = []
     for wanted, held in zip(inner, outer, strict=True):
         pairs = overlap(wanted, held)
-        if sum(compared(size) for _, _, size in pairs) != compared(size_of(wanted)):
+        if sum(compared(size) for _, _, size in pairs) != compared(length_of(wanted)):
             return None
         made.append(_merged((at, at + size) for _, at, size in pairs))
     return tuple(made)
@@ -104,7 +104,7 @@ def within(inner: Region, outer: Region) -> Region | None:
 def overlap(wanted: Runs, held: Runs) -> list[tuple[int, int, int]]:
     """What two have in common: where it begins in the tensor of the one, and of the other, and its size."""
     if wanted == held:
-        return [(0, 0, size_of(wanted))]
+        return [(0, 0, length_of(wanted))]
     pairs: list[tuple[int, int, int]] = []
     start = 0
     for a, b in wanted:
@@ -142,7 +142,7 @@ def grid(full: Region, others: Iterable[Region]) -> list[Region]:
 
 def cut_evenly(box: Region, parts: int) -> list[Region]:
     """Slices along its first dimension that is long enough, else its longest."""
-    lengths = [compared(size_of(runs)) for runs in box]
+    lengths = [compared(length_of(runs)) for runs in box]
     dim = next((d for d, n in enumerate(lengths) if n >= 4 * parts), -1)
     if dim < 0:
         dim = max(range(len(box)), key=lambda d: lengths[d], default=-1)

@@ -44,8 +44,8 @@ def unit_tasks(source: Layout, destination: Layout, shape: Sequence[int]) -> lis
     for layout in (source, destination):
         if layout.partial:
             raise ReshardError(
-                f"'{layout.spec}' is a partial sum along axes {list(layout.partial)} of its mesh, which is not "
-                "resharded: reduce it on its own mesh first."
+                f"'{layout.spec}' is a partial sum along axes {list(layout.partial)} of its mesh, which is "
+                "not resharded: reduce it on its own mesh first."
             )
     held, needed = (
         {each: own.boxes(each, shape) for each in own.mesh.devices} for own in (source, destination)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from netsplit.lazy import lazy_names
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, rewrite_from
-from netsplit.rewrite.tasks import Cut, OperatorTasks
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 if TYPE_CHECKING:
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CopyWeights",
-    "Cut",
     "OperatorTasks",
     "ReadWeights",
     "Rewrite",
     "Split",
+    "TaskCut",
     "along_samples",
     "also",
     "applied",

@@ -24,16 +24,16 @@ from netsplit.layout.regions import (
     checked_run,
     compared,
     elements,
+    length_of,
     now,
     overlap,
-    size_of,
     through,
     within,
 )
 from netsplit.rewrite.emitter import CAT, SPLIT, Emitter
 from netsplit.rewrite.tasks import Path
 
-__all__ = ["Holdings", "Piece", "Tensor", "Want"]
+__all__ = ["Holdings", "Tensor", "TensorPiece", "Want"]
 
 _Span: TypeAlias = tuple[int, int]
 _Box: TypeAlias = tuple[_Span, ...]
@@ -43,7 +43,7 @@ Want: TypeAlias = tuple[Region, Path]
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """A variable, or an initializer, that is a region of a tensor.
 
     Args:
@@ -72,23 +72,23 @@ class Tensor:
     full: Region
     like: Node
     role: NodeRole
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[TensorPiece] = field(default_factory=list)
     whole: tuple[str, str] | None = None
     wants: list[Want] = field(default_factory=list)
-    by_region: dict[Region, list[Piece]] = field(default_factory=dict)
+    by_region: dict[Region, list[TensorPiece]] = field(default_factory=dict)
 
-    def add(self, piece: Piece, first: bool = False) -> None:
+    def add(self, piece: TensorPiece, first: bool = False) -> None:
         at = 0 if first else len(self.pieces)
         self.pieces.insert(at, piece)
         self.by_region.setdefault(piece.region, []).insert(at, piece)
 
 
 @dataclass(frozen=True)
-class _Source:
+class _BoxSource:
     """A box of what is wanted, and where it lies in a piece."""
 
     box: _Box
-    piece: Piece
+    piece: TensorPiece
     inside: _Box
 
 
@@ -118,7 +118,7 @@ class Holdings:
             )
         return [each for each in there if each is not None]
 
-    def cut(self, tensor: Tensor, piece: Piece, regions: Sequence[Region]) -> list[Reference]:
+    def cut(self, tensor: Tensor, piece: TensorPiece, regions: Sequence[Region]) -> list[Reference]:
         """Views of a piece beside its maker."""
         inside = [_local(region, piece.region) for region in regions]
         views = self._views(tensor, piece, inside)
@@ -129,9 +129,9 @@ class Holdings:
         same = [each for each in tensor.by_region.get(region, ()) if _serves(each, place)]
         return min(same, key=lambda each: -_nearness(each.place, place)).reference if same else None
 
-    def _cover(self, tensor: Tensor, region: Region, place: Path, relay: bool = False) -> list[_Source]:
+    def _cover(self, tensor: Tensor, region: Region, place: Path, relay: bool = False) -> list[_BoxSource]:
         """Of pieces that are there, the nearest first."""
-        left, sources = elements(region), list[_Source]()
+        left, sources = elements(region), list[_BoxSource]()
         order = [each for each in tensor.pieces if _serves(each, place) and not (relay and each.relayed)]
         order.sort(key=lambda each: (-_nearness(each.place, place), each.made))
         for piece in order:
@@ -152,7 +152,7 @@ class Holdings:
         if len(place) < 2 or len({own for _, own in wanting}) < 2:
             return
         here = dict.fromkeys(own for _, own in wanting)
-        by_turn: dict[Path, list[Piece]] = {}
+        by_turn: dict[Path, list[TensorPiece]] = {}
         for source in self._cover(tensor, region, place):
             piece = source.piece
             own = tuple(through(runs, (span,)) for runs, span in zip(region, source.box, strict=True))
@@ -175,12 +175,12 @@ class Holdings:
                 views = self._views_of(tensor, sources)
                 boxes = [(source.box, views[source.piece.reference, source.inside]) for source in sources]
                 made = self._assembled(tensor, boxes, f"{name}:relay", to, copied=True)
-                tensor.add(Piece(made, each, to, relayed=True))
+                tensor.add(TensorPiece(made, each, to, relayed=True))
 
     def _views_of(
-        self, tensor: Tensor, sources: Sequence[_Source]
+        self, tensor: Tensor, sources: Sequence[_BoxSource]
     ) -> dict[tuple[Reference, _Box], Reference]:
-        of: dict[Reference, tuple[Piece, dict[_Box, None]]] = {}
+        of: dict[Reference, tuple[TensorPiece, dict[_Box, None]]] = {}
         for each in sources:
             of.setdefault(each.piece.reference, (each.piece, {}))[1][each.inside] = None
         return {
@@ -189,8 +189,8 @@ class Holdings:
             for box, view in self._views(tensor, piece, list(boxes)).items()
         }
 
-    def _views(self, tensor: Tensor, piece: Piece, boxes: Sequence[_Box]) -> dict[_Box, Reference]:
-        full = tuple((0, size_of(runs)) for runs in piece.region)
+    def _views(self, tensor: Tensor, piece: TensorPiece, boxes: Sequence[_Box]) -> dict[_Box, Reference]:
+        full = tuple((0, length_of(runs)) for runs in piece.region)
         made = {box: piece.reference for box in boxes if box == full}
         rest = [box for box in dict.fromkeys(boxes) if box != full]
         if rest:
@@ -244,7 +244,7 @@ class Holdings:
         made = self._assembled(tensor, boxes, node, place, output=output)
         written = any(self.emitter.is_written(reference) for _, reference in boxes)
         if not written:
-            tensor.add(Piece(made, region, place, made=True))
+            tensor.add(TensorPiece(made, region, place, made=True))
         return made
 
     def _assembled(
@@ -270,7 +270,7 @@ class Holdings:
         return "var", made
 
 
-def _serves(piece: Piece, place: Path) -> bool:
+def _serves(piece: TensorPiece, place: Path) -> bool:
     """What was put together in one place is for those there, and for whom any will do."""
     return not piece.made or piece.place == place or not place
 
@@ -288,11 +288,11 @@ def _nearness(place: Path, other: Path) -> int:
     return 2 if place[:-1] == other[:-1] or len(place) != len(other) else 0
 
 
-def _common(region: Region, piece: Piece) -> list[_Source]:
+def _common(region: Region, piece: TensorPiece) -> list[_BoxSource]:
     """The boxes that a piece has of what is wanted."""
     pairs = [overlap(wanted, held) for wanted, held in zip(region, piece.region, strict=True)]
     return [
-        _Source(
+        _BoxSource(
             tuple((at, at + size) for at, _, size in each),
             piece,
             tuple((at, at + size) for _, at, size in each),
@@ -301,7 +301,7 @@ def _common(region: Region, piece: Piece) -> list[_Source]:
     ]
 
 
-def _without(source: _Source, box: _Box) -> list[_Source]:
+def _without(source: _BoxSource, box: _Box) -> list[_BoxSource]:
     """What is left of it."""
     if any(max(a, c) >= min(b, d) for (a, b), (c, d) in zip(source.box, box, strict=True)):
         return [source]
@@ -314,12 +314,12 @@ def _without(source: _Source, box: _Box) -> list[_Source]:
     return left
 
 
-def _narrowed(source: _Source, box: _Box) -> _Source:
+def _narrowed(source: _BoxSource, box: _Box) -> _BoxSource:
     inside = tuple(
         (at + low - first, at + high - first)
         for (low, high), (first, _), (at, _) in zip(box, source.box, source.inside, strict=True)
     )
-    return _Source(box, source.piece, inside)
+    return _BoxSource(box, source.piece, inside)
 
 
 def _local(region: Region, held: Region) -> _Box:
@@ -377,7 +377,7 @@ def _falls_apart(boxes: Sequence[_Box]) -> bool:
     return len(groups) > 1 and all(map(_falls_apart, groups))
 
 
-def _refined(sources: Sequence[_Source]) -> list[_Source]:
+def _refined(sources: Sequence[_BoxSource]) -> list[_BoxSource]:
     """Cut wherever one of them begins or ends."""
     for d in range(len(sources[0].box)):
         ends = sorted({end for each in sources for end in each.box[d]})
@@ -393,7 +393,7 @@ def _refined(sources: Sequence[_Source]) -> list[_Source]:
     return list(sources)
 
 
-def _bounding(pieces: Sequence[Piece]) -> Region | None:
+def _bounding(pieces: Sequence[TensorPiece]) -> Region | None:
     """The box that they fill; None: they fill none."""
     made: list[Runs] = []
     for runs in zip(*(piece.region for piece in pieces), strict=True):

@@ -18,18 +18,18 @@ from netsplit.graph.ir import CALL, Graph, Node, NodeCut, NodeRole
 from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.storage import gives_sparse_gradients
-from netsplit.layout.regions import Region, Runs, blocks_of, both, now, size_of, through, whole_region
+from netsplit.layout.regions import Region, Runs, blocks_of, both, length_of, now, through, whole_region
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
-from netsplit.rewrite.tasks import Cut, OperatorTasks, Path, Weights, sizes_in_proportion
+from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
 from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way
 
 __all__ = [
     "Arg",
     "CutsBefore",
     "Leaf",
-    "Made",
-    "Planner",
+    "LeafPlanner",
+    "TaskOutput",
     "block_size",
     "chosen_way",
     "laid_out",
@@ -47,7 +47,7 @@ CutsBefore = dict[tuple[str, Path], tuple[Way, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
-class Made:
+class TaskOutput:
     """What a task makes of one output. `partial`: one of several to be added up, after taking it `factor`
     times."""
 
@@ -71,19 +71,19 @@ class Leaf:
     op: str
     arguments: Arguments
     reads: dict[Place, Arg]
-    makes: tuple[Made, ...]
+    makes: tuple[TaskOutput, ...]
     levels: tuple[tuple[Way, OperatorPart], ...]
     weights: Weights
     path: Path
 
 
 @dataclass(frozen=True)
-class _Part:
+class _UncutPart:
     """An operator, or a part of it that may be cut again."""
 
     call: SplitCall
     reads: dict[Place, Arg]
-    makes: tuple[Made, ...]
+    makes: tuple[TaskOutput, ...]
     op: str
     arguments: Arguments
     cuts: tuple[NodeCut, ...] = ()
@@ -91,7 +91,7 @@ class _Part:
 
 
 @dataclass(eq=False)
-class Planner:
+class LeafPlanner:
     """Of one graph.
 
     Args:
@@ -107,7 +107,7 @@ class Planner:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     before: CutsBefore = field(default_factory=dict)
     cuts: CutsBefore = field(default_factory=dict)
-    scaled: list[tuple[str, Cut, str]] = field(default_factory=list)
+    scaled: list[tuple[str, TaskCut, str]] = field(default_factory=list)
 
     def full(self, reference: Reference) -> Region:
         tag, k = reference
@@ -127,13 +127,13 @@ class Planner:
             for place in call.tensors
             for reference in references(call.template(place))
         }
-        makes = tuple(Made(self.full(("var", k)) if k else ()) for k in node.outputs)
-        parts: dict[Path, _Part] = {(): _Part(call, reads, makes, node.op, call.arguments)}
+        makes = tuple(TaskOutput(self.full(("var", k)) if k else ()) for k in node.outputs)
+        parts: dict[Path, _UncutPart] = {(): _UncutPart(call, reads, makes, node.op, call.arguments)}
         for cut in tasks.cuts:
             chosen = [path for path in parts if cut.part in (None, path)]
             if not chosen:
                 raise _no_node(tasks.named(cut.part or ()))
-            cut_up: dict[Path, _Part] = {}
+            cut_up: dict[Path, _UncutPart] = {}
             for path, own in parts.items():
                 if path not in chosen:
                     cut_up[path] = own
@@ -150,7 +150,7 @@ class Planner:
             made.append(Leaf(name, role, *given, weights, path))
         return made
 
-    def _cut(self, name: str, part: _Part, cut: Cut, path: Path) -> list[_Part]:
+    def _cut(self, name: str, part: _UncutPart, cut: TaskCut, path: Path) -> list[_UncutPart]:
         call = part.call if not path else _call_of(name, part)
         way, sizes, then = self._sizes(part.call.node.name, call, cut, path)
         if way.in_one and cut.blocks > 1:
@@ -167,7 +167,7 @@ class Planner:
         return made
 
     def _sizes(
-        self, operator: str, call: SplitCall, cut: Cut, path: Path
+        self, operator: str, call: SplitCall, cut: TaskCut, path: Path
     ) -> tuple[Way, tuple[int, ...], tuple[Way, tuple[int, ...]] | None]:
         """How it is cut, by which sizes; and how it was before, at another size."""
         key = operator, path
@@ -200,15 +200,15 @@ class Planner:
     def _part(
         self,
         call: SplitCall,
-        whole: _Part,
+        whole: _UncutPart,
         way: Way,
-        cut: Cut,
+        cut: TaskCut,
         own: OperatorPart,
         start: int,
         size: int,
         block: int,
         count: int,
-    ) -> _Part:
+    ) -> _UncutPart:
         arguments = {**whole.arguments, **way.changed(own)}
         reads = dict(whole.reads)
         if own.index:
@@ -238,14 +238,14 @@ class Planner:
         op = (way.empty if not own.size or call.is_empty else "") or way.op or whole.op
         told = NodeCut(cut.axis, own.index, count, own.start, own.size, now(block), cut.blocks)
         levels = (*whole.levels, (way, own))
-        return _Part(call, reads, tuple(makes), op, arguments, (*whole.cuts, told), levels)
+        return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, told), levels)
 
 
 def _cut_at(region: Region, dim: int, runs: Runs) -> Region:
     return (*region[:dim], through(region[dim], runs), *region[dim + 1 :])
 
 
-def _call_of(name: str, part: _Part) -> SplitCall:
+def _call_of(name: str, part: _UncutPart) -> SplitCall:
     """A part as a call of its own, whose tensors are called by their places."""
     names = {place: {"var": str(place)} for place in part.reads}
     arguments = with_tensors(part.arguments, names)
@@ -257,7 +257,7 @@ def _call_of(name: str, part: _Part) -> SplitCall:
 
 
 def _of_shape(region: Region) -> MemoryLayout:
-    return MemoryLayout(tuple(now(size_of(runs)) for runs in region), (), "", False, "")
+    return MemoryLayout(tuple(now(length_of(runs)) for runs in region), (), "", False, "")
 
 
 def with_tensors(arguments: Arguments, given: Mapping[Place, Any]) -> Arguments:

@@ -19,10 +19,10 @@ from netsplit.graph.arguments import Reference, renamed
 from netsplit.graph.ir import Graph, Initializer, Node, NodeRole
 from netsplit.layout.regions import Misfit, Region, through, whole_region
 from netsplit.rewrite.emitter import CAT, SPLIT, Emitter, in_no_mode, require_graph, require_operators
-from netsplit.rewrite.holdings import Holdings, Piece, Tensor
-from netsplit.rewrite.leaves import CutsBefore, Leaf, Planner, laid_out, with_tensors
+from netsplit.rewrite.holdings import Holdings, Tensor, TensorPiece
+from netsplit.rewrite.leaves import CutsBefore, Leaf, LeafPlanner, laid_out, with_tensors
 from netsplit.rewrite.sums import Adder, Term
-from netsplit.rewrite.tasks import Cut, OperatorTasks
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 from netsplit.rewrite.ways import Arguments, Place, SplitCall
 from netsplit.rewrite.weights import WeightReader, WeightsRead
 
@@ -46,7 +46,7 @@ class Lowered:
     parts: tuple[Initializer, ...]
     like: Lowered | None
     cuts: CutsBefore
-    scaled: tuple[tuple[str, Cut, str], ...]
+    scaled: tuple[tuple[str, TaskCut, str], ...]
 
 
 def lowered_from(graph: Graph) -> Lowered | None:
@@ -100,7 +100,7 @@ class _Lowering:
         self.emitter = Emitter(graph)
         self.holdings = Holdings(self.emitter)
         shapes = {} if like is None else {k: v.shape for k, v in like.captured.variables.items()}
-        self.planner = Planner(graph, self.emitter.plain, shapes, {} if like is None else like.cuts)
+        self.planner = LeafPlanner(graph, self.emitter.plain, shapes, {} if like is None else like.cuts)
         self.leaves: dict[str, list[Leaf]] = {}
         self.tensors: dict[str, Tensor] = {}
         self.terms: dict[str, tuple[list[Term], OperatorTasks]] = {}
@@ -215,7 +215,7 @@ class _Lowering:
             name = self.graph.variables[k].producer
             like = self.graph.nodes[name] if name is not None else Node(k, "", (), (k,))
             tensor = self.tensors[k] = Tensor(full, like, NodeRole(like.name), wants=self.wants.get(k, []))
-            tensor.add(Piece(("var", k), full))
+            tensor.add(TensorPiece(("var", k), full))
         return tensor
 
     def _compute(self, node: Node) -> None:
@@ -294,7 +294,7 @@ class _Lowering:
         tensor.whole = (node.name if len(node.outputs) == 1 else f"{node.name}:cat{j}", k)
         self.tensors[k] = tensor
         pieces = [
-            Piece(("var", name), leaf.makes[j].region, leaf.role.place)
+            TensorPiece(("var", name), leaf.makes[j].region, leaf.role.place)
             for leaf, name in zip(leaves, names, strict=True)
         ]
         if not any(leaf.makes[j].partial for leaf in leaves):
@@ -328,7 +328,7 @@ class _Lowering:
         arguments = SplitCall(node, self.emitter.plain, self.graph.initializers).arguments
         op, *args = last(emit, arguments, {tag: summed})
         self.emitter.emit(replace(node, op=op, args=tuple(map(whole, args)), kwargs={}, part=tensor.role))
-        tensor.add(Piece(("var", k), tensor.full))
+        tensor.add(TensorPiece(("var", k), tensor.full))
 
     def _sum_up(self, k: str) -> None:
         """Of partial sums, what is wanted of them."""

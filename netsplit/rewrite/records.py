@@ -9,7 +9,7 @@ from operator import index
 from typing import Any, TypeAlias, TypeGuard
 
 from netsplit.errors import RewriteError, brief
-from netsplit.rewrite.tasks import Cut, OperatorTasks, sizes_in_proportion
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut, sizes_in_proportion
 
 __all__ = [
     "CopyWeights",
@@ -167,7 +167,7 @@ def folded(
         if path not in own.paths:
             raise RewriteError(f"'{each.node}' is in parts already: give one of them, as '{each.node}:0'.")
         if isinstance(each, Split):
-            own = own.with_cut(Cut(each.axis, each.sizes, each.blocks, path or None))
+            own = own.with_cut(TaskCut(each.axis, each.sizes, each.blocks, path or None))
             named |= {own.named((*path, i)): (name, (*path, i)) for i in range(len(each.sizes))}
         else:
             own = own.with_weights(path, each.copy if isinstance(each, CopyWeights) else "home")

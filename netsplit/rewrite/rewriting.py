@@ -192,8 +192,8 @@ def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeight
             raise RewriteError(f"{who} has no parameters that it could read elsewhere.")
         if python or node.autocast or graph.autocast:
             raise RewriteError(
-                f"{who} cannot read its parameters elsewhere: it is a piece of Python, or runs under autocast "
-                "or within an activation checkpoint, which know a parameter from other tensors."
+                f"{who} cannot read its parameters elsewhere: it is a piece of Python, or runs under "
+                "autocast or within an activation checkpoint, which know a parameter from other tensors."
             )
         return
     if python:

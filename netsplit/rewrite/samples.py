@@ -22,7 +22,7 @@ from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import ways_to_cut
 from netsplit.rewrite.lowering import lowered
 from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
-from netsplit.rewrite.tasks import Cut, OperatorTasks
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way
 
 __all__ = ["along_samples", "copies_of_parts", "replicate", "samples_axes"]
@@ -188,7 +188,7 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
         for cut in _cuts(graph, whole)
     )
     try:
-        lowered(graph, [OperatorTasks(each.node, (Cut(each.axis, each.sizes),)) for each in splits])
+        lowered(graph, [OperatorTasks(each.node, (TaskCut(each.axis, each.sizes),)) for each in splits])
     except RewriteError as refusal:
         if refusal.operator in {each.node for each in splits}:
             return (), refusal.operator

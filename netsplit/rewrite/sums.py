@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from math import prod
 
 from netsplit.graph.ir import NodeRole, dtype_bytes
-from netsplit.layout.regions import Region, cut_evenly, grid, now, size_of, within
+from netsplit.layout.regions import Region, cut_evenly, grid, length_of, now, within
 from netsplit.rewrite.emitter import Emitter
-from netsplit.rewrite.holdings import Holdings, Piece, Tensor
+from netsplit.rewrite.holdings import Holdings, Tensor, TensorPiece
 from netsplit.rewrite.tasks import Path
 
 __all__ = ["Adder", "Term"]
 
 _ADD = "aten.add.Tensor"
 
-Term = tuple[Path, Piece]
+Term = tuple[Path, TensorPiece]
 """What a task has of a sum, and its place on the mesh: each element is the sum of all terms that have it."""
 
 
@@ -50,11 +50,13 @@ class Adder:
         tensor = self.tensor
         regions = dict.fromkeys(region for region, _ in tensor.wants)
         atoms = grid(tensor.full, [*regions, *dict.fromkeys(piece.region for _, piece in terms)])
-        views: list[dict[Region, Piece]] = []
+        views: list[dict[Region, TensorPiece]] = []
         for _, piece in terms:
             own = [box for box in atoms if within(box, piece.region) is not None]
             cut = self.holdings.cut(tensor, piece, own)
-            views.append({box: Piece(each, box, piece.place) for box, each in zip(own, cut, strict=True)})
+            views.append(
+                {box: TensorPiece(each, box, piece.place) for box, each in zip(own, cut, strict=True)}
+            )
         for box in atoms:
             own_terms = [
                 (path, view[box]) for (path, _), view in zip(terms, views, strict=True) if box in view
@@ -66,7 +68,7 @@ class Adder:
 
     def _sum(
         self, terms: Sequence[Term], box: Region, at: Path, alone: Path | None, all_terms: bool
-    ) -> list[Piece]:
+    ) -> list[TensorPiece]:
         """Slices of the sum, each in one place.
 
         Args:
@@ -84,7 +86,7 @@ class Adder:
         parts = [self._sum(each, box, self._within(each, alone), alone, False) for each in inner.values()]
         if len({tuple(piece.region for piece in part) for part in parts}) > 1:
             parts = [[self._joined(part, box)] for part in parts]
-        made: list[Piece] = []
+        made: list[TensorPiece] = []
         for pieces in zip(*parts, strict=True):
             region = pieces[0].region
             if alone is not None or self._nbytes(region) < len(pieces) * self.sliced_bytes:
@@ -93,7 +95,7 @@ class Adder:
             slices = cut_evenly(region, len(pieces))
             views = [self.holdings.cut(self.tensor, piece, slices) for piece in pieces]
             for i, each in enumerate(slices):
-                own = [Piece(view[i], each, p.place) for view, p in zip(views, pieces, strict=True)]
+                own = [TensorPiece(view[i], each, p.place) for view, p in zip(views, pieces, strict=True)]
                 made.append(self._added(own, each, pieces[i].place, False))
         return made
 
@@ -103,9 +105,11 @@ class Adder:
         return alone if alone is not None and alone in places else places[0]
 
     def _nbytes(self, region: Region) -> int:
-        return prod(now(size_of(runs)) for runs in region) * dtype_bytes(self.dtype)
+        return prod(now(length_of(runs)) for runs in region) * dtype_bytes(self.dtype)
 
-    def _added(self, pieces: Sequence[Piece], region: Region, place: Path, all_terms: bool) -> Piece:
+    def _added(
+        self, pieces: Sequence[TensorPiece], region: Region, place: Path, all_terms: bool
+    ) -> TensorPiece:
         """One after another; under the operator's own name, where that is all of it."""
         role = NodeRole(self.tensor.role.operator, (), 0, place, True)
         total, whole = pieces[0].reference, self.tensor.whole
@@ -118,9 +122,9 @@ class Adder:
                 name = self.emitter.fresh(f"{self.name}:add")
                 made = self.emitter.move(name, _ADD, args, self.tensor.like, role)
             total = "var", made
-        return Piece(total, region, place)
+        return TensorPiece(total, region, place)
 
-    def _joined(self, pieces: Sequence[Piece], box: Region) -> Piece:
+    def _joined(self, pieces: Sequence[TensorPiece], box: Region) -> TensorPiece:
         """Of slices that others do not have alike."""
         if len(pieces) == 1:
             return pieces[0]
@@ -128,4 +132,4 @@ class Adder:
         for piece in pieces:
             whole.add(piece)
         place = pieces[0].place
-        return Piece(self.holdings.fetch(whole, [(box, place)], self.name)[0], box, place)
+        return TensorPiece(self.holdings.fetch(whole, [(box, place)], self.name)[0], box, place)

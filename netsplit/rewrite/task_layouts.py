@@ -13,7 +13,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.layout import DeviceName, Layout, Mesh
 from netsplit.rewrite.layouts import layouts_of
-from netsplit.rewrite.leaves import Planner
+from netsplit.rewrite.leaves import LeafPlanner
 from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Cat, Place, Where
 
@@ -49,7 +49,7 @@ def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceNam
     axis_of = tasks.mesh or tuple(range(len(counts)))
     shape = (*(counts[axis_of.index(axis)] for axis in range(len(counts))), *tasks.copies)
     mesh = Mesh(tuple(devices) or tuple(range(prod(shape))), shape)
-    leaf = Planner(graph, layouts_of(graph)).leaves(tasks)[0]
+    leaf = LeafPlanner(graph, layouts_of(graph)).leaves(tasks)[0]
     ways = [way for way, _ in leaf.levels]
 
     def layout(rank: int, where: Sequence[Where | None], partial: Sequence[bool] = ()) -> Layout:

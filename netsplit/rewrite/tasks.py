@@ -1,6 +1,6 @@
 """What of an operator is computed where: a state, whatever order it was decided in. Needs no torch.
 
-    OperatorTasks("linear", (Cut(1, (6, 6)), Cut(0, (4, 4))))      the nodes    linear:0:0  linear:0:1
+    OperatorTasks("linear", (TaskCut(1, (6, 6)), TaskCut(0, (4, 4))))      the nodes    linear:0:0  linear:0:1
                                                                                 linear:1:0  linear:1:1
 
 A node's `place` is which part it is along each axis of a mesh: along that of each cut, and of the copies.
@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 
-__all__ = ["SLICED_BYTES", "Cut", "OperatorTasks", "Path", "Weights", "sizes_in_proportion"]
+__all__ = ["SLICED_BYTES", "OperatorTasks", "Path", "TaskCut", "Weights", "sizes_in_proportion"]
 
 SLICED_BYTES = 1 << 15
 """The least that a slice of a sum has: below, messages take longer than what they carry."""
@@ -30,7 +30,7 @@ Weights: TypeAlias = int | Literal["home"]
 
 
 @dataclass(frozen=True)
-class Cut:
+class TaskCut:
     """Along an axis, each of its blocks into parts of these sizes; of one part of the cuts before alone,
     where `part` says which."""
 
@@ -58,7 +58,7 @@ class OperatorTasks:
     """
 
     node: str
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[TaskCut, ...] = ()
     copies: tuple[int, ...] = ()
     weights: tuple[Weights, ...] = (0,)
     mesh: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ class OperatorTasks:
             ]
         return paths
 
-    def cuts_of(self, path: Path) -> Iterator[tuple[int, Cut]]:
+    def cuts_of(self, path: Path) -> Iterator[tuple[int, TaskCut]]:
         """Those that a part comes of, and which it is of each."""
         depth = 0
         for cut in self.cuts:
@@ -110,7 +110,7 @@ class OperatorTasks:
         """The node of a part."""
         return "".join((self.node, *(f":{i}" for i in path), f"~{copy}" if copy else ""))
 
-    def with_cut(self, cut: Cut) -> OperatorTasks:
+    def with_cut(self, cut: TaskCut) -> OperatorTasks:
         """Whose parts read the weights that what is cut read."""
         made = replace(self, cuts=(*self.cuts, cut), weights=(0,))
         known = dict(zip(self.paths, self._every, strict=True))
@@ -141,7 +141,7 @@ class OperatorTasks:
         """
         try:
             own = {key: _tuples(value) for key, value in values.items() if key not in ("kind", "cuts")}
-            cuts = tuple(Cut(**{k: _tuples(v) for k, v in each.items()}) for each in values["cuts"])
+            cuts = tuple(TaskCut(**{k: _tuples(v) for k, v in each.items()}) for each in values["cuts"])
             return cls(**own, cuts=cuts)
         except (TypeError, KeyError, AttributeError) as error:
             raise RewriteError(f"tasks are {brief(values)}: give what their to_dict answers.") from error

@@ -20,9 +20,9 @@ from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Initializer, Node, NodeRole
 from netsplit.graph.ir import Region as ParameterRegion
-from netsplit.layout.regions import Region, as_boxes, both, elements, now, overlap, size_of, whole_region
+from netsplit.layout.regions import Region, as_boxes, both, elements, length_of, now, overlap, whole_region
 from netsplit.rewrite.emitter import READ, Emitter
-from netsplit.rewrite.holdings import Holdings, Piece, Tensor, Want
+from netsplit.rewrite.holdings import Holdings, Tensor, TensorPiece, Want
 from netsplit.rewrite.tasks import Path, Weights
 
 __all__ = ["WeightReader", "WeightsRead"]
@@ -123,7 +123,7 @@ class WeightsRead:
     def _copied(self, initializer: Initializer, box: Region, copy: int) -> Initializer:
         """A region of it, in this copy; itself, where that is all."""
         region = _parameter_region(initializer, box, copy)
-        sizes = tuple(now(size_of(runs)) for runs in box)
+        sizes = tuple(now(length_of(runs)) for runs in box)
         if not copy and sizes == initializer.shape:
             return initializer
         made = replace(initializer, name=region.named(sizes), shape=sizes, region=region)
@@ -176,7 +176,7 @@ class WeightsRead:
             for box, initializer in self._is[k, copy].items():
                 own: Reference = "init", initializer.name
                 as_it_is = box == full or initializer.name in self._alone
-                tensor.add(Piece(own if as_it_is else self._alias(own, like), box))
+                tensor.add(TensorPiece(own if as_it_is else self._alias(own, like), box))
         tensor.like, tensor.role = like, NodeRole(like.name)
         return tensor
 
@@ -204,7 +204,7 @@ def _parameter_region(initializer: Initializer, box: Region, copy: int) -> Param
 
 
 def _named(initializer: Initializer, box: Region) -> str:
-    return _parameter_region(initializer, box, 0).named([now(size_of(runs)) for runs in box])
+    return _parameter_region(initializer, box, 0).named([now(length_of(runs)) for runs in box])
 
 
 def _region_of(part: Initializer) -> Region:

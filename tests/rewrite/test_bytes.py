@@ -10,7 +10,7 @@ from torch import nn
 
 from netsplit.graph import Graph, capture
 from netsplit.partition.common.side_by_side import side_by_side
-from netsplit.rewrite import Cut, OperatorTasks, lowered
+from netsplit.rewrite import OperatorTasks, TaskCut, lowered
 from tests.builders import cpus
 
 SIZE = 48
@@ -25,9 +25,9 @@ COLLECTIVES = {
 }
 
 
-def cuts(axis: int | str, hosts: int, per_host: int) -> tuple[Cut, ...]:
-    inner = Cut(axis, (SIZE // hosts // per_host,) * per_host)
-    return (inner,) if hosts == 1 else (Cut(axis, (SIZE // hosts,) * hosts), inner)
+def cuts(axis: int | str, hosts: int, per_host: int) -> tuple[TaskCut, ...]:
+    inner = TaskCut(axis, (SIZE // hosts // per_host,) * per_host)
+    return (inner,) if hosts == 1 else (TaskCut(axis, (SIZE // hosts,) * hosts), inner)
 
 
 def moved(

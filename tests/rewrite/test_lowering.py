@@ -12,9 +12,9 @@ from netsplit.errors import RewriteError
 from netsplit.graph import Graph
 from netsplit.layout import Box
 from netsplit.layout.regions import Region, as_boxes, now
-from netsplit.rewrite import Cut, OperatorTasks, lowered, rewrite_from, split_axes
+from netsplit.rewrite import OperatorTasks, TaskCut, lowered, rewrite_from, split_axes
 from netsplit.rewrite.layouts import layouts_of
-from netsplit.rewrite.leaves import Planner
+from netsplit.rewrite.leaves import LeafPlanner
 from netsplit.rewrite.task_layouts import task_layouts
 from netsplit.rewrite.tasks import Weights
 from tests.examples import tried
@@ -31,7 +31,7 @@ def drawn_sizes(data: st.DataObject, size: int) -> tuple[int, ...]:
 
 def drawn_tasks(data: st.DataObject, graph: Graph, node: str) -> OperatorTasks | None:
     """Up to two cuts, in either order of the mesh's axes; copies, of the operator or of its weights."""
-    cuts: list[Cut] = []
+    cuts: list[TaskCut] = []
     for _ in range(data.draw(st.integers(0, 2), label="cuts")):
         axes = split_axes(graph, node)
         if not axes:
@@ -39,7 +39,7 @@ def drawn_tasks(data: st.DataObject, graph: Graph, node: str) -> OperatorTasks |
         axis = data.draw(st.sampled_from(list(axes)), label="axis")
         size = axes[axis]
         blocks = data.draw(st.sampled_from([b for b in (1, 2) if size % b == 0 and size > b]), label="blocks")
-        cuts.append(Cut(axis, drawn_sizes(data, size // blocks), blocks))
+        cuts.append(TaskCut(axis, drawn_sizes(data, size // blocks), blocks))
     copies = data.draw(st.sampled_from([(), (), (2,), (2, 2)]), label="copies")
     mesh = tuple(data.draw(st.permutations(range(len(cuts))), label="mesh"))
     least = data.draw(st.sampled_from([0, 0, 1 << 15]), label="sliced")
@@ -81,7 +81,7 @@ def test_layouts_are_what_tasks_read_and_make(name: str, data: st.DataObject) ->
     tasks = drawn_tasks(data, graph, node)
     if tasks is None:
         return
-    planner = Planner(graph, layouts_of(graph))
+    planner = LeafPlanner(graph, layouts_of(graph))
     try:
         leaves = planner.leaves(tasks)
     except RewriteError:

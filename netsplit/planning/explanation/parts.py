@@ -9,7 +9,7 @@ from netsplit.graph.ir import Graph, Node
 from netsplit.partition.base import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, short
 from netsplit.rewrite.records import folded
-from netsplit.rewrite.tasks import Cut, OperatorTasks
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 __all__ = [
     "PartsChange",
@@ -191,7 +191,7 @@ def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChan
     )
 
 
-def _cuts(placement: Placement) -> dict[str, tuple[Cut, ...]]:
+def _cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
     """By operator."""
     return {name: tasks.cuts for name, tasks in folded(placement.rewrites).items() if tasks.cuts}
 
