@@ -12,6 +12,8 @@ from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 if TYPE_CHECKING:
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.emitter import require_operators
+    from netsplit.rewrite.following import followed
+    from netsplit.rewrite.laid_out_tasks import task_layouts
     from netsplit.rewrite.lowering import lowered
     from netsplit.rewrite.rewriting import (
         also,
@@ -39,6 +41,7 @@ __all__ = [
     "columns_and_rows",
     "copies_after",
     "copy_weights",
+    "followed",
     "lowered",
     "read_weights",
     "replicate",
@@ -48,6 +51,7 @@ __all__ = [
     "split_axes",
     "split_operator",
     "splits_of",
+    "task_layouts",
     "tasks_of",
 ]
 

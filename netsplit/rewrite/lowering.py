@@ -61,6 +61,7 @@ def lowered(
     like: Graph | Lowered | None = None,
     parts: Sequence[Initializer] = (),
     rewrites: tuple[Any, ...] | None = None,
+    scaled: bool = False,
 ) -> Graph:
     """The graph whose operators are computed as these tasks.
 
@@ -70,6 +71,7 @@ def lowered(
         like: the same step at another size, lowered from the same tasks: the graph gets the same nodes.
         parts: those in which parameters are held: who would read others has them put together.
         rewrites: what the graph is to say it was made by (`Graph.rewrites`); the tasks, if nothing is given.
+        scaled: sizes may be of another batch; else they add up, where there is no `like`.
 
     Raises:
         RewriteError: an operator cannot be cut so or computed several times, or a later one cannot read what
@@ -83,9 +85,11 @@ def lowered(
     if unknown is not None:
         raise RewriteError(f"the graph has no operator '{unknown}': give the name of one that it has.")
     before = lowered_from(like) if isinstance(like, Graph) else like
-    return _Lowering(graph, {each.node: each for each in tasks}, before, tuple(parts)).run(
-        tuple(tasks) if rewrites is None else rewrites
-    )
+    lowering = _Lowering(graph, {each.node: each for each in tasks}, before, tuple(parts))
+    made = lowering.run(tuple(tasks) if rewrites is None else rewrites)
+    if lowering.planner.scaled and not scaled and before is None:
+        raise RewriteError(lowering.planner.scaled[0][2])
+    return made
 
 
 class _Lowering:

@@ -98,7 +98,9 @@ def _lowered(
     for each in more:
         _require_operator(graph, each)
     tasks = _tasks(state.captured, state.tasks, more)
-    return lowered(state.captured, [*tasks.values()], like or state.like, parts or state.parts, rewrites)
+    return lowered(
+        state.captured, [*tasks.values()], like or state.like, parts or state.parts, rewrites, scaled=True
+    )
 
 
 _applied = once_of(_lowered)

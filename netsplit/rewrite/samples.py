@@ -11,99 +11,18 @@ but has one row for each, as the zeros that a recurrence begins with, is made in
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from netsplit.errors import RewriteError
-from netsplit.graph.arguments import references
 from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.rewrite.emitter import require_graph, require_operators
-from netsplit.rewrite.layouts import layouts_of
-from netsplit.rewrite.leaves import ways_to_cut
+from netsplit.rewrite.following import AxisIn, FollowedCut, cut_fitting, ways_of_graph
 from netsplit.rewrite.lowering import lowered
 from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
-from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way
+from netsplit.rewrite.ways import Axis, SplitCall, Way
 
 __all__ = ["along_samples", "copies_of_parts", "replicate", "samples_axes"]
-
-
-@dataclass(frozen=True)
-class SampleRows:
-    """Where the samples lie in a tensor: its dimension `dim` is [blocks, samples, rows], flattened."""
-
-    dim: int
-    rows: int
-    blocks: int = 1
-
-
-@dataclass(frozen=True)
-class CutAlong:
-    """An operator along one of its axes, which has so many rows for each sample."""
-
-    call: SplitCall
-    axis: Axis
-    way: Way
-    rows: int
-
-
-def rows_given(graph: Graph) -> dict[str, SampleRows]:
-    """Of the batch: the samples are the first dimension of what has as many there."""
-    shapes = {k: graph.variables[k].shape for k in graph.input_variables}
-    return {k: SampleRows(0, 1) for k, shape in shapes.items() if shape and shape[0] == graph.batch_size}
-
-
-def rows_of(call: SplitCall, way: Way, lies: Mapping[str, SampleRows], samples: int) -> int:
-    """Steps of the axis for a sample, where it is that of the samples in all that has some; else 0.
-
-    A tensor that is no sample's may be cut with them.
-    """
-    rows, rest = divmod(way.size, samples)
-    if rest or not rows or way.in_one:
-        return 0
-    seen = False
-    for place in call.tensors:
-        name = variable_at(call, place)
-        own = lies.get(name)
-        where = way.cut.get(place)
-        if own is None and (where is None or (name and where.blocks == 1)):
-            continue
-        if own is None or where is None or (where.dim, where.blocks) != (own.dim, 1):
-            return 0
-        if where.times * rows != own.rows:
-            return 0
-        seen = True
-    return rows if seen else 0
-
-
-def rows_joined(cut: CutAlong) -> dict[str, SampleRows]:
-    """Where the samples lie in what the parts make."""
-    return {
-        k: SampleRows(how.where.dim, how.where.times * cut.rows)
-        for k, how in zip(cut.call.node.outputs, cut.way.joined, strict=True)
-        if k and isinstance(how, Cat) and how.where.blocks == 1
-    }
-
-
-def rows_kept(graph: Graph, call: SplitCall, lies: Mapping[str, SampleRows]) -> dict[str, SampleRows]:
-    """Of an operator that stays whole: where they lay before, in what has as much there."""
-    made: dict[str, SampleRows] = {}
-    for k in filter(None, call.node.outputs):
-        shape = graph.variables[k].shape
-        for name in call.node.inputs:
-            own = lies.get(name)
-            if own is None or own.dim >= len(shape):
-                continue
-            if shape[own.dim] == graph.variables[name].shape[own.dim]:
-                made[k] = own
-                break
-    return made
-
-
-def variable_at(call: SplitCall, place: Place) -> str:
-    """The name of the variable there; "" of an initializer."""
-    ((tag, name),) = references(call.template(place))
-    return name if tag == "var" else ""
 
 
 def along_samples(graph: Graph, parts: int | Sequence[float]) -> tuple[Split, ...]:
@@ -184,7 +103,7 @@ def copies_of_parts(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights,
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
     """Of all nodes but these; and the first that could not be cut after all, "" for none."""
     splits = tuple(
-        Split(cut.call.node.name, cut.axis, tuple(cut.rows * size for size in sizes))
+        Split(cut.call.node.name, cut.axis, tuple(int(cut.scale) * size for size in sizes))
         for cut in _cuts(graph, whole)
     )
     try:
@@ -195,66 +114,74 @@ def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tup
     return splits, ""
 
 
-def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[CutAlong]:
+def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
     """How nodes are cut along the samples, all but these: each after those whose parts it reads."""
-    layouts, lies = layouts_of(graph), rows_given(graph)
+    shapes = {k: graph.variables[k].shape for k in graph.input_variables}
+    lies = {k: AxisIn(0) for k, shape in shapes.items() if shape and shape[0] == graph.batch_size}
+    calls, ways = ways_of_graph(graph)
     made: set[str] = set()
-    for node in graph:
-        call = SplitCall(node, layouts, graph.initializers)
-        ways = {} if node.name in whole or _moves(node) else ways_to_cut(call, graph)
-        fitting = ((axis, rows_of(call, way, lies, graph.batch_size)) for axis, way in ways.items())
-        axis, rows = next(((axis, rows) for axis, rows in fitting if rows), (0, 0))
-        if not rows:
-            lies |= rows_kept(graph, call, lies)
+    for name, call in calls.items():
+        cut = None
+        if name not in whole and not _moves(call.node):
+            fitting = (_along(call, axis, way, lies, graph.batch_size) for axis, way in ways[name].items())
+            cut = next(filter(None, fitting), None)
+        if cut is None:
+            lies |= _kept(graph, call, lies)
             continue
-        cut = CutAlong(call, axis, ways[axis], rows)
         for each in (*_made_for(graph, cut, lies, whole), cut):
-            name = each.call.node.name
-            if name not in made:  # else made in parts for others, along another axis
-                made.add(name)
+            if each.call.node.name not in made:  # else made in parts for others, along another axis
+                made.add(each.call.node.name)
                 yield each
-                lies |= rows_joined(each)
+                lies |= {k: own for k, own in each.makes().items() if own.blocks == 1}
+
+
+def _along(
+    call: SplitCall, axis: Axis, way: Way, lies: Mapping[str, AxisIn], samples: int
+) -> FollowedCut | None:
+    """Where the axis is that of the samples in all that has some. What is no sample's may be cut with them,
+    but for weights."""
+    cut = None if way.in_one else cut_fitting(call, axis, way, samples, lies, made=False)
+    if cut is None or cut.blocks > 1 or cut.scale.denominator > 1 or cut.cuts_weights:
+        return None
+    return None if any(where.blocks > 1 for where in way.cut.values()) else cut
 
 
 def _made_for(
-    graph: Graph, cut: CutAlong, lies: Mapping[str, SampleRows], whole: Collection[str]
-) -> list[CutAlong]:
+    graph: Graph, cut: FollowedCut, lies: Mapping[str, AxisIn], whole: Collection[str]
+) -> list[FollowedCut]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
     made of. What nobody can make so stays whole, and is cut where it is."""
-    made: dict[str, CutAlong] = {}
-    for k, rows in _read(cut):
-        name = graph.variables[k].producer
-        if k in lies or name is None or name in whole:
+    made: dict[str, FollowedCut] = {}
+    calls, ways = ways_of_graph(graph)
+    for (tag, k), wanted in cut.reads():
+        name = graph.variables[k].producer if tag == "var" else None
+        if k in lies or name is None or name in whole or any(v in lies for v in graph.nodes[name].inputs):
             continue
-        call = SplitCall(graph.nodes[name], cut.call.layouts, graph.initializers)
-        if any(variable_at(call, place) in lies for place in call.tensors):
-            continue
-        ways = ways_to_cut(call, graph).items()
-        fitting = (
-            CutAlong(call, axis, way, _rows_made(call, way, k, rows, graph.batch_size)) for axis, way in ways
-        )
-        own = next((each for each in fitting if each.rows), None)
-        if own is not None:
-            before = _made_for(graph, own, lies, whole)
-            made |= {each.call.node.name: each for each in (*before, own)}
+        for axis, way in ways[name].items():
+            own = cut_fitting(calls[name], axis, way, graph.batch_size, {k: wanted}, made=True)
+            fits = own is not None and own.blocks == 1 and own.scale.denominator == 1
+            if own is not None and fits and not way.in_one and not own.cuts_weights:
+                before = _made_for(graph, own, lies, whole)
+                made |= {each.call.node.name: each for each in (*before, own)}
+                break
     return list(made.values())
 
 
-def _read(cut: CutAlong) -> Iterator[tuple[str, SampleRows]]:
-    """The variables that an operator's parts read pieces of, and where the samples lie in them."""
-    for place, where in cut.way.cut.items():
-        if k := variable_at(cut.call, place):
-            yield k, SampleRows(where.dim, where.times * cut.rows)
-
-
-def _rows_made(call: SplitCall, way: Way, k: str, wanted: SampleRows, samples: int) -> int:
-    """Steps of the axis for a sample, where its parts make pieces of k for samples that lie so; else 0."""
-    how = way.joined[call.node.outputs.index(k)]
-    if not isinstance(how, Cat) or (how.where.dim, how.where.blocks) != (wanted.dim, 1) or way.in_one:
-        return 0
-    rows, rest = divmod(wanted.rows, how.where.times)
-    weights = any(not variable_at(call, place) for place in way.cut)
-    return 0 if rest or weights or way.size != rows * samples else rows
+def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str, AxisIn]:
+    """Of an operator that stays whole: where samples lay before, in what has as much there."""
+    made: dict[str, AxisIn] = {}
+    for k in filter(None, call.node.outputs):
+        shape = graph.variables[k].shape
+        alike = (
+            lies[name]
+            for name in call.node.inputs
+            if name in lies
+            and lies[name].dim < len(shape)
+            and shape[lies[name].dim] == graph.variables[name].shape[lies[name].dim]
+        )
+        if (own := next(alike, None)) is not None:
+            made[k] = own
+    return made
 
 
 def _moves(node: Node) -> bool:
