@@ -48,6 +48,8 @@ class CaptureError(NetSplitError):
 class RewriteError(NetSplitError):
     """An operator that cannot be split or moved as asked, and why."""
 
+    operator = ""  # the captured one, where it is known
+
 
 class ReshardError(NetSplitError):
     """A layout, a mesh or a network that nothing can be moved between, and why."""

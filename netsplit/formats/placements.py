@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
+from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Problem, Shard, ShardName, SolverReport, Stage
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.exchange import Exchange
+from netsplit.planning.explanation.parts import restated
 from netsplit.planning.verify import verify
-from netsplit.rewrite.records import rewrite_from
+from netsplit.rewrite.records import Rewrite, Split, rewrite_from
 
 __all__ = ["read_placement"]
 
@@ -45,6 +48,8 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
         problem = problem.rewritten(placement.rewrites)
     except RewriteError as error:
         raise ConfigError(f"{where}, whose rewrites are of another graph: {error}") from error
+    if placement.rewrites and _misses_moves_alone(placement, problem.graph):
+        placement = restated(placement, problem.graph)
     _require_same_names(placement, problem, where)
     if absent := [name for name in ("priority", "stages") if name not in values]:
         log.warning(
@@ -76,7 +81,7 @@ def _parsed(values: Any) -> Placement:
         ),
         tuple(map(str, values.get("cuts") or ())),
         frozenset(map(str, values.get("recomputed") or ())),
-        tuple(rewrite_from(each) for each in values.get("rewrites") or ()),
+        _cut_once(rewrite_from(each) for each in values.get("rewrites") or ()),
         tuple(Exchange.from_dict(each) for each in values.get("exchanges") or ()),
         tuple(
             Shard(
@@ -97,6 +102,26 @@ def _level(given: Any) -> ShardName:
         )
     level: ShardName = given
     return level
+
+
+def _cut_once(rewrites: Iterable[Rewrite]) -> tuple[Rewrite, ...]:
+    """Without what older files did to nodes that put the parts of an operator together."""
+    kept: list[Rewrite] = []
+    cut: set[str] = set()
+    for each in rewrites:
+        if each.node not in cut:
+            kept.append(each)
+        if isinstance(each, Split):
+            cut.add(each.node)
+    return tuple(kept)
+
+
+def _misses_moves_alone(placement: Placement, graph: Graph) -> bool:
+    """Whether it says of all operators and parts where they are; movements had other names before."""
+    absent = graph.nodes.keys() - placement.device_of.keys()
+    return bool(absent) and all(
+        (role := graph.nodes[name].part) is not None and role.moves for name in absent
+    )
 
 
 def _priority(given: Any) -> dict[str, int]:

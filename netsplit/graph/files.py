@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from netsplit.errors import NetSplitError, brief
 from netsplit.files import parsed_json, write_text
-from netsplit.graph.ir import Graph, Initializer, Node, Region, Variable
+from netsplit.graph.ir import Graph, Initializer, Node, NodeCut, NodeRole, Region, Variable
 
 __all__ = ["dumps", "load", "loads", "save"]
 
@@ -25,7 +25,7 @@ def dumps(graph: Graph) -> str:
         {
             "format": _FORMAT,
             "version": _VERSION,
-            "nodes": [asdict(node) for node in graph],
+            "nodes": [_without(asdict(node), "part") for node in graph],
             "variables": [
                 _without(asdict(each), "order", "repeated", "spread") for each in graph.variables.values()
             ],
@@ -130,4 +130,7 @@ class _Keep:
     @classmethod
     def node(cls, item: dict[str, Any]) -> Node:
         kept: dict[str, Any] = {k: tuple(v) if k in cls._TUPLES else v for k, v in item.items()}
+        if (part := kept.get("part")) is not None:
+            cuts = tuple(_made(NodeCut, each) for each in part["cuts"])
+            kept["part"] = _made(NodeRole, {**part, "cuts": cuts})
         return Node(**kept)

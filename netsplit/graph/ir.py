@@ -21,6 +21,8 @@ __all__ = [
     "Graph",
     "Initializer",
     "Node",
+    "NodeCut",
+    "NodeRole",
     "Region",
     "Variable",
     "dtype_bytes",
@@ -160,6 +162,34 @@ HOOK = f"{CALL}.gradient_hook"
 
 
 @dataclass(frozen=True)
+class NodeCut:
+    """One cut of an operator that a part comes of: what the part has of each of the axis's blocks."""
+
+    axis: int | str  # a dimension of the first output; or one of an argument, as "input.1"
+    index: int  # of the part, from 0
+    count: int  # of parts
+    start: int
+    size: int
+    of: int  # the size of a block
+    blocks: int = 1
+
+    @property
+    def fraction(self) -> float:
+        return self.size / self.of if self.of else 1 / self.count
+
+
+@dataclass(frozen=True)
+class NodeRole:
+    """What a node has of a captured operator, or does for its parts."""
+
+    operator: str  # the captured node's name
+    cuts: tuple[NodeCut, ...] = ()  # outermost first; none: it is whole
+    copy: int = 0  # of several nodes that compute the same
+    place: tuple[int, ...] = ()  # on a mesh: nodes of one place are meant for one device
+    moves: bool = False  # it computes nothing of the operator: it moves, adds up or counts for its parts
+
+
+@dataclass(frozen=True)
 class Node:
     """One operator call. `args`/`kwargs` are JSON-ready templates (see `graph.template`)."""
 
@@ -181,6 +211,7 @@ class Node:
     default_dtype: str | None = None  # torch's default dtype around it, where the model had set another
     checkpoint: str = ""  # the activation checkpoint of the model's own that it is part of
     blocked: tuple[str, ...] = ()  # inputs that carry gradients, and get none through this node
+    part: NodeRole | None = None  # None: it is as it was captured
 
     @cached_property
     def kind(self) -> str:

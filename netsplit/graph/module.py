@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from netsplit.errors import NetSplitError
 from netsplit.graph.analyse import storage_id
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
-from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, lowered
+from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, as_autocast
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
 from netsplit.graph.operators import in_its_mode, operator_of, resolve, written_storages
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
@@ -247,8 +247,8 @@ def _keep_from_the_cache(graph: Graph, fx_graph: fx.Graph, known: Known, names: 
 def _cast_once(fx_graph: fx.Graph, node: Node, known: Known) -> None:
     """One cast of an initializer for all calls that can put its gradient off, as in autocast's cache."""
     for name in node.initializers:
-        if ("lowered", name) not in known:
-            known["lowered", name] = fx_graph.call_function(lowered, (known["init", name],))
+        if ("as_autocast", name) not in known:
+            known["as_autocast", name] = fx_graph.call_function(as_autocast, (known["init", name],))
 
 
 def _emit(
@@ -263,7 +263,7 @@ def _emit(
 
     def tensor(tag: str, name: str) -> fx.Node:
         plain = known[tag, name]
-        return known.get(("lowered", name), plain) if tag == "init" and weight is not None else plain
+        return known.get(("as_autocast", name), plain) if tag == "init" and weight is not None else plain
 
     args, kwargs = decoded(node, tensor, device)
     target: Callable[..., Any] = operator_of(graph, node)

@@ -64,11 +64,9 @@ def _viewed(graph: Graph, variable: Variable) -> tuple[int, ...] | None:
 
 def _origin(before: Graph, node: Node) -> Node | None:
     """The node of the graph before that this one is, or is a part of; None: it moves tensors for others."""
-    name = node.name
-    while name:
-        own = before.nodes.get(name)
-        if own is not None:
-            same = own.op == node.op or "reshape" in node.op
-            return own if same else None
-        name = name.rpartition(":")[0]
-    return None
+    own = before.nodes.get(node.name)
+    if own is not None and (own.op == node.op or "reshape" in node.op):
+        return own
+    if node.part is None or node.part.moves or own is not None:
+        return None
+    return before.nodes.get(node.part.operator)

@@ -9,9 +9,8 @@ from dataclasses import replace
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.common.priority import topological_priority
-from netsplit.rewrite.parts import gathered
-from netsplit.rewrite.records import Rewrite
-from netsplit.rewrite.replay import applied
+from netsplit.rewrite.records import Rewrite, folded
+from netsplit.rewrite.rewriting import applied
 
 __all__ = ["inference_placement", "like_priority", "like_recomputed", "like_rewritten"]
 
@@ -62,19 +61,18 @@ def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph |
     parts = [
         init for init in training.initializers.values() if init.region is not None and not init.region.copy
     ]
-    return gathered(applied(other, rewrites, like, scaled=True), parts)
+    return applied(other, rewrites, like, scaled=True, parts=parts)
 
 
 def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:
     """The rewrites of training, of the likes of its operators; none where parts would be others."""
     place = dict(zip(captured.nodes, _keys(captured), strict=True))
     twin = dict(zip(_keys(other), other.nodes, strict=True))
-    rewrites = []
-    for each in training.rewrites:
-        name, colon, rest = each.node.partition(":")
+    rewrites: list[Rewrite] = []
+    for name, tasks in folded(training.rewrites).items():
         like = twin.get(place[name]) if name in place else None
         if like is not None:
-            rewrites.append(replace(each, node=like + colon + rest))
+            rewrites.append(replace(tasks, node=like))
     try:
         same = applied(other, rewrites, scaled=True).regions.keys() <= training.regions.keys()
     except RewriteError:

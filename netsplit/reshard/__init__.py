@@ -6,12 +6,11 @@
 Planned here; nothing is sent, and only `placements.py`, for DTensor's placements, needs torch.
 """
 
+from netsplit.layout import Box, DeviceName, Layout, Mesh, UnitTask, unit_tasks, volume
 from netsplit.reshard.hops import STRATEGIES, Hop
-from netsplit.reshard.layout import Box, DeviceName, Layout, Mesh, volume
 from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.orders import ORDERS
 from netsplit.reshard.plan import ReshardPlan, plan_reshard
-from netsplit.reshard.tasks import UnitTask, unit_tasks
 from netsplit.reshard.verify_reshard import verify_reshard
 
 __all__ = [

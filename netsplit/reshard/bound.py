@@ -16,9 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from netsplit.reshard.layout import DeviceName
+from netsplit.layout import DeviceName, UnitTask
 from netsplit.reshard.network import Network
-from netsplit.reshard.tasks import UnitTask
 
 __all__ = ["least_seconds"]
 

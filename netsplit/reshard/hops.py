@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from netsplit.errors import ReshardError
-from netsplit.reshard.layout import DeviceName
+from netsplit.layout import DeviceName
 
 __all__ = ["STRATEGIES", "Hop", "Strategy", "chunks_of", "strategy_named", "times_sent"]
 

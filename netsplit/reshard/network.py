@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ReshardError
-from netsplit.reshard.layout import DeviceName
+from netsplit.layout import DeviceName
 
 __all__ = ["Network", "network_of"]
 

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from netsplit.errors import ReshardError
-from netsplit.reshard.layout import Layout, Mesh
+from netsplit.layout import Layout, Mesh
 
 __all__ = ["mesh_from", "out_of_order", "placements_from", "spec_from"]
 

@@ -14,13 +14,13 @@ from itertools import pairwise
 from math import prod, sqrt
 
 from netsplit.errors import ReshardError
+from netsplit.layout import DeviceName, Layout, UnitTask, unit_tasks
 from netsplit.reshard.bound import least_seconds
 from netsplit.reshard.hops import STRATEGIES, Hop, Strategy, strategy_named, times_sent
 from netsplit.reshard.host_schedule import HostSchedule, HostTask
-from netsplit.reshard.layout import DeviceName, Layout
 from netsplit.reshard.network import Network
 from netsplit.reshard.orders import AUTO_ORDERS, order_named
-from netsplit.reshard.tasks import UnitTask, by_hosts, divided, inside_apart, unit_tasks
+from netsplit.reshard.tasks import by_hosts, divided, inside_apart
 from netsplit.reshard.timing import hop_times
 from netsplit.tables import nbytes
 

@@ -1,64 +1,14 @@
-"""Unit tasks: a slice of the tensor, who has it, who needs it (AlpaComm, appendix B.2)."""
+"""Unit tasks as hosts and their NICs carry them (AlpaComm, appendix B.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from dataclasses import replace
 
-from netsplit.reshard.layout import Box, DeviceName, Layout, volume
+from netsplit.layout import DeviceName, UnitTask
 from netsplit.reshard.network import Network
 
-__all__ = ["UnitTask", "by_hosts", "divided", "inside_apart", "unit_tasks"]
-
-
-@dataclass(frozen=True)
-class UnitTask:
-    """A slice that is on the same devices before, and on the same devices after.
-
-    Args:
-        region: of the tensor; never empty.
-        senders: devices of the source that have it, in the order of its mesh.
-        receivers: devices of the destination that need it and do not have it, in the order of its mesh.
-        keepers: those of the senders that need it, too: each copies it from its old piece into its new one.
-    """
-
-    region: Box
-    senders: tuple[DeviceName, ...]
-    receivers: tuple[DeviceName, ...]
-    keepers: tuple[DeviceName, ...] = ()
-
-    @property
-    def elements(self) -> int:
-        return volume(self.region)
-
-
-def unit_tasks(source: Layout, destination: Layout, shape: Sequence[int]) -> list[UnitTask]:
-    """All of them, in row-major order of their slices.
-
-    A dimension is cut wherever a piece of the source or of the destination ends.
-
-    Raises:
-        ReshardError: a layout is for another number of dimensions.
-    """
-    held, needed = source.regions(shape), destination.regions(shape)
-    edges: list[set[int]] = [{0, size} for size in shape]
-    for box in {*held.values(), *needed.values()}:
-        for cuts, ends in zip(edges, box, strict=True):
-            cuts.update(ends)
-    intervals = [list(pairwise(sorted(cuts))) for cuts in edges]
-    tasks = []
-    for region in product(*intervals):
-        senders = tuple(device for device, box in held.items() if _within(region, box))
-        targets = [device for device, box in needed.items() if _within(region, box)]
-        receivers = tuple(device for device in targets if device not in senders)
-        keepers = tuple(device for device in targets if device in senders)
-        tasks.append(UnitTask(region, senders, receivers, keepers))
-    return tasks
-
-
-def _within(inner: Box, outer: Box) -> bool:
-    return all(a <= start and stop <= b for (start, stop), (a, b) in zip(inner, outer, strict=True))
+__all__ = ["by_hosts", "divided", "inside_apart"]
 
 
 def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:

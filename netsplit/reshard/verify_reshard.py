@@ -16,8 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from netsplit.errors import ReshardError
+from netsplit.layout import Box, DeviceName, Layout
 from netsplit.reshard.hops import Hop
-from netsplit.reshard.layout import Box, DeviceName, Layout
 from netsplit.reshard.plan import ReshardPlan
 
 __all__ = ["verify_reshard"]

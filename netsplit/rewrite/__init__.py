@@ -7,28 +7,42 @@ from typing import TYPE_CHECKING
 
 from netsplit.lazy import lazy_names
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, rewrite_from
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 if TYPE_CHECKING:
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
-    from netsplit.rewrite.copies import copy_weights
-    from netsplit.rewrite.draft import require_operators
-    from netsplit.rewrite.read import read_weights
-    from netsplit.rewrite.replay import also, applied
-    from netsplit.rewrite.samples.data_parallel import along_samples, copies_after, replicate
+    from netsplit.rewrite.emitter import require_operators
+    from netsplit.rewrite.following import followed
+    from netsplit.rewrite.laid_out_tasks import task_layouts
+    from netsplit.rewrite.lowering import lowered
+    from netsplit.rewrite.rewriting import (
+        also,
+        applied,
+        copies_after,
+        copy_weights,
+        read_weights,
+        split_axes,
+        split_operator,
+        tasks_of,
+    )
+    from netsplit.rewrite.samples import along_samples, replicate
     from netsplit.rewrite.seconds import rewritten_costs
-    from netsplit.rewrite.split import split_axes, split_operator
 
 __all__ = [
     "CopyWeights",
+    "OperatorTasks",
     "ReadWeights",
     "Rewrite",
     "Split",
+    "TaskCut",
     "along_samples",
     "also",
     "applied",
     "columns_and_rows",
     "copies_after",
     "copy_weights",
+    "followed",
+    "lowered",
     "read_weights",
     "replicate",
     "require_operators",
@@ -37,6 +51,8 @@ __all__ = [
     "split_axes",
     "split_operator",
     "splits_of",
+    "task_layouts",
+    "tasks_of",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

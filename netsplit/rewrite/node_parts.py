@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from netsplit.graph.ir import Graph, Node, once_of
-from netsplit.rewrite.moving.moves import MOVES
-from netsplit.rewrite.records import CopyWeights, ReadWeights, Split
-from netsplit.rewrite.replay import CAPTURED
-from netsplit.rewrite.samples.data_parallel import samples_axes
+from netsplit.graph.ir import Graph, Node, NodeRole, once_of
+from netsplit.rewrite.emitter import READ, SPLIT
+from netsplit.rewrite.lowering import lowered_from
+from netsplit.rewrite.samples import samples_axes
+from netsplit.rewrite.tasks import OperatorTasks, Weights
 
 __all__ = ["NodeMove", "NodePart", "NodeParts", "PartCut", "does", "moves_told", "node_parts", "parts_label"]
 
-_PART = re.compile(r"(.+):(\d+)")
 _FEW = 3  # parts whose numbers are told
 _DOES = {
     "alias": "hand weights on",
@@ -104,7 +102,9 @@ class NodePart:
     def lines(self) -> tuple[str, ...]:
         """As short as a box in a picture needs it, a line for each cut: ``1/2 of dim 0 · 50 %``."""
         if not self.cuts:
-            return ("weights as variables",) if self.variables else (f"copy {self.copy} of weights",)
+            if self.variables:
+                return ("weights as variables",)
+            return ("once more",) if self.copy is None else (f"copy {self.copy} of weights",)
         return tuple(cut.short for cut in self.cuts)
 
 
@@ -165,22 +165,27 @@ class NodeParts:
 def node_parts(graph: Graph) -> NodeParts:
     """By the graph's own rewrites. An axis is known to be that of the samples where the graph was made of the
     captured one in this process."""
-    if not graph.rewrites:
-        return NodeParts({}, frozenset())
-    splits = _first_splits(graph)
-    copies = {each.node: each.copy for each in graph.rewrites if isinstance(each, CopyWeights)}
-    read = {each.node for each in graph.rewrites if isinstance(each, ReadWeights)}
-    captured = graph.derived.get(CAPTURED)
-    samples = samples_axes(captured) if splits and captured is not None else {}
+    state = lowered_from(graph)
+    weights = {} if state is None else _weights(state.tasks)
+    cut = any(node.part is not None and node.part.cuts for node in graph)
+    samples = samples_axes(state.captured) if cut and state is not None else {}
     parts, moving = {}, set()
     for node in graph:
-        operator, cuts = _cuts_of(node.name, splits, samples)
-        made = ":" in operator if captured is None else operator not in captured.nodes
-        if made or node.name in splits:
+        if node.part is None:
+            continue
+        if node.part.moves:
             moving.add(node.name)
-        elif cuts or node.name in copies or node.name in read:
-            parts[node.name] = NodePart(operator, node.module, cuts, copies.get(node.name), node.name in read)
+            continue
+        read = weights.get(node.name, 0)
+        copy = None if read in (0, "home") else int(read)
+        cuts = _cuts_of(node.part, samples)
+        parts[node.name] = NodePart(node.part.operator, node.module, cuts, copy, read == "home")
     return NodeParts(parts, frozenset(moving))
+
+
+def _weights(tasks: Mapping[str, OperatorTasks]) -> dict[str, Weights]:
+    """By node, what it reads."""
+    return {own.named(path, n): read for own in tasks.values() for path, _, n, read in own.tasks()}
 
 
 def does(node: Node) -> str:
@@ -196,20 +201,21 @@ def moves_told(graph: Graph) -> Mapping[str, tuple[NodeMove, ...]]:
     What puts parts of an operator together, or counts for them, is for these; what takes tensors apart and
     hands weights on, for those that read what it makes.
     """
-    parts, splits = node_parts(graph), _first_splits(graph)
+    parts = node_parts(graph)
 
     def served(name: str, outputs: Iterable[str]) -> Iterator[NodePart]:
-        node, operator = graph.nodes[name], name
-        if name in splits or node.op not in MOVES:
-            while operator not in splits and ":" in operator:
-                operator = operator.rpartition(":")[0]
-            whole, cuts = _cuts_of(operator, splits, {})
-            yield from (p for p in parts.of.values() if p.operator == whole and _begins(p, cuts))
+        node = graph.nodes[name]
+        readers = [v for k in outputs if k for v in graph.variables[k].consumers]
+        reading = [v for v in readers if graph.nodes[v].part is not None]
+        operator = node.part.operator if node.part is not None else ""
+        own = [part for part in parts.of.values() if part.operator == operator]
+        if own and not (node.op in (READ, SPLIT) and reading):
+            yield from own
             return
-        for reader in (v for k in outputs if k for v in graph.variables[k].consumers):
+        for reader in reading:
             if reader in parts.of:
                 yield parts.of[reader]
-            elif reader in parts.moving:
+            else:
                 yield from served(reader, graph.nodes[reader].outputs)
 
     def moves(name: str, outputs: Iterable[str]) -> tuple[NodeMove, ...]:
@@ -221,20 +227,6 @@ def moves_told(graph: Graph) -> Mapping[str, tuple[NodeMove, ...]]:
     moving = [node for node in graph if node.name in parts.moving]
     made = {k: moves(node.name, [k]) for node in moving for k in node.outputs if k}
     return made | {node.name: moves(node.name, node.outputs) for node in moving}
-
-
-def _begins(part: NodePart, cuts: Sequence[PartCut]) -> bool:
-    """Whether it is of the part that comes of these cuts."""
-    return [cut.index for cut in part.cuts[: len(cuts)]] == [cut.index for cut in cuts]
-
-
-def _first_splits(graph: Graph) -> dict[str, Split]:
-    """Of every node; a second one cuts what puts the parts together."""
-    splits: dict[str, Split] = {}
-    for each in graph.rewrites:
-        if isinstance(each, Split):
-            splits.setdefault(each.node, each)
-    return splits
 
 
 def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:
@@ -253,27 +245,17 @@ def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:
     return f"part {number} of {parts[0].operator if len(parts) == 1 else f'{len(parts)} operators'}"
 
 
-def _cuts_of(
-    name: str, splits: Mapping[str, Split], samples: Mapping[str, int | str]
-) -> tuple[str, tuple[PartCut, ...]]:
-    """The operator that a node is a part of, and the cuts from it to the node."""
-    cut_from: list[tuple[Split, int]] = []
-    while match := _PART.fullmatch(name):
-        split, index = splits.get(match[1]), int(match[2])
-        if split is None or index >= len(split.sizes):
-            break
-        cut_from.append((split, index))
-        name = match[1]
-    return name, tuple(
+def _cuts_of(part: NodeRole, samples: Mapping[str, int | str]) -> tuple[PartCut, ...]:
+    return tuple(
         PartCut(
-            index,
-            len(split.sizes),
-            split.sizes[index] / sum(split.sizes),
-            split.axis,
-            split.blocks,
-            split.blocks == 1 and samples.get(name) == split.axis,
+            cut.index,
+            cut.count,
+            cut.fraction,
+            cut.axis,
+            cut.blocks,
+            cut.blocks == 1 and not depth and samples.get(part.operator) == cut.axis,
         )
-        for split, index in reversed(cut_from)
+        for depth, cut in enumerate(part.cuts)
     )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from fractions import Fraction
-from itertools import pairwise
-from math import floor
 from numbers import Integral
 from operator import index
 from typing import Any, TypeAlias, TypeGuard
 
 from netsplit.errors import RewriteError, brief
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut, sizes_in_proportion
 
 __all__ = [
     "CopyWeights",
@@ -20,6 +18,7 @@ __all__ = [
     "Split",
     "all_are",
     "checked_field",
+    "folded",
     "proportioned",
     "proportions_of",
     "rewrite_from",
@@ -58,7 +57,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "copy": (lambda copy: _is_whole(copy) and copy >= 0, "a whole number, and number copies from 0"),
     "rewrites": (
         lambda rewrites: all_are(rewrites, lambda each: isinstance(each, Rewrite)),
-        "Split, ReadWeights and CopyWeights, in a tuple",
+        "Split, ReadWeights, CopyWeights and OperatorTasks, in a tuple",
     ),
     "splits": (
         lambda splits: all_are(splits, lambda each: isinstance(each, Split)),
@@ -106,18 +105,8 @@ class Split(_Fields):
     blocks: int = 1
 
     def sizes_of(self, block: int, samples: int) -> tuple[int, ...]:
-        """The sizes where each block has this size: cut between samples where it has rows of each.
-
-        They may be 0, where there are fewer samples than parts.
-        """
-        whole = sum(self.sizes)
-        if block == whole or min(self.sizes, default=0) < 1:  # which no part may be
-            return self.sizes
-        rows, rest = divmod(block, samples)
-        unit = rows if rows and not rest else 1
-        ends = [Fraction(sum(self.sizes[: i + 1]), whole) for i in range(len(self.sizes))]
-        cuts = [0, *(unit * floor(end * (block // unit) + Fraction(1, 2)) for end in ends)]
-        return tuple(b - a for a, b in pairwise(cuts))
+        """As `sizes_in_proportion`."""
+        return sizes_in_proportion(self.sizes, block, samples)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "split", **asdict(self)}
@@ -144,9 +133,46 @@ class CopyWeights(_Fields):
         return {"kind": "copy", **asdict(self)}
 
 
-Rewrite: TypeAlias = Split | ReadWeights | CopyWeights
+Rewrite: TypeAlias = Split | ReadWeights | CopyWeights | OperatorTasks
 
-_KINDS: dict[str, type[Rewrite]] = {"split": Split, "read": ReadWeights, "copy": CopyWeights}
+_KINDS: dict[str, type[Split | ReadWeights | CopyWeights]] = {
+    "split": Split,
+    "read": ReadWeights,
+    "copy": CopyWeights,
+}
+
+
+def folded(
+    rewrites: Sequence[Rewrite], tasks: Mapping[str, OperatorTasks] | None = None
+) -> dict[str, OperatorTasks]:
+    """What rewrites come to, in whatever order they were decided: by operator.
+
+    Args:
+        tasks: that there were before.
+
+    Raises:
+        RewriteError: one is of an operator that has other tasks, or is in parts, already.
+    """
+    made = dict(tasks or {})
+    named = {own.named(path): (name, path) for name, own in made.items() for path in own.paths}
+    for each in rewrites:
+        if isinstance(each, OperatorTasks):
+            if each.node in made:
+                raise RewriteError(f"'{each.node}' has tasks already: give an operator its tasks once.")
+            made[each.node] = each
+            named |= {each.named(path): (each.node, path) for path in each.paths}
+            continue
+        name, path = named.get(each.node, (each.node, ()))
+        own = made.get(name) or OperatorTasks(name)
+        if path not in own.paths:
+            raise RewriteError(f"'{each.node}' is in parts already: give one of them, as '{each.node}:0'.")
+        if isinstance(each, Split):
+            own = own.with_cut(TaskCut(each.axis, each.sizes, each.blocks, path or None))
+            named |= {own.named((*path, i)): (name, (*path, i)) for i in range(len(each.sizes))}
+        else:
+            own = own.with_weights(path, each.copy if isinstance(each, CopyWeights) else "home")
+        made[name] = own
+    return made
 
 
 def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ...]:
@@ -208,9 +234,11 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
     if not isinstance(values, Mapping):
         raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.")
     kind = values.get("kind")
+    if kind == "tasks":
+        return OperatorTasks.from_dict(values)
     made = _KINDS.get(kind) if isinstance(kind, str) else None
     if made is None:
-        raise RewriteError(f"{brief(kind)} is no kind of rewrite: there are split, read and copy.")
+        raise RewriteError(f"{brief(kind)} is no kind of rewrite: there are split, read, copy and tasks.")
     names = [each.name for each in fields(made)]
     if values.keys() != {"kind", *names}:
         raise RewriteError(

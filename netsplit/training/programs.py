@@ -30,7 +30,7 @@ from netsplit.program.instructions import Program
 from netsplit.program.resize import require_same_operators
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
-from netsplit.rewrite.replay import applied
+from netsplit.rewrite.rewriting import applied
 from netsplit.tables import nbytes
 from netsplit.training.captures import Captures
 

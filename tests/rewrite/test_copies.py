@@ -24,9 +24,7 @@ from netsplit.profile.costs import Offload
 from netsplit.program import GPipe, Reduce, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate, rewrite_from, split_axes
-from netsplit.rewrite.copies import reads_weights
-from netsplit.rewrite.draft import Draft
-from netsplit.rewrite.moving.moves import MOVES
+from netsplit.rewrite.rewriting import reads_weights
 from netsplit.runtime.checkpoint.files import Saved
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.distributed import DistributedRuntime
@@ -111,8 +109,7 @@ def drawn_copies(data: st.DataObject, graph: Graph) -> Graph:
 
 def reading(graph: Graph) -> list[str]:
     """The operators that read weights."""
-    draft = Draft(graph)
-    return [v for v in draft.nodes if reads_weights(draft, v) and draft.nodes[v].op not in MOVES]
+    return [v for v in graph.nodes if reads_weights(graph, v)]
 
 
 @covering(name=["attention", "chain", "cells", "tied"], schedule=SCHEDULES)

@@ -19,7 +19,7 @@ from netsplit.rewrite import (
     applied,
     replicate,
 )
-from netsplit.rewrite.moving.moves import MOVES
+from netsplit.rewrite.emitter import MOVES
 from netsplit.rewrite.node_parts import node_parts, parts_label
 from tests.examples import tried
 from tests.rewrite.test_training import HEADS, NAMES, drawn

@@ -105,7 +105,8 @@ def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
     problem = problem_of()
     again = (*LINEAR, Split("linear_2:0", 2, (6, 6)))
     placement = placed(problem, again)
-    first, second = placed_splits(placement)
+    graph = applied(problem.graph, again)
+    first, second = placed_splits(placement, graph)
     assert [part.nodes for part in first.parts] == [("linear_2:0:0", "linear_2:0:1"), ("linear_2:1",)]
     assert [part.nodes for part in second.parts] == [("linear_2:0:0",), ("linear_2:0:1",)]
     for part in (*first.parts, *second.parts):
@@ -154,7 +155,7 @@ def test_a_plan_restated_for_other_parts_keeps_nodes_where_their_operators_were(
     again = restated(whole, graph)
     assert again.device_of.keys() == graph.nodes.keys()
     assert sorted(again.priority.values()) == list(range(len(graph.nodes)))
-    for part in (part for split in placed_splits(heads) for part in split.parts):
+    for part in (part for split in placed_splits(heads, graph) for part in split.parts):
         for name in part.nodes:
             assert again.device_of[name] == whole.device_of[name.partition(":")[0]]
     back = restated(heads, problem.graph)

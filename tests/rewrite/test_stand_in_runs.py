@@ -41,4 +41,4 @@ def test_parts_of_one_size_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ran) - first < len(made) / 2
     again = len(ran)
     applied(graph, along_samples(graph, graph.batch_size)[:3])
-    assert len(ran) == again
+    assert set(ran[again:]) <= {"aten.cat.default"}, "which puts the parts of the third together"

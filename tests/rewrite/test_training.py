@@ -100,7 +100,8 @@ def side_by_side(graph: Graph) -> dict[str, str]:
     """Second parts, with what is colocated with them, and whole biases on the second device."""
 
     def second(name: str) -> bool:
-        return name.endswith((":1", ".1:cat", "bias:read"))
+        role = graph.nodes[name].part
+        return (role is not None and role.place[-1:] == (1,)) or name.endswith("bias:read")
 
     device_of = {name: f"cpu:{int(second(name))}" for name in graph.nodes}
     for group in graph.colocated:

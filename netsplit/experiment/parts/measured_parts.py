@@ -20,7 +20,7 @@ from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.measure.parts import profile_parts
 from netsplit.profile.measured import ProfileCache, parts_digest
 from netsplit.profile.operator_keys import new_nodes, operator_key
-from netsplit.rewrite.moving.moves import MOVES
+from netsplit.rewrite.emitter import MOVES
 from netsplit.rewrite.records import Rewrite
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker

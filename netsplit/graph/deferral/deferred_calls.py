@@ -20,7 +20,7 @@ from torch.autograd import Function
 
 from netsplit.graph.deferral.deferred import queue_for
 
-__all__ = ["CALLS", "PRODUCTS", "lowered"]
+__all__ = ["CALLS", "PRODUCTS", "as_autocast"]
 
 _below_autograd: Any = torch._C._AutoDispatchBelowADInplaceOrView
 _functions: Any = torch._C._nn
@@ -30,7 +30,7 @@ _Scales: TypeAlias = tuple[float, float]  # addmm's beta, alpha
 _UNSCALED: _Scales = (1, 1)
 
 
-def lowered(tensor: Tensor) -> Tensor:
+def as_autocast(tensor: Tensor) -> Tensor:
     """As autocast hands it to a convolution or a matrix product; itself where autocast is off."""
     dtype = _autocast_dtype(tensor)
     return tensor if dtype is None else _cast(tensor, dtype)
@@ -280,7 +280,7 @@ def _same(x: Tensor, weight: Tensor, dilation: Sequence[int]) -> tuple[Tensor, S
     every = dilation if len(dilation) == len(sizes) else tuple(dilation) * len(sizes)
     total = [d * (size - 1) for d, size in zip(every, sizes, strict=True)]
     if any(t % 2 for t in total):
-        x = lowered(x)  # as where autocast meets the convolution: before the padding
+        x = as_autocast(x)  # as where autocast meets the convolution: before the padding
         x = torch.constant_pad_nd(x, [k for t in reversed(total) for k in (0, t % 2)], 0)
     return x, [t // 2 for t in total]
 

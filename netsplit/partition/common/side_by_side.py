@@ -4,10 +4,10 @@ stage's."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.ir import Graph
-from netsplit.rewrite.records import Split
+from netsplit.graph.ir import Graph, Node
 
 __all__ = ["side_by_side"]
 
@@ -28,19 +28,21 @@ def side_by_side(
     """
     every, beside = [device.name for device in cluster.devices], beside or {}
     there = whole or {name: devices[0] for name, devices in beside.items()}
-    known = {name: _home(name, there) for name in graph.nodes}
+    known = {node.name: there.get(_operator(node)) for node in graph}
+    shape = _mesh_shape(graph)
+    for node in graph:
+        if node.part is not None and node.part.place:
+            devices = beside.get(node.part.operator, every)
+            known[node.name] = devices[_number(node.part.place, shape, len(devices))]
     device_of = {name: home or every[0] for name, home in known.items()}
-    for each in graph.rewrites:
-        devices = beside.get(each.node, every)
-        for j in range(len(each.sizes) if isinstance(each, Split) else 0):
-            if (name := f"{each.node}:{j}") in device_of:
-                device_of[name] = known[name] = devices[j % len(devices)]
     weights = {*_of_weights(graph)}
     for name in reversed(list(graph.nodes)):
         readers = list(dict.fromkeys(device_of[v] for v in graph.successors[name]))
-        alone = name in weights and len(readers) == 1
-        unknown = bool(beside) and not known[name] and device_of[name] not in readers
-        if readers and (alone or unknown):
+        role = graph.nodes[name].part
+        moves = role is not None and role.moves
+        alone = name in weights and moves and len(readers) == 1
+        unknown = bool(beside) and moves and (not known[name] or bool(role and role.place))
+        if readers and (alone or (unknown and device_of[name] not in readers)):
             device_of[name] = readers[0]
     for group in graph.colocated:
         leading = next((name for name in group if graph.nodes[name].initializers), group[0])
@@ -48,13 +50,23 @@ def side_by_side(
     return device_of
 
 
-def _home(name: str, whole: Mapping[str, str]) -> str | None:
-    """Where a node is, or what it moves tensors for: one of its outputs, perhaps."""
-    while name and name not in whole:
-        name, _, rest = name.rpartition(":")
-        if not rest.isdigit() and (made := name.rpartition("."))[2].isdigit() and made[0] in whole:
-            name = made[0]
-    return whole.get(name)
+def _operator(node: Node) -> str:
+    """As it was captured."""
+    return node.name if node.part is None else node.part.operator
+
+
+def _mesh_shape(graph: Graph) -> tuple[int, ...]:
+    """How many places there are along each axis, of nodes that have most axes."""
+    places = {node.part.place for node in graph if node.part is not None}
+    depth = max(map(len, places), default=0)
+    return tuple(1 + max(place[i] for place in places if len(place) > i) for i in range(depth))
+
+
+def _number(place: Sequence[int], shape: Sequence[int], devices: int) -> int:
+    """In row-major order, where there is a device for each place of the mesh; else along the last axis."""
+    if prod(shape) != devices:
+        return place[-1] % devices
+    return sum(i * prod(shape[axis + 1 :]) for axis, i in enumerate(place))
 
 
 def _of_weights(graph: Graph) -> list[str]:

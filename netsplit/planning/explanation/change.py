@@ -10,8 +10,13 @@ import numpy as np
 from netsplit.partition.base import Placement, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.explanation.notation import arriving_lines, counted, listed, seconds, short
-from netsplit.planning.explanation.parts import PartsChange, parts_change, parts_summary, restated
-from netsplit.rewrite.records import CopyWeights
+from netsplit.planning.explanation.parts import (
+    PartsChange,
+    copied_nodes,
+    parts_change,
+    parts_summary,
+    restated,
+)
 
 __all__ = ["PlacementChange", "placement_change"]
 
@@ -101,7 +106,7 @@ def _other_lines(here: Placement, before: Placement, after: Placement, parts: Pa
             "; ".join(listed(each) for each in p.replicas.values()) or "none" for p in (before, after)
         )
         yield f"replicas: {now}, {there} before"
-    had, has = (sum(isinstance(each, CopyWeights) for each in p.rewrites) for p in (before, after))
+    had, has = (len(copied_nodes(each)) for each in (before, after))
     if parts.copied or parts.uncopied:
         yield f"{counted(has, 'operator')} with copies of weights, {had} before"
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Node
 from netsplit.partition.base import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, short
-from netsplit.rewrite.records import CopyWeights, Split
+from netsplit.rewrite.records import folded
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 __all__ = [
     "PartsChange",
     "PlacedPart",
     "PlacedSplit",
+    "copied_nodes",
     "parts_change",
     "parts_lines",
     "parts_summary",
     "placed_splits",
     "restated",
 ]
-
-_PART = re.compile(r"(?P<operator>.+):(?P<index>\d+)(?: (?P<again>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class PlacedPart:
 
 @dataclass(frozen=True)
 class PlacedSplit:
-    """An operator in parts."""
+    """An operator in parts, or a part of one."""
 
     operator: str
     axis: int | str  # `Split.axis`
@@ -46,6 +44,7 @@ class PlacedSplit:
     parts: tuple[PlacedPart, ...]
     module: str = ""  # that it is of, where the graph was asked
     samples: bool = False  # the axis is that of the samples, as far as is known
+    captured: str = ""  # the operator, of a part of one
 
     @property
     def name(self) -> str:
@@ -90,47 +89,37 @@ class PartsChange:
     uncopied: tuple[str, ...]  # and those that read none any more
 
 
-def placed_splits(placement: Placement, graph: Graph | None = None) -> tuple[PlacedSplit, ...]:
-    """Of every `Split` of a placement, in the order in which they are done; with modules, of its graph.
-
-    A second one of a name cuts what puts the parts of the first together: parts whose names these have
-    already are `linear:0 2`.
-    """
-    splits = [each for each in placement.rewrites if isinstance(each, Split)]
-    cut = {each.node for each in splits}  # a node of that name puts parts together
-    nodes: dict[tuple[str, int], dict[int, list[str]]] = {}
-    for name in placement.device_of if cut else ():
-        for operator, index, again in _part_of(name) if name not in cut else ():
-            nodes.setdefault((operator, index), {}).setdefault(again, []).append(name)
+def placed_splits(placement: Placement, graph: Graph) -> tuple[PlacedSplit, ...]:
+    """Of every operator of a graph that is in parts, and of every part that is cut again; the whole first."""
+    nodes: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
+    for node in graph:
+        if node.part is not None and not node.part.moves:
+            path = tuple(cut.index for cut in node.part.cuts)
+            for depth in range(len(path)):
+                nodes.setdefault((node.part.operator, path[:depth]), []).append(node)
     placed = []
-    done = Counter[tuple[str, int]]()
-    for each in splits:
-        own = []
-        for index in range(len(each.sizes)):
-            several = sorted(nodes.get((each.node, index), {}).items())
-            own += [names for _, names in several[done[each.node, index] :][:1]] or [[]]
-            done[each.node, index] += 1
-        parts = tuple(_parts(each, placement, own))
-        first = next((name for part in parts for name in part.nodes), None)
-        module = "" if graph is None or first is None else graph.nodes[first].module
-        placed.append(PlacedSplit(each.node, each.axis, each.blocks, parts, module))
+    for (operator, path), own in nodes.items():
+        assert own[0].part is not None
+        cut = own[0].part.cuts[len(path)]
+        parts = tuple(_parts(placement, own, len(path)))
+        name = ":".join((operator, *map(str, path)))
+        placed.append(PlacedSplit(name, cut.axis, cut.blocks, parts, own[0].module, captured=operator))
     return tuple(placed)
 
 
-def _part_of(name: str) -> Iterator[tuple[str, int, int]]:
-    """What a node would be a part of by its name, which, and of which cut of that name (1: the first): of a
-    part that was cut again, of both."""
-    while (match := _PART.fullmatch(name)) is not None:
-        name = match["operator"]
-        yield name, int(match["index"]), int(match["again"] or 1)
-
-
-def _parts(split: Split, placement: Placement, nodes: Sequence[Sequence[str]]) -> Iterator[PlacedPart]:
-    """`nodes`: of each part."""
-    for size, own in zip(split.sizes, nodes, strict=True):
-        homes = dict.fromkeys(placement.device_of[name] for name in own)
+def _parts(placement: Placement, nodes: Sequence[Node], depth: int) -> Iterator[PlacedPart]:
+    """`nodes`: of all parts; `depth`: of the cut."""
+    own: dict[int, list[Node]] = {}
+    for node in nodes:
+        assert node.part is not None
+        own.setdefault(node.part.cuts[depth].index, []).append(node)
+    for index in sorted(own):
+        role = own[index][0].part
+        assert role is not None
+        names = tuple(node.name for node in own[index])
+        homes = dict.fromkeys(placement.device_of[name] for name in names)
         devices = tuple(dict.fromkeys(q for p in homes for q in placement.replicas.get(p, (p,))))
-        yield PlacedPart(size, size / sum(split.sizes), tuple(own), devices)
+        yield PlacedPart(role.cuts[depth].size, role.cuts[depth].fraction, names, devices)
 
 
 def _groups(splits: Sequence[PlacedSplit]) -> list[list[PlacedSplit]]:
@@ -168,12 +157,12 @@ def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
     """From one placement to another, which is of this graph."""
     old, new = map(_cuts, (before, after))
-    had, has = map(_copies, (before, after))
+    had, has = map(copied_nodes, (before, after))
     placed = placed_splits(after, graph) if old != new else ()
     return PartsChange(
-        split=tuple(each for each in placed if each.operator not in old),
+        split=tuple(each for each in placed if each.captured not in old),
         recut=tuple(
-            each for each in placed if old.get(each.operator, new[each.operator]) != new[each.operator]
+            each for each in placed if old.get(each.captured, new[each.captured]) != new[each.captured]
         ),
         joined=tuple(name for name in old if name not in new),
         copied=tuple(name for name, copy in has.items() if had.get(name) != copy),
@@ -181,26 +170,26 @@ def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChan
     )
 
 
-def _cuts(placement: Placement) -> dict[str, tuple[Split, ...]]:
-    """By node: several where what puts the parts together was cut, too."""
-    cuts: dict[str, tuple[Split, ...]] = {}
-    for each in placement.rewrites:
-        if isinstance(each, Split):
-            cuts[each.node] = (*cuts.get(each.node, ()), each)
-    return cuts
+def _cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
+    """By operator."""
+    return {name: tasks.cuts for name, tasks in folded(placement.rewrites).items() if tasks.cuts}
 
 
-def _copies(placement: Placement) -> dict[str, int]:
-    """By node, of those that read others than the first."""
+def copied_nodes(placement: Placement) -> dict[str, int]:
+    """Which copy of its weights each node reads, of those that read others than the first."""
     return {
-        each.node: each.copy for each in placement.rewrites if isinstance(each, CopyWeights) and each.copy
+        tasks.named(path, number): weights
+        for tasks in folded(placement.rewrites).values()
+        for path, _, number, weights in tasks.tasks()
+        if isinstance(weights, int) and weights
     }
 
 
 def restated(placement: Placement, graph: Graph) -> Placement:
     """Of a graph with other rewrites: parts where their operator was, an operator where its parts are put
     together, and the pieces of a tensor where they are read."""
-    known = {name: _known(name, placement) for name in graph.nodes}
+    tasks = folded(placement.rewrites)
+    known = {node.name: _known(node, placement, tasks.get(_operator(node))) for node in graph}
     for name in reversed(graph.nodes):
         if not known[name]:
             readers = (
@@ -225,8 +214,19 @@ def restated(placement: Placement, graph: Graph) -> Placement:
     )
 
 
-def _known(name: str, placement: Placement) -> str:
-    """The node itself, or the operator that it is a part of; "" where neither is placed."""
-    while name and name not in placement.device_of:
-        name = name.rpartition(":")[0]
-    return name
+def _operator(node: Node) -> str:
+    return node.name if node.part is None else node.part.operator
+
+
+def _known(node: Node, placement: Placement, tasks: OperatorTasks | None) -> str:
+    """The node itself, the operator that it is a part of, or the part of that in its place; "": none is
+    placed."""
+    if node.name in placement.device_of:
+        return node.name
+    if node.part is not None and node.part.moves:
+        return ""
+    parts = () if tasks is None else tasks.tasks()
+    place = () if node.part is None else node.part.place
+    near = sorted(parts, key=lambda task: task[1] != place)
+    names = [_operator(node), *(tasks.named(path, n) for path, _, n, _ in near if tasks is not None)]
+    return next((name for name in names if name in placement.device_of), "")

@@ -9,7 +9,7 @@ from typing import Any
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
-from netsplit.rewrite.records import Split
+from netsplit.rewrite.records import folded
 from netsplit.tables import Column, Table, nbytes
 
 __all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table"]
@@ -121,7 +121,7 @@ def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
         batch_size / tried.iteration_s if tried.fits else None,
         max(tried.peak_bytes.values(), default=0),
         "" if tried is winner else _why_not(tried, winner),
-        sum(isinstance(each, Split) for each in tried.placement.rewrites),
+        sum(bool(each.cuts) for each in folded(tried.placement.rewrites).values()),
         tried.recomputes,
     )
 

@@ -12,7 +12,8 @@ from netsplit.partition.base import Placement
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import Schedule
-from netsplit.rewrite.records import CopyWeights, Rewrite
+from netsplit.rewrite.records import folded
+from netsplit.rewrite.tasks import OperatorTasks
 
 __all__ = ["changeable", "check_adaptable", "require_adaptable", "require_switchable", "why_unswitchable"]
 
@@ -98,7 +99,7 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
         return "it is of another model, another loss, or other trained parameters"
     if plan.compiler.shared_norm != other.compiler.shared_norm:
         return "gradients are clipped or scaled under one of the two alone"
-    if _but_for_copies(plan.placement) != _but_for_copies(other.placement):
+    if _operators(plan.placement) != _operators(other.placement):
         return "its operators are cut into other parts"
     if set(here.graph.initializers) != set(there.graph.initializers):
         return "its parameters are cut into other parts"
@@ -130,9 +131,13 @@ def _training(graph: Graph) -> tuple[object, ...]:
     return nodes, trained, graph.autocast
 
 
-def _but_for_copies(placement: Placement) -> list[Rewrite]:
-    """The rewrites that say which operators there are; copies are held under the parameter's name."""
-    return [each for each in placement.rewrites if not isinstance(each, CopyWeights)]
+def _operators(placement: Placement) -> dict[str, OperatorTasks]:
+    """What there is of operators; copies of weights are held under the parameter's name."""
+    tasks = folded(placement.rewrites).values()
+    read = (
+        replace(own, weights=tuple(each if each == "home" else 0 for each in own.weights)) for own in tasks
+    )
+    return {own.node: own for own in read if own.cuts or own.copies or "home" in own.weights}
 
 
 def _name(op: object) -> str:

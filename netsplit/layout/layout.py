@@ -8,20 +8,22 @@
 One letter a dimension of the tensor: R is whole everywhere, S with axes of the mesh is cut along these, the
 first of them first: "S01" and "S10" give pieces to devices in another order. A cut along one axis is that of
 `torch.chunk`: pieces of the size rounded up, the last ones smaller or empty; along two, each piece of the
-first is cut again.
+first is cut again. An axis may have sizes of its own for its pieces; blocks, of each of which a piece has a
+part (three, of queries, keys and values in one weight); or devices that hold terms of a sum.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import prod
 from typing import TypeAlias
 
 from netsplit.errors import ReshardError
+from netsplit.layout.regions import blocks_of, both, now, through
 
 __all__ = ["Box", "DeviceName", "Layout", "Mesh", "volume"]
 
@@ -68,21 +70,30 @@ class Mesh:
 class Layout:
     """A tensor's pieces on a mesh.
 
+    Args:
+        sizes: axis -> of the pieces of each block; as `torch.chunk` has them, where it does not say.
+        blocks: axis -> of how many; 1, where it does not say.
+        partial: axes along which each device holds a term of a sum.
+
     Raises:
         ReshardError: a specification that is none, or that names an axis twice or one that the mesh has not.
     """
 
     mesh: Mesh
     spec: str
+    sizes: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    blocks: Mapping[int, int] = field(default_factory=dict, hash=False)
+    partial: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if "P" in self.spec:
             raise ReshardError(
-                f"'{self.spec}' has a partial sum, which is not resharded: reduce it on its own mesh first."
+                f"'{self.spec}' has a partial sum, which no dimension has: give its axes as partial, or, to "
+                "reshard it, reduce it on its own mesh first."
             )
         if "".join(_LETTERS.findall(self.spec)) != self.spec:
             raise ReshardError(f"'{self.spec}' is no layout: give R or S and axes a dimension, as in S01R.")
-        named = [axis for axes in self.axes for axis in axes]
+        named = [*(axis for axes in self.axes for axis in axes), *self.partial]
         if len(set(named)) != len(named):
             raise ReshardError(
                 f"'{self.spec}' names an axis of the mesh twice: each cuts one dimension, once."
@@ -103,19 +114,45 @@ class Layout:
         Raises:
             ReshardError: the specification is for another number of dimensions.
         """
+        (*box,) = (runs[0] if len(runs) == 1 else None for runs in self._runs(device, shape))
+        if None in box:
+            raise ReshardError(
+                f"'{self.spec}' is in blocks, of which '{device}' holds several: ask for boxes."
+            )
+        return tuple(run for run in box if run is not None)
+
+    def boxes(self, device: DeviceName, shape: Sequence[int]) -> list[Box]:
+        """What a device holds of a tensor of this shape: several boxes, where it is in blocks."""
+        return [tuple(box) for box in product(*self._runs(device, shape))]
+
+    def _runs(self, device: DeviceName, shape: Sequence[int]) -> list[list[tuple[int, int]]]:
+        """Of every dimension."""
         if len(shape) != len(self.axes):
             raise ReshardError(
                 f"'{self.spec}' is for {len(self.axes)} dimensions, and the tensor has {len(shape)}."
             )
-        place = self.mesh.places[device]
-        box = []
+        place, every = self.mesh.places[device], []
         for size, axes in zip(shape, self.axes, strict=True):
-            start, stop = 0, size
+            runs = [(0, size)]
             for axis in axes:
-                piece = -(-(stop - start) // self.mesh.shape[axis])
-                start, stop = (min(start + piece * (place[axis] + end), stop) for end in (0, 1))
-            box.append((start, stop))
-        return tuple(box)
+                runs = self._cut(runs, axis, place[axis])
+            every.append(runs)
+        return every
+
+    def _cut(self, runs: list[tuple[int, int]], axis: int, index: int) -> list[tuple[int, int]]:
+        """The piece of this number of what lies in runs."""
+        blocks = self.blocks.get(axis, 1)
+        block = sum(stop - start for start, stop in runs) // blocks
+        sizes = self.sizes.get(axis)
+        piece = -(-block // self.mesh.shape[axis])
+        first, last = (min(piece * (index + end), block) for end in (0, 1))
+        if sizes is not None:
+            first, last = sum(sizes[:index]), sum(sizes[: index + 1])
+        if len(runs) == 1 and blocks == 1:
+            return [(runs[0][0] + first, runs[0][0] + last)]
+        own = blocks_of(both(first, first), both(last - first, last - first), both(block, block), blocks)
+        within = tuple((both(start, start), both(stop, stop)) for start, stop in runs)
+        return [(now(start), now(stop)) for start, stop in through(within, own)]
 
     def regions(self, shape: Sequence[int]) -> dict[DeviceName, Box]:
         """Of all its devices, in their order."""

@@ -1,0 +1,9 @@
+"""Where the pieces of a tensor lie, and what of one layout another needs.
+
+Mesh, Layout ──► regions of devices ──unit_tasks──► slices: who has them, who needs them
+"""
+
+from netsplit.layout.layout import Box, DeviceName, Layout, Mesh, volume
+from netsplit.layout.unit_tasks import UnitTask, unit_tasks
+
+__all__ = ["Box", "DeviceName", "Layout", "Mesh", "UnitTask", "unit_tasks", "volume"]

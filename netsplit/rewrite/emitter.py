@@ -1,0 +1,265 @@
+"""A graph while it is lowered: nodes are added in order, and run at once on tensors without data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from netsplit.errors import RewriteError
+from netsplit.graph.analyse import Facts, analyse
+from netsplit.graph.arguments import Reference, read_by, renamed
+from netsplit.graph.batches.strides import is_spread, memory_order, repeated_dims
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, NodeRole, Variable
+from netsplit.graph.operators import resolve, written_references
+from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
+
+__all__ = ["CAT", "MOVES", "READ", "SPLIT", "Emitter", "in_no_mode", "require_graph", "require_operators"]
+
+CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.alias.default"
+MOVES = frozenset([CAT, SPLIT, READ])
+_KNOWN = "rewrite.emitted"
+"""Under this a captured graph has, derived, what nodes showed that were made of it before."""
+
+
+def require_graph(graph: object, what: str = "what is to be rewritten") -> None:
+    """Raises `RewriteError`: it is none; `what` it was to be."""
+    if not isinstance(graph, Graph):
+        raise RewriteError(
+            f"{what} is a {type(graph).__name__}: give a graph, as netsplit.graph.capture makes of a model."
+        )
+
+
+def require_operators(graph: Graph) -> None:
+    """Refuse what other projects profiled: its nodes say what they take, and not what they compute.
+
+    Raises:
+        RewriteError: a node that is neither an operator of torch nor Python code.
+    """
+    for node in graph:
+        try:
+            known = node.op.startswith(CALL) or resolve(node.op)
+        except (ValueError, AttributeError):
+            known = None
+        if not known:
+            raise RewriteError(
+                f"'{node.name}' is '{node.op}', which is no operator of torch here, and nobody knows what "
+                "parts of it would be: choose a method with whole nodes, as dpos, or auto without splits."
+            )
+
+
+def in_no_mode(node: Node) -> bool:
+    """Whether it runs in no mode of the model's own."""
+    return not (node.no_grad or node.autocast or node.default_dtype or node.checkpoint)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A node that ran, and on what."""
+
+    given: tuple[MemoryLayout, ...]
+    run: NodeRun
+
+
+class Emitter:
+    """What is made of a captured graph."""
+
+    def __init__(self, captured: Graph) -> None:
+        self.captured = captured
+        self.plain = layouts_of(captured)
+        self.layouts: dict[str, MemoryLayout] = {k: self.plain[k] for k in captured.input_variables}
+        self.initializers: dict[str, Initializer] = dict(captured.initializers)
+        self.nodes: dict[str, Node] = {}
+        self.runs = StandInRuns(captured)
+        self._known: dict[str, _Shown] = captured.derived.setdefault(_KNOWN, {})
+        self._names = {*captured.nodes, *captured.variables}
+        self.written = frozenset(
+            self.plain[k].root if tag == "var" else INITIALIZER + k
+            for node in captured
+            for tag, k in written_references(captured, node)
+        )
+
+    def is_written(self, reference: Reference) -> bool:
+        tag, k = reference
+        return (self.layouts[k].root if tag == "var" else INITIALIZER + k) in self.written
+
+    def add_initializer(self, initializer: Initializer, of: str) -> None:
+        """One more. Raises `RewriteError`: another has its name."""
+        if self.initializers.setdefault(initializer.name, initializer) != initializer:
+            raise RewriteError(
+                f"a copy of '{of}' would be called '{initializer.name}', as another tensor is."
+            )
+        self.runs.initializers = self.initializers
+
+    def fresh(self, name: str) -> str:
+        """A name that no node and no variable has yet."""
+        made, count = name, 1
+        while made in self._names or f"{made}.0" in self._names:
+            count += 1
+            made = f"{name} {count}"
+        self._names.add(made)
+        return made
+
+    def keep(self, node: Node) -> None:
+        """A node as it was captured, which reads what it read; run again where that lies otherwise."""
+        if all(self.layouts[k] == self.plain[k] for k in node.inputs) or node.op.startswith(CALL):
+            self.nodes[node.name] = node
+            self.layouts |= {k: self.plain[k] for k in node.outputs if k}
+            return
+        run = self._run_anew(node, node)
+        self.nodes[node.name] = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
+        self.layouts |= self._laid(node, run)
+
+    def reread(self, node: Node, references: Mapping[Reference, Reference]) -> None:
+        """A captured node that reads other tensors in the place of some."""
+        now = _reading(replace(node, **renamed(node, references)))
+        if node.op.startswith(CALL):
+            self.nodes[node.name] = now
+            self.layouts |= {k: self.plain[k] for k in node.outputs if k}
+            return
+        run = self._run_anew(node, now)
+        self.nodes[node.name] = replace(now, saved=run.saved, saved_bytes=run.saved_bytes)
+        self.layouts |= self._laid(node, run)
+
+    def _laid(self, node: Node, run: NodeRun) -> dict[str, MemoryLayout]:
+        return {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
+
+    def _run_anew(self, before: Node, node: Node) -> NodeRun:
+        try:
+            run = self._shown(node)
+            self._require_same_meaning(before, run)
+        except Exception as error:
+            raise RewriteError(
+                f"'{node.name}' ({node.kind}) cannot read what parts were put together to, which lies in "
+                f"memory in another way ({_first_line(error)}): leave what feeds it whole."
+            ) from error
+        return run
+
+    def _require_same_meaning(self, node: Node, run: NodeRun) -> None:
+        """Raises ValueError where its result goes by how that lies which it reads, and is another now."""
+        pairs = [(self.plain[k].root, layout.root) for k, layout in run.outputs.items()]
+        if any(before != now and not self.written.isdisjoint((before, now)) for before, now in pairs):
+            raise ValueError("what is written would be a copy where it was a view, or a view of it")
+        if "as_strided" in node.op:
+            raise ValueError("it would take other elements")
+
+    def emit(self, node: Node) -> Node:
+        """Add a node, and run it.
+
+        Raises:
+            RewriteError: it cannot be run on what it reads.
+        """
+        node = _reading(node)
+        try:
+            run = self._shown(node)
+        except Exception as error:
+            raise RewriteError(
+                f"'{node.name}' ({node.kind}) does not run on what it would read: {_first_line(error)}."
+            ) from error
+        made = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
+        self.nodes[node.name] = made
+        self.layouts |= run.outputs
+        self._names.update((node.name, *filter(None, node.outputs)))
+        return made
+
+    def _shown(self, node: Node) -> NodeRun:
+        """What running it shows; the same node on the same tensors is not run twice."""
+        given = tuple(self.layouts[k] for k in node.inputs)
+        held = [(each.shape, each.dtype) for each in (self.initializers[k] for k in node.initializers)]
+        key = f"{node.name} {node.op} {node.args} {node.kwargs} {held} {node.outputs}"
+        known = self._known.get(key)
+        if known is not None and known.given == given:
+            return known.run
+        run = self.runs.run(node, self.layouts)
+        self._known[key] = _Shown(given, run)
+        return run
+
+    def move(
+        self,
+        name: str,
+        op: str,
+        args: tuple[Any, ...],
+        like: Node,
+        role: NodeRole,
+        outputs: Sequence[str] = (),
+    ) -> str:
+        """A node that moves or adds up tensors for others; its only output."""
+        own = Node(
+            name,
+            op,
+            (),
+            tuple(outputs) or (name,),
+            args=args,
+            module=like.module,
+            source=like.source,
+            part=role,
+        )
+        return self.emit(own).outputs[0]
+
+    def finish(self, rewrites: tuple[Any, ...]) -> Graph:
+        """The graph, with all that a recording of it would show."""
+        self._drop_unused()
+        nodes = self.nodes
+        read = {k for node in nodes.values() for k in node.initializers}
+        graph = replace(
+            self.captured,
+            nodes=nodes,
+            variables=self._variables(),
+            initializers={k: init for k, init in self.initializers.items() if k in read},
+            rewrites=rewrites,
+        )
+        facts = Facts(
+            {k: self.layouts[k].root for k in graph.variables},
+            {k: INITIALIZER + k for k in graph.initializers},
+            frozenset(k for k in graph.variables if self.layouts[k].carries),
+            {node.name: tuple(written_references(graph, node)) for node in graph},
+        )
+        graph = analyse(graph, facts)
+        keep_layouts(graph, self.layouts, self.captured)
+        return graph
+
+    def _variables(self) -> dict[str, Variable]:
+        made = {k: node.name for node in self.nodes.values() for k in node.outputs if k}
+        names = [*self.captured.input_variables, *made]
+        readers: dict[str, list[str]] = {k: [] for k in names}
+        for node in self.nodes.values():
+            for k in node.inputs:
+                readers[k].append(node.name)
+        layouts = self.layouts
+        return {
+            k: Variable(
+                k,
+                layouts[k].dtype,
+                layouts[k].shape,
+                made.get(k),
+                tuple(readers[k]),
+                order=memory_order(layouts[k].shape, layouts[k].stride),
+                repeated=repeated_dims(layouts[k].shape, layouts[k].stride),
+                spread=is_spread(layouts[k].shape, layouts[k].stride),
+            )
+            for k in names
+        }
+
+    def _drop_unused(self) -> None:
+        """Movements that nobody needs any more."""
+        wanted = set(self.captured.output_variables)
+        kept: list[Node] = []
+        for node in reversed(self.nodes.values()):
+            if node.op not in MOVES or not wanted.isdisjoint(node.outputs):
+                wanted.update(node.inputs)
+                kept.append(node)
+        self.nodes = {node.name: node for node in reversed(kept)}
+
+
+def _reading(node: Node) -> Node:
+    """With what its arguments read."""
+    read = list(dict.fromkeys(read_by(node)))
+    return replace(
+        node,
+        inputs=tuple(k for tag, k in read if tag == "var"),
+        initializers=tuple(k for tag, k in read if tag == "init"),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

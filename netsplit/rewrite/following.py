@@ -1,0 +1,176 @@
+"""How far a cut reaches: operators before it and behind it that can be cut alike, with nothing put together.
+
+    x ─► [a] ─► [gelu] ─► [b] ─► y      from what b sums over, backwards: gelu by columns, a by columns
+    x ─► [a] ─► [gelu] ─► [b] ─► y      from the rows of a, onwards: gelu by rows, b by rows, the loss
+
+An axis lies in each tensor in a place of its own: heads are steps of four elements there, and one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from netsplit.errors import RewriteError
+from netsplit.graph.arguments import Reference, references
+from netsplit.graph.ir import Graph, once_of
+from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.layouts import layouts_of
+from netsplit.rewrite.leaves import chosen_way, ways_to_cut
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
+from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way, Where
+
+__all__ = ["AxisIn", "FollowedCut", "cut_behind", "cut_fitting", "followed", "reference_at", "ways_of_graph"]
+
+Ways = Mapping[str, Mapping[Axis, Way]]
+"""Operator -> how it can be cut along each of its axes."""
+
+
+@dataclass(frozen=True)
+class AxisIn:
+    """Where an axis lies in a tensor: `dim` is [blocks, axis], `scale` elements for each step of the axis."""
+
+    dim: int
+    scale: Fraction = Fraction(1)
+    blocks: int = 1
+
+
+@dataclass(frozen=True)
+class FollowedCut:
+    """An operator along one of its axes, which has `scale` elements for each step of the followed one."""
+
+    call: SplitCall
+    axis: Axis
+    way: Way
+    scale: Fraction = Fraction(1)
+    blocks: int = 1
+
+    def reads(self) -> Iterator[tuple[Reference, AxisIn]]:
+        """What is cut for it."""
+        for place, where in self.way.cut.items():
+            yield reference_at(self.call, place), self._in(where)
+
+    def makes(self) -> dict[str, AxisIn]:
+        """What its parts put together make."""
+        outputs = zip(self.call.node.outputs, self.way.joined, strict=True)
+        return {k: self._in(how.where) for k, how in outputs if k and isinstance(how, Cat)}
+
+    def reads_whole(self) -> set[str]:
+        given = (reference_at(self.call, place) for place in self.call.tensors if place not in self.way.cut)
+        return {k for tag, k in given if tag == "var"}
+
+    @property
+    def cuts_weights(self) -> bool:
+        return any(tag == "init" for (tag, _), _ in self.reads())
+
+    def _in(self, where: Where) -> AxisIn:
+        return AxisIn(where.dim, self.scale * where.times, where.blocks * self.blocks)
+
+    def tasks(self, sizes: Sequence[int]) -> OperatorTasks:
+        own = tuple(int(self.scale * size) for size in sizes)
+        return OperatorTasks(self.call.node.name, (TaskCut(self.axis, own, self.blocks),))
+
+
+def cut_fitting(
+    call: SplitCall, axis: Axis, way: Way, size: int, known: Mapping[str, AxisIn], made: bool
+) -> FollowedCut | None:
+    """How an operator is cut along an axis so that the followed one, of this size, lies as it does in what is
+    known of what it reads, or (`made`) of what it makes; None: it is not, or nothing is known."""
+    if made:
+        outputs = zip(call.node.outputs, way.joined, strict=True)
+        pairs = [(known[k], how.where if isinstance(how, Cat) else None) for k, how in outputs if k in known]
+    else:
+        places = ((reference_at(call, place), place) for place in call.tensors)
+        pairs = [(known[k], way.cut.get(place)) for (tag, k), place in places if tag == "var" and k in known]
+    cut: FollowedCut | None = None
+    for own, where in pairs:
+        if where is None or where.dim != own.dim or own.blocks % where.blocks:
+            return None
+        here = FollowedCut(call, axis, way, own.scale / where.times, own.blocks // where.blocks)
+        if cut not in (None, here):
+            return None
+        cut = here
+    if cut is None or way.size != cut.scale * size * cut.blocks or (way.in_one and cut.blocks > 1):
+        return None
+    return cut
+
+
+@once_of
+def ways_of_graph(graph: Graph) -> tuple[dict[str, SplitCall], Ways]:
+    """Of all operators."""
+    require_operators(graph)
+    layouts = layouts_of(graph)
+    calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}
+    return calls, {name: ways_to_cut(call, graph) for name, call in calls.items()}
+
+
+def cut_behind(graph: Graph, last: FollowedCut, size: int) -> list[FollowedCut]:
+    """An operator with all before it that make its pieces, and nothing for others; the last one first."""
+    calls, ways = ways_of_graph(graph)
+    cuts = {last.call.node.name: last}
+    wanted = _variables(last) or {}
+    whole = last.reads_whole()
+    for node in reversed(list(graph)[: graph.position[last.call.node.name]]):
+        made = [k for k in node.outputs if k]
+        readers = {v for k in made for v in graph.variables[k].consumers}
+        if not any(k in wanted for k in made) or not readers <= cuts.keys() or whole & {*made}:
+            continue
+        for axis, way in ways[node.name].items():
+            cut = cut_fitting(calls[node.name], axis, way, size, wanted, made=True)
+            read = None if cut is None else _variables(cut)
+            if cut is None or read is None or any(wanted.get(k, each) != each for k, each in read.items()):
+                continue
+            cuts[node.name] = cut
+            wanted |= read
+            whole |= cut.reads_whole()
+            break
+    return list(cuts.values())
+
+
+def _variables(cut: FollowedCut) -> dict[str, AxisIn] | None:
+    """Those that are cut for it; None where one would be in two ways."""
+    read: dict[str, AxisIn] = {}
+    for (tag, k), pieces in cut.reads():
+        if tag == "var" and read.setdefault(k, pieces) != pieces:
+            return None
+    return read
+
+
+def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple[OperatorTasks, ...]:
+    """Tasks of an operator in parts of these sizes, and of all before it and behind it that are cut alike.
+
+    Backwards as far as operators make its pieces and nothing for others; onwards as far as what reads them
+    can be cut along them, with no weights in parts.
+
+    Raises:
+        RewriteError: there is no such operator or axis, or it cannot be cut along it.
+    """
+    require_graph(graph)
+    calls, ways = ways_of_graph(graph)
+    if node not in calls:
+        raise RewriteError(f"the graph has no operator '{node}': give the name of one that it has.")
+    axis, way = chosen_way(calls[node], axis, graph)
+    size, first = way.size, cut_behind(graph, FollowedCut(calls[node], axis, way), way.size)
+    cuts = {each.call.node.name: each for each in first}
+    unit = lcm(*(each.scale.denominator for each in first))
+    if any(each % unit for each in sizes):
+        raise calls[node].error(axis, f"what is cut with it has steps of {unit}: give multiples of that")
+    lies: dict[str, AxisIn] = {}
+    for each in first:
+        lies |= (_variables(each) or {}) | each.makes()
+    for name, call in calls.items():
+        if name in cuts:
+            continue
+        fitting = (cut_fitting(call, k, own, size, lies, made=False) for k, own in ways[name].items())
+        cut = next((c for c in fitting if c and not c.cuts_weights and not unit % c.scale.denominator), None)
+        if cut is not None:
+            cuts[name] = cut
+            lies |= cut.makes()
+    return tuple(cuts[name].tasks(sizes) for name in graph.nodes if name in cuts)
+
+
+def reference_at(call: SplitCall, place: Place) -> Reference:
+    ((tag, name),) = references(call.template(place))
+    return tag, name

@@ -1,0 +1,378 @@
+"""The tasks of an operator, each as a call on regions of tensors: what follows from how it is cut.
+
+    OperatorTasks ── Way of each cut ──► Leaf: what it reads of every argument, what it makes of every output
+
+Regions are of the captured graph's tensors, in whatever number of cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+from netsplit.errors import RewriteError, brief
+from netsplit.graph.arguments import Reference, read_by, references
+from netsplit.graph.ir import CALL, Graph, Node, NodeCut, NodeRole
+from netsplit.graph.operators import resolve, written_references
+from netsplit.graph.random_draws import node_draws
+from netsplit.graph.storage import gives_sparse_gradients
+from netsplit.layout.regions import Region, Runs, blocks_of, both, length_of, now, through, whole_region
+from netsplit.rewrite.layouts import MemoryLayout
+from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
+from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
+from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way
+
+__all__ = [
+    "Arg",
+    "CutsBefore",
+    "Leaf",
+    "LeafPlanner",
+    "TaskOutput",
+    "block_size",
+    "chosen_way",
+    "laid_out",
+    "require_copies",
+    "sizes_do_not_add_up",
+    "ways_to_cut",
+    "with_tensors",
+]
+
+Arg = tuple[Reference, Region]
+"""What is read: of which tensor, which region."""
+
+CutsBefore = dict[tuple[str, Path], tuple[Way, tuple[int, ...]]]
+"""Of an operator, or of a part of it: how it was cut at another size, and by which sizes."""
+
+
+@dataclass(frozen=True)
+class TaskOutput:
+    """What a task makes of one output. `partial`: one of several to be added up, after taking it `factor`
+    times."""
+
+    region: Region
+    partial: bool = False
+    factor: float | None = None
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One task.
+
+    Args:
+        arguments: of the call, whose tensors are in `reads`.
+        levels: the way of each cut, and which part it is of that; outermost first.
+        last: makes of the sum of all tasks' outputs the operator's.
+    """
+
+    name: str
+    role: NodeRole
+    op: str
+    arguments: Arguments
+    reads: dict[Place, Arg]
+    makes: tuple[TaskOutput, ...]
+    levels: tuple[tuple[Way, OperatorPart], ...]
+    weights: Weights
+    path: Path
+
+
+@dataclass(frozen=True)
+class _UncutPart:
+    """An operator, or a part of it that may be cut again."""
+
+    call: SplitCall
+    reads: dict[Place, Arg]
+    makes: tuple[TaskOutput, ...]
+    op: str
+    arguments: Arguments
+    cuts: tuple[NodeCut, ...] = ()
+    levels: tuple[tuple[Way, OperatorPart], ...] = ()
+
+
+@dataclass(eq=False)
+class LeafPlanner:
+    """Of one graph.
+
+    Args:
+        layouts: of its variables.
+        shapes: of the variables when their operators were cut, where that was at another size.
+        before: how they were cut there.
+        cuts: how they are cut here.
+        scaled: cuts whose sizes are not this graph's own, with the operator; and why not.
+    """
+
+    graph: Graph
+    layouts: Mapping[str, MemoryLayout]
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    before: CutsBefore = field(default_factory=dict)
+    cuts: CutsBefore = field(default_factory=dict)
+    scaled: list[tuple[str, TaskCut, str]] = field(default_factory=list)
+
+    def full(self, reference: Reference) -> Region:
+        tag, k = reference
+        if tag == "init":
+            return whole_region(self.graph.initializers[k].shape)
+        shape = self.layouts[k].shape
+        return whole_region(shape, self.shapes.get(k, shape))
+
+    def leaves(self, tasks: OperatorTasks) -> list[Leaf]:
+        """Raises `RewriteError`: it cannot be cut so, or has no copies."""
+        node = self.graph.nodes[tasks.node]
+        call = SplitCall(node, self.layouts, self.graph.initializers)
+        if max(tasks.copies, default=1) > 1:
+            require_copies(self.graph, node)
+        reads = {
+            place: (reference, self.full(reference))
+            for place in call.tensors
+            for reference in references(call.template(place))
+        }
+        makes = tuple(TaskOutput(self.full(("var", k)) if k else ()) for k in node.outputs)
+        parts: dict[Path, _UncutPart] = {(): _UncutPart(call, reads, makes, node.op, call.arguments)}
+        for cut in tasks.cuts:
+            chosen = [path for path in parts if cut.part in (None, path)]
+            if not chosen:
+                raise _no_node(tasks.named(cut.part or ()))
+            cut_up: dict[Path, _UncutPart] = {}
+            for path, own in parts.items():
+                if path not in chosen:
+                    cut_up[path] = own
+                    continue
+                each = self._cut(tasks.named(path), own, cut, path)
+                cut_up |= {(*path, i): part for i, part in enumerate(each)}
+            parts = cut_up
+        made = []
+        for path, place, copy, weights in tasks.tasks():
+            part = parts[path]
+            role = NodeRole(node.name, part.cuts, copy, place)
+            name = tasks.named(path, copy)
+            given = part.op, part.arguments, part.reads, part.makes, part.levels
+            made.append(Leaf(name, role, *given, weights, path))
+        return made
+
+    def _cut(self, name: str, part: _UncutPart, cut: TaskCut, path: Path) -> list[_UncutPart]:
+        call = part.call if not path else _call_of(name, part)
+        way, sizes, then = self._sizes(part.call.node.name, call, cut, path)
+        if way.in_one and cut.blocks > 1:
+            raise call.error(cut.axis, "its parts have to be runs: give blocks=1")
+        before = then or (way, sizes)
+        block = both(before[0].size // cut.blocks, sum(sizes))
+        ends = list(accumulate(map(both, before[1], sizes)))
+        starts = [0, *ends[:-1]]
+        output = call.output if call.node.outputs and call.node.outputs[0] else ()
+        made = []
+        for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            own = OperatorPart(i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output)
+            made.append(self._part(call, part, way, cut, own, start, end - start, block, len(sizes)))
+        return made
+
+    def _sizes(
+        self, operator: str, call: SplitCall, cut: TaskCut, path: Path
+    ) -> tuple[Way, tuple[int, ...], tuple[Way, tuple[int, ...]] | None]:
+        """How it is cut, by which sizes; and how it was before, at another size."""
+        key = operator, path
+        samples, then = self.graph.batch_size, self.before.get(key)
+        if then is not None:
+            size = then[0].size_in(call)
+            if size is not None and (size != then[0].size or call.is_empty):
+                sizes = sizes_in_proportion(cut.sizes, block_size(call, cut.axis, size, cut.blocks), samples)
+                self.cuts[key] = then[0], sizes
+                return then[0], sizes, then
+        axis, way = chosen_way(call, cut.axis, self.graph)
+        if axis != cut.axis:  # one cut has one name: records are compared, and told
+            raise call.error(cut.axis, f"a Split numbers dimensions from 0: give {axis}")
+        block = block_size(call, axis, way.size, cut.blocks)
+        sizes = sizes_in_proportion(cut.sizes, block, samples)
+        if sizes != cut.sizes:
+            reason = sizes_do_not_add_up(call, axis, cut.sizes, block)
+            self.scaled.append((operator, cut, str(reason)))
+        if 0 in sizes:
+            raise call.error(
+                axis,
+                f"it is in {len(sizes)} parts along the samples, of which a micro-batch has {samples}: give "
+                "each micro-batch as many samples as there are parts, or more",
+            )
+        if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
+            raise sizes_do_not_add_up(call, axis, cut.sizes, block)
+        self.cuts[key] = way, sizes
+        return way, sizes, then
+
+    def _part(
+        self,
+        call: SplitCall,
+        whole: _UncutPart,
+        way: Way,
+        cut: TaskCut,
+        own: OperatorPart,
+        start: int,
+        size: int,
+        block: int,
+        count: int,
+    ) -> _UncutPart:
+        arguments = {**whole.arguments, **way.changed(own)}
+        reads = dict(whole.reads)
+        if own.index:
+            arguments |= dict.fromkeys(way.once)
+            reads = {place: arg for place, arg in reads.items() if place not in way.once}
+        for place, where in way.cut.items():
+            if place not in reads:
+                continue
+            reference, region = reads[place]
+            runs = blocks_of(
+                start * where.times, size * where.times, block * where.times, where.blocks * cut.blocks
+            )
+            reads[place] = reference, _cut_at(region, where.dim, runs)
+        makes = []
+        for made, how in zip(whole.makes, way.joined, strict=True):
+            if isinstance(how, PartialSum):
+                factor = made.factor
+                if how.mean:
+                    factor = (1.0 if factor is None else factor) * own.size / max(now(block), 1)
+                makes.append(replace(made, partial=True, factor=factor))
+                continue
+            where = how.where
+            runs = blocks_of(
+                start * where.times, size * where.times, block * where.times, where.blocks * cut.blocks
+            )
+            makes.append(replace(made, region=_cut_at(made.region, where.dim, runs)))
+        op = (way.empty if not own.size or call.is_empty else "") or way.op or whole.op
+        told = NodeCut(cut.axis, own.index, count, own.start, own.size, now(block), cut.blocks)
+        levels = (*whole.levels, (way, own))
+        return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, told), levels)
+
+
+def _cut_at(region: Region, dim: int, runs: Runs) -> Region:
+    return (*region[:dim], through(region[dim], runs), *region[dim + 1 :])
+
+
+def _call_of(name: str, part: _UncutPart) -> SplitCall:
+    """A part as a call of its own, whose tensors are called by their places."""
+    names = {place: {"var": str(place)} for place in part.reads}
+    arguments = with_tensors(part.arguments, names)
+    args, kwargs = laid_out(part.op, arguments)
+    node = replace(part.call.node, name=name, op=part.op, args=args, kwargs=kwargs)
+    layouts = {str(place): _of_shape(region) for place, (_, region) in part.reads.items()}
+    layouts |= {k: _of_shape(made.region) for k, made in zip(node.outputs, part.makes, strict=True) if k}
+    return SplitCall(node, layouts, part.call.initializers)
+
+
+def _of_shape(region: Region) -> MemoryLayout:
+    return MemoryLayout(tuple(now(length_of(runs)) for runs in region), (), "", False, "")
+
+
+def with_tensors(arguments: Arguments, given: Mapping[Place, Any]) -> Arguments:
+    """The arguments with these templates in the places of tensors."""
+    changed = dict(arguments)
+    for place, template in given.items():
+        if isinstance(place, str):
+            changed[place] = template
+        else:
+            name, i = place
+            changed[name] = [*changed[name][:i], template, *changed[name][i + 1 :]]
+    return changed
+
+
+def laid_out(op: str, arguments: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of a call, without those at its end that are the defaults."""
+    schema = resolve(op)._schema.arguments
+    args = [(each, arguments.get(each.name, each.default_value)) for each in schema if not each.kwarg_only]
+    while args and args[-1][0].has_default_value() and args[-1][1] == args[-1][0].default_value:
+        args.pop()
+    kwargs = {
+        each.name: arguments[each.name]
+        for each in schema
+        if each.kwarg_only
+        and each.name in arguments
+        and not (each.has_default_value() and arguments[each.name] == each.default_value)
+    }
+    return tuple(value for _, value in args), kwargs
+
+
+def ways_to_cut(call: SplitCall, graph: Graph) -> dict[Axis, Way]:
+    """How a node can be cut along each of its axes that is longer than 1; none where it cannot be cut."""
+    read = {k for tag, k in read_by(call.node) if tag == "var"}
+    given = call.node.inputs or call.node.op in FACTORIES
+    if not given or read != set(call.node.inputs):  # of a file that has no arguments
+        return {}
+    try:
+        _refuse(call, graph)
+    except RewriteError:
+        return {}
+    return {axis: way for axis, way in ways_of(call).items() if isinstance(way, Way) and way.size > 1}
+
+
+def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
+    """How a node is cut along an axis, and that axis's own name.
+
+    Raises:
+        RewriteError: it cannot be cut so.
+    """
+    _refuse(call, graph)
+    ways = ways_of(call)
+    if isinstance(axis, int) and axis < 0:
+        axis += len(call.output)
+    way = ways.get(axis)
+    if way is None:
+        if not has_rule(call.node.op):
+            raise call.error(axis, "NetSplit has no rule for how such an operator is cut")
+        known = ", ".join(f"{k!r} ({w.size})" for k, w in ways.items() if isinstance(w, Way))
+        there = f"there are {known}" if known else "there is none"
+        raise call.error(axis, f"it has no such dimension; of those that can be cut {there}")
+    if isinstance(way, str):
+        raise call.error(axis, way)
+    return axis, way
+
+
+def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
+    """Of these parts, or such a number of them."""
+    shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {brief(list(parts))}"
+    return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
+
+
+def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
+    """Of each of so many equal blocks; raises as `split_operator`."""
+    block, rest = divmod(size, max(blocks, 1))
+    if blocks < 1 or rest:
+        raise call.error(axis, f"its {size} are no {blocks} equal blocks")
+    return block
+
+
+def require_copies(graph: Graph, node: Node) -> None:
+    """Raises `RewriteError`: a node that cannot be computed several times."""
+    reason = ""
+    if node.op.startswith(CALL) or node.checkpoint:
+        reason = "it is a piece of Python, or runs within an activation checkpoint"
+    elif node_draws(node):
+        reason = "it draws random numbers, and copies would draw others"
+    elif any(node.name in unit for unit in graph.units) or written_references(graph, node):
+        reason = "it reads or writes a tensor that is written in place"
+    elif node.initializers and gives_sparse_gradients(node):
+        reason = "the gradient of its weight is sparse, and those of copies are summed as dense ones"
+    if reason:
+        raise RewriteError(f"'{node.name}' ({node.kind}) cannot be computed several times: {reason}.")
+
+
+def _refuse(call: SplitCall, graph: Graph) -> None:
+    """What no rule needs to look at."""
+    node = call.node
+    reason = ""
+    if node.op.startswith(CALL):
+        reason = "it is a piece of Python, which runs whole"
+    elif graph.autocast is not None or node.autocast is not None:
+        reason = "it runs under autocast, which casts parts of a weight otherwise than the weight"
+    elif node.checkpoint:
+        reason = "it lies within an activation checkpoint of the model's own, which runs again as a whole"
+    elif node.default_dtype is not None or node.blocked:
+        reason = "it runs in a mode of the model's own that parts would not have"
+    elif node_draws(node):
+        reason = "it draws random numbers, and parts would draw others"
+    elif any(node.name in unit for unit in graph.units):
+        reason = "it reads or writes a tensor that is written in place, and runs in one piece with all who do"
+    elif node.op not in WRITERS and written_references(graph, node):
+        reason = "it writes in place"
+    if reason:
+        raise call.error(None, reason)
+
+
+def _no_node(name: str) -> RewriteError:
+    return RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")

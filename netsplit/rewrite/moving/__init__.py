@@ -1,1 +1,0 @@
-"""Nodes that only move tensors, and what a tensor consists of that they put together."""

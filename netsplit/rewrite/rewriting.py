@@ -1,0 +1,321 @@
+"""Rewrites as tasks, and the graph lowered from these.
+
+    graph, rewrites ── folded ──► OperatorTasks ── lowered ──► the graph; `Graph.rewrites` says what was given
+
+Sizes along the samples grow and shrink with those of the graph, where it is not the one that they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from netsplit.errors import RewriteError
+from netsplit.graph.ir import CALL, Graph, Initializer, Node, once_of
+from netsplit.graph.storage import gives_sparse_gradients
+from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.layouts import layouts_of
+from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
+from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
+from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, checked_field, folded
+from netsplit.rewrite.samples import samples_axes
+from netsplit.rewrite.tasks import OperatorTasks
+from netsplit.rewrite.ways import Axis, SplitCall
+
+__all__ = [
+    "also",
+    "applied",
+    "copies_after",
+    "copy_weights",
+    "graph_captured",
+    "read_weights",
+    "reads_weights",
+    "split_axes",
+    "split_operator",
+    "tasks_of",
+]  # fmt: skip
+
+
+def applied(
+    graph: Graph,
+    rewrites: Sequence[Rewrite],
+    like: Graph | None = None,
+    *,
+    scaled: bool | Literal["samples"] = False,
+    parts: Sequence[Initializer] = (),
+) -> Graph:
+    """The graph after these rewrites, of which it may have had the first ones, or all; without any, as it is.
+
+    The same call gives the same object.
+
+    Args:
+        like: the same step at another size after the same rewrites: the graph gets the same nodes.
+        scaled: the rewrites may be of a graph of other sizes, as sizes are in any case with `like`: those of
+            parts grow and shrink with the graph's. "samples": of another number of samples alone. Else they
+            add up.
+        parts: in which parameters are held: who would read others has them put together.
+
+    Raises:
+        RewriteError: one cannot be done, or the graph has had others; or it cannot get the same nodes.
+    """
+    require_graph(graph)
+    if like is not None:
+        require_graph(like, "like")
+    checked_field("rewrites", rewrites)
+    checked_field("scaled", scaled)
+    done = graph.rewrites
+    if not rewrites and not parts:
+        return graph
+    if tuple(rewrites[: len(done)]) != done:
+        raise RewriteError(
+            f"the graph has been rewritten by {len(done)} other steps already: give it as it was captured."
+        )
+    if len(rewrites) == len(done) and not parts:
+        return graph
+    if like is not None and like.rewrites != tuple(rewrites):
+        like = None
+    then = None if like is None else lowered_from(like)
+    made = _applied(graph, tuple(rewrites), then, tuple(parts))
+    if scaled is not True and like is None:
+        _require_sizes_of_its_own(graph, made, but_samples=scaled == "samples")
+    return made
+
+
+def also(graph: Graph, *rewrites: Rewrite) -> Graph:
+    """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
+    require_graph(graph)
+    checked_field("rewrites", rewrites)
+    made = _lowered(graph, (*graph.rewrites, *rewrites), None, ())
+    _require_sizes_of_its_own(graph, made)
+    return made
+
+
+def _lowered(
+    graph: Graph, rewrites: tuple[Rewrite, ...], like: Lowered | None, parts: tuple[Initializer, ...]
+) -> Graph:
+    require_operators(graph)
+    state, more = _state(graph), rewrites[len(graph.rewrites) :]
+    for each in more:
+        _require_operator(graph, each)
+    tasks = _tasks(state.captured, state.tasks, more)
+    return lowered(
+        state.captured, [*tasks.values()], like or state.like, parts or state.parts, rewrites, scaled=True
+    )
+
+
+_applied = once_of(_lowered)
+
+
+def _state(graph: Graph) -> Lowered:
+    state = lowered_from(graph)
+    if state is not None:
+        return state
+    if graph.rewrites:
+        raise RewriteError("nobody knows of which graph this one was made: give it as it was captured.")
+    return Lowered(graph, {}, (), None, {}, ())
+
+
+def graph_captured(graph: Graph) -> Graph | None:
+    """The graph of which a lowered one was made, as far as that is known."""
+    state = lowered_from(graph)
+    return None if state is None else state.captured
+
+
+def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
+    """Raises `RewriteError`: what it is of moves tensors for others."""
+    node = graph.nodes.get(rewrite.node)
+    if node is None or node.part is None or not node.part.moves:
+        return
+    if node.name == node.part.operator:
+        raise RewriteError(
+            f"'{node.name}' is in parts, which this node puts together: give one of them, as '{node.name}:0'."
+        )
+    if isinstance(rewrite, ReadWeights):
+        raise RewriteError(
+            f"'{node.name}' hands on parameters for reading elsewhere already: give what reads it."
+        )
+    raise RewriteError(
+        f"'{node.name}' moves tensors for others, which are cut where they are read: give an operator that "
+        "reads it."
+    )
+
+
+def _require_sizes_of_its_own(graph: Graph, made: Graph, but_samples: bool = False) -> None:
+    """Raises `RewriteError`: some parts that were just made are of other sizes than was said.
+
+    Args:
+        but_samples: they may be so along the samples.
+    """
+    state, known = _state(made), {each[:2] for each in _state(graph).scaled}
+    for name, cut, reason in state.scaled:
+        if (name, cut) in known:
+            continue
+        if not but_samples:
+            raise RewriteError(reason)
+        if cut.blocks > 1 or samples_axes(state.captured).get(name) != cut.axis:
+            others = "sizes of another batch are taken along the samples alone"
+            raise RewriteError(f"{reason.removesuffix('.')} ({others}).")
+
+
+def tasks_of(graph: Graph, rewrites: Sequence[Rewrite]) -> tuple[OperatorTasks, ...]:
+    """What rewrites of a captured graph come to.
+
+    Raises:
+        RewriteError: one is of no operator of it, or of one that they have made parts of.
+    """
+    return tuple(_tasks(graph, {}, rewrites).values())
+
+
+def _tasks(
+    graph: Graph, before: Mapping[str, OperatorTasks], rewrites: Sequence[Rewrite]
+) -> dict[str, OperatorTasks]:
+    tasks = folded(rewrites, before)
+    strange = next((name for name in tasks if name not in graph.nodes), None)
+    if strange is not None:
+        raise RewriteError(f"the graph has no operator '{strange}': give the name of one that it has.")
+    node_of = {
+        own.named(path[:depth]): graph.nodes[name]
+        for name, own in tasks.items()
+        for path in own.paths
+        for depth in range(len(path) + 1)
+    }
+    for each in rewrites:
+        if isinstance(each, CopyWeights | ReadWeights):
+            _require_weights(graph, node_of[each.node], each)
+    return tasks
+
+
+def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeights) -> None:
+    """Raises `RewriteError`: the operator has none that could be copied, or read elsewhere."""
+    who, reason = f"'{rewrite.node}' ({node.kind})", ""
+    python = node.op.startswith(CALL) or bool(node.checkpoint)
+    if isinstance(rewrite, ReadWeights):
+        if not node.initializers:
+            raise RewriteError(f"{who} has no parameters that it could read elsewhere.")
+        if python or node.autocast or graph.autocast:
+            raise RewriteError(
+                f"{who} cannot read its parameters elsewhere: it is a piece of Python, or runs under "
+                "autocast or within an activation checkpoint, which know a parameter from other tensors."
+            )
+        return
+    if python:
+        reason = (
+            "it is a piece of Python, or runs within an activation checkpoint, which know them themselves"
+        )
+    elif gives_sparse_gradients(node):
+        reason = "their gradient is sparse, and those of copies are summed as dense ones"
+    if reason:
+        raise RewriteError(f"{who} cannot read copies of its parameters: {reason}.")
+    if not any(k not in graph.constants for k in node.initializers):
+        raise RewriteError(f"{who} has no parameters of which it could read copies.")
+
+
+def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[int], blocks: int = 1) -> Graph:
+    """The graph with `node` in parts.
+
+    Args:
+        axis: a dimension of its first output, which may be negative; or one of an argument that no output
+            has, by name, as "weight.0"; or "groups". `split_axes` has those there are.
+        parts: how many, of sizes that differ by one at most, as ``torch.tensor_split`` makes them; or their
+            sizes, which add up to the axis (or to one of its blocks).
+        blocks: the axis consists of so many equal blocks, each of which is cut: 3, of queries, keys and
+            values in one weight.
+
+    Raises:
+        RewriteError: there is no such node or axis, the operator cannot be cut along it, or the sizes do not
+            fit; says why.
+    """
+    call, state = _call(graph, node)
+    axis, parts = checked_field("axis", axis), checked_field("parts", parts)
+    blocks = checked_field("blocks", blocks)
+    axis, way = chosen_way(call, axis, state.captured)
+    block = block_size(call, axis, way.size, blocks)
+    if isinstance(parts, int):
+        if not 1 < parts <= block:
+            raise sizes_do_not_add_up(call, axis, parts, block)
+        parts = tuple(block // parts + (i < block % parts) for i in range(parts))
+    if len(parts) < 2 or min(parts) < 1 or sum(parts) != block:
+        raise sizes_do_not_add_up(call, axis, parts, block)
+    return also(graph, Split(node, axis, tuple(parts), blocks))
+
+
+def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
+    """The axes along which a node can be cut, and their sizes; none where it cannot be cut at all.
+
+    Raises:
+        RewriteError: there is no such node.
+    """
+    require_graph(graph)
+    own = graph.nodes.get(checked_field("node", node))
+    if own is not None and own.part is not None and own.part.moves:
+        return {}
+    call, state = _call(graph, node)
+    return {axis: way.size for axis, way in ways_to_cut(call, state.captured).items()}
+
+
+def _call(graph: Graph, node: str) -> tuple[SplitCall, Lowered]:
+    """An operator, or a part of one, as a call that could be cut; raises as `split_operator`."""
+    require_graph(graph)
+    require_operators(graph)
+    checked_field("node", node)
+    state = _state(graph)
+    own = graph.nodes.get(node)
+    if own is None:
+        raise RewriteError(f"the graph has no operator '{node}': give the name of one that it has.")
+    _require_operator(graph, Split(node, 0, ()))
+    if own.part is None or not own.part.cuts:
+        captured = state.captured
+        return SplitCall(captured.nodes[node], layouts_of(captured), captured.initializers), state
+    return SplitCall(own, layouts_of(graph), graph.initializers), state
+
+
+def read_weights(graph: Graph, node: str) -> Graph:
+    """The graph in which `node` reads all of its parameters and buffers as variables: aliases of them on
+    their home, which may be another device.
+
+    Raises:
+        RewriteError: there is no such node, or none with parameters; or it reads what is written in every
+            step, runs within an autocast or a checkpoint, or is a piece of Python.
+    """
+    return also(graph, ReadWeights(node))
+
+
+def copy_weights(graph: Graph, node: str, copy: int) -> Graph:
+    """The graph in which `node` reads the copies of this number of its parameters; 0: the first ones.
+
+    Operators that are given the same number read the same copies, of which there is one on a device in any
+    case. What a split operator reads are copies of its part. The gradients of all copies of one region are
+    summed before each is stepped on, so that they stay alike; names, checkpoints and optimisers know of one.
+
+    Raises:
+        RewriteError: there is no such node, or none with parameters; or it reads what is written in every
+            step, has a sparse gradient, runs within an activation checkpoint, or is a piece of Python.
+    """
+    return also(graph, CopyWeights(node, copy))
+
+
+def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
+    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
+
+    Raises:
+        RewriteError: it is no graph, or these are no splits; or one is of no operator of the graph.
+    """
+    require_graph(graph)
+    checked_field("splits", splits)
+    copies = []
+    for each in splits:
+        if each.node not in graph.nodes:
+            raise RewriteError(f"the graph has no operator '{each.node}': give the name of one that it has.")
+        if reads_weights(graph, each.node):
+            copies += [CopyWeights(f"{each.node}:{i}", i) for i in range(1, len(each.sizes))]
+    return tuple(copies)
+
+
+def reads_weights(graph: Graph, name: str) -> bool:
+    """Whether an operator, or a part of one, reads what there can be copies of."""
+    node = graph.nodes[name]
+    if node.part is not None:
+        if node.part.moves:
+            return False
+        node = _state(graph).captured.nodes[node.part.operator]
+    return not gives_sparse_gradients(node) and any(k not in graph.constants for k in node.initializers)

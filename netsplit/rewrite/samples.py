@@ -1,0 +1,188 @@
+"""Data parallelism of one batch, as splits: every operator that can be is cut along its samples.
+
+    x ─► [a] ─► [b] ─► loss   becomes   x ─┬─► [a:0] ─► [b:0] ─┬─► sum ─► loss
+                                           └─► [a:1] ─► [b:1] ─┘
+
+Pieces are handed on from part to part, so that a run of operators that can all be cut becomes independent
+copies of it on a part of the batch each, which read the same weights, or copies of these. What is no sample's
+but has one row for each, as the zeros that a recurrence begins with, is made in parts for those that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from netsplit.errors import RewriteError
+from netsplit.graph.ir import Graph, Node, once_of
+from netsplit.graph.storage import gives_sparse_gradients
+from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.following import AxisIn, FollowedCut, cut_fitting, ways_of_graph
+from netsplit.rewrite.lowering import lowered
+from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
+from netsplit.rewrite.ways import Axis, SplitCall, Way
+
+__all__ = ["along_samples", "copies_of_parts", "replicate", "samples_axes"]
+
+
+def along_samples(graph: Graph, parts: int | Sequence[float]) -> tuple[Split, ...]:
+    """Splits of all operators that can be cut along the samples.
+
+    What cannot be cut so stays whole: a BatchNorm, whose parts would have statistics of their own, and what
+    draws random numbers.
+
+    Args:
+        graph: as it was captured; the samples are the first dimension of what it is given.
+        parts: two or more, that differ by a sample at most; or their proportions.
+
+    Raises:
+        RewriteError: it is no graph, or `parts` are none, or more than there are samples.
+    """
+    require_graph(graph)
+    require_operators(graph)
+    return _along_samples(graph, proportions_of(parts, graph.batch_size))
+
+
+@once_of
+def _along_samples(graph: Graph, parts: tuple[float, ...]) -> tuple[Split, ...]:
+    sizes = proportioned(graph.batch_size, parts)
+    whole: set[str] = set()  # nodes whose parts do not run on what the others make
+    while True:
+        splits, refused = _splits(graph, sizes, whole)
+        if not refused:
+            return splits
+        whole.add(refused)
+
+
+def replicate(graph: Graph, parts: int | Sequence[float]) -> tuple[Rewrite, ...]:
+    """`along_samples`, and that the parts of number 1, 2, ... read copies of the weights of their own.
+
+    Each device then has all weights of its part of the batch, and gradients are summed once in a step,
+    instead of weights sent and gradients sent back for every micro-batch. Weights of which there can be no
+    copies (of which the gradient is sparse) are read where they are.
+
+    Args:
+        graph: as it was captured.
+        parts: as `along_samples` has them.
+
+    Raises:
+        RewriteError: as `along_samples`.
+    """
+    require_graph(graph)
+    require_operators(graph)
+    return _replicate(graph, proportions_of(parts, graph.batch_size))
+
+
+@once_of
+def _replicate(graph: Graph, parts: tuple[float, ...]) -> tuple[Rewrite, ...]:
+    splits = along_samples(graph, parts)
+    return (*splits, *copies_of_parts(graph, splits))
+
+
+@once_of
+def samples_axes(graph: Graph) -> dict[str, Axis]:
+    """Of the nodes that can be cut along the samples, the axis that these are."""
+    return {cut.call.node.name: cut.axis for cut in _cuts(graph, ())}
+
+
+def copies_of_parts(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
+    """For parts 1, 2, ... of operators of a captured graph copies of what they read of weights."""
+    reading = {
+        node.name
+        for node in graph
+        if not gives_sparse_gradients(node) and any(k not in graph.constants for k in node.initializers)
+    }
+    return tuple(
+        CopyWeights(f"{each.node}:{number}", number)
+        for each in splits
+        if each.node in reading
+        for number in range(1, len(each.sizes))
+    )
+
+
+def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
+    """Of all nodes but these; and the first that could not be cut after all, "" for none."""
+    splits = tuple(
+        Split(cut.call.node.name, cut.axis, tuple(int(cut.scale) * size for size in sizes))
+        for cut in _cuts(graph, whole)
+    )
+    try:
+        lowered(graph, [OperatorTasks(each.node, (TaskCut(each.axis, each.sizes),)) for each in splits])
+    except RewriteError as refusal:
+        if refusal.operator in {each.node for each in splits}:
+            return (), refusal.operator
+    return splits, ""
+
+
+def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
+    """How nodes are cut along the samples, all but these: each after those whose parts it reads."""
+    shapes = {k: graph.variables[k].shape for k in graph.input_variables}
+    lies = {k: AxisIn(0) for k, shape in shapes.items() if shape and shape[0] == graph.batch_size}
+    calls, ways = ways_of_graph(graph)
+    made: set[str] = set()
+    for name, call in calls.items():
+        cut = None
+        if name not in whole and not _moves(call.node):
+            fitting = (_along(call, axis, way, lies, graph.batch_size) for axis, way in ways[name].items())
+            cut = next(filter(None, fitting), None)
+        if cut is None:
+            lies |= _kept(graph, call, lies)
+            continue
+        for each in (*_made_for(graph, cut, lies, whole), cut):
+            if each.call.node.name not in made:  # else made in parts for others, along another axis
+                made.add(each.call.node.name)
+                yield each
+                lies |= {k: own for k, own in each.makes().items() if own.blocks == 1}
+
+
+def _along(
+    call: SplitCall, axis: Axis, way: Way, lies: Mapping[str, AxisIn], samples: int
+) -> FollowedCut | None:
+    """Where the axis is that of the samples in all that has some. What is no sample's may be cut with them,
+    but for weights."""
+    cut = None if way.in_one else cut_fitting(call, axis, way, samples, lies, made=False)
+    if cut is None or cut.blocks > 1 or cut.scale.denominator > 1 or cut.cuts_weights:
+        return None
+    return None if any(where.blocks > 1 for where in way.cut.values()) else cut
+
+
+def _made_for(
+    graph: Graph, cut: FollowedCut, lies: Mapping[str, AxisIn], whole: Collection[str]
+) -> list[FollowedCut]:
+    """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
+    made of. What nobody can make so stays whole, and is cut where it is."""
+    made: dict[str, FollowedCut] = {}
+    calls, ways = ways_of_graph(graph)
+    for (tag, k), wanted in cut.reads():
+        name = graph.variables[k].producer if tag == "var" else None
+        if k in lies or name is None or name in whole or any(v in lies for v in graph.nodes[name].inputs):
+            continue
+        for axis, way in ways[name].items():
+            own = cut_fitting(calls[name], axis, way, graph.batch_size, {k: wanted}, made=True)
+            fits = own is not None and own.blocks == 1 and own.scale.denominator == 1
+            if own is not None and fits and not way.in_one and not own.cuts_weights:
+                before = _made_for(graph, own, lies, whole)
+                made |= {each.call.node.name: each for each in (*before, own)}
+                break
+    return list(made.values())
+
+
+def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str, AxisIn]:
+    """Of an operator that stays whole: where samples lay before, in what has as much there."""
+    made: dict[str, AxisIn] = {}
+    for k in filter(None, call.node.outputs):
+        shape = graph.variables[k].shape
+        alike = (
+            lies[name]
+            for name in call.node.inputs
+            if name in lies
+            and lies[name].dim < len(shape)
+            and shape[lies[name].dim] == graph.variables[name].shape[lies[name].dim]
+        )
+        if (own := next(alike, None)) is not None:
+            made[k] = own
+    return made
+
+
+def _moves(node: Node) -> bool:
+    return node.part is not None and node.part.moves

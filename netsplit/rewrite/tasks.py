@@ -1,0 +1,166 @@
+"""What of an operator is computed where: a state, whatever order it was decided in. Needs no torch.
+
+    OperatorTasks("linear", (TaskCut(1, (6, 6)), TaskCut(0, (4, 4))))      the nodes    linear:0:0  linear:0:1
+                                                                                linear:1:0  linear:1:1
+
+A node's `place` is which part it is along each axis of a mesh: along that of each cut, and of the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from itertools import pairwise, product
+from math import floor
+from typing import Any, Literal, TypeAlias
+
+from netsplit.errors import RewriteError, brief
+
+__all__ = ["SLICED_BYTES", "OperatorTasks", "Path", "TaskCut", "Weights", "sizes_in_proportion"]
+
+SLICED_BYTES = 1 << 15
+"""The least that a slice of a sum has: below, messages take longer than what they carry."""
+
+Path: TypeAlias = tuple[int, ...]
+"""Which part of each cut, outermost first."""
+
+Weights: TypeAlias = int | Literal["home"]
+"""The copy of its weights that a task reads, 0 the first; or that they are sent from where they are."""
+
+
+@dataclass(frozen=True)
+class TaskCut:
+    """Along an axis, each of its blocks into parts of these sizes; of one part of the cuts before alone,
+    where `part` says which."""
+
+    axis: int | str
+    sizes: tuple[int, ...]
+    blocks: int = 1
+    part: Path | None = None
+
+
+@dataclass(frozen=True)
+class OperatorTasks:
+    """How an operator is computed.
+
+    Args:
+        node: of the captured graph.
+        cuts: outermost first.
+        copies: how often each task is computed: along each further axis of the mesh.
+        weights: of every task, in order; of all of them, where there is one.
+        mesh: of every cut, the axis of the mesh that it cuts along; (): in order. Copies have the last ones.
+        sliced_bytes: partial sums that several tasks want are added up in slices, one on each device, where
+            these have so many bytes; else whole, on one.
+
+    Raises:
+        RewriteError: some of it does not go with the rest.
+    """
+
+    node: str
+    cuts: tuple[TaskCut, ...] = ()
+    copies: tuple[int, ...] = ()
+    weights: tuple[Weights, ...] = (0,)
+    mesh: tuple[int, ...] = ()
+    sliced_bytes: int = SLICED_BYTES
+
+    def __post_init__(self) -> None:
+        if self.mesh and sorted(self.mesh) != list(range(len(self.cuts))):
+            raise RewriteError(
+                f"the tasks of '{self.node}' have {len(self.cuts)} cuts along axes {list(self.mesh)} of a "
+                f"mesh: give each of the axes from 0 on once."
+            )
+        if self.mesh and any(cut.part is not None for cut in self.cuts):
+            raise RewriteError(f"'{self.node}' has a part that is cut alone, which lies on no mesh.")
+        if min((*self.copies, 1)) < 1:
+            raise RewriteError(f"'{self.node}' is to be computed {brief(self.copies)} times: give 1 or more.")
+
+    @property
+    def paths(self) -> list[Path]:
+        """Of all its parts, in order."""
+        paths: list[Path] = [()]
+        for cut in self.cuts:
+            inner = range(len(cut.sizes))
+            paths = [
+                (*path, *more)
+                for path in paths
+                for more in ([(i,) for i in inner] if cut.part in (None, path) else [()])
+            ]
+        return paths
+
+    def cuts_of(self, path: Path) -> Iterator[tuple[int, TaskCut]]:
+        """Those that a part comes of, and which it is of each."""
+        depth = 0
+        for cut in self.cuts:
+            if depth < len(path) and cut.part in (None, path[:depth]):
+                yield path[depth], cut
+                depth += 1
+
+    def tasks(self) -> Iterator[tuple[Path, Path, int, Weights]]:
+        """Path, place, number of the copy, and weights, of all."""
+        paths = self.paths
+        every = self.weights * len(paths) if len(self.weights) == 1 else self.weights
+        for path, weights in zip(paths, every, strict=True):
+            inner = path if not self.mesh else tuple(path[self.mesh.index(i)] for i in range(len(path)))
+            for number, place in enumerate(product(*map(range, self.copies))):
+                own = weights if weights == "home" else weights + number
+                yield path, (*inner, *place), number, own
+
+    def named(self, path: Path, copy: int = 0) -> str:
+        """The node of a part."""
+        return "".join((self.node, *(f":{i}" for i in path), f"~{copy}" if copy else ""))
+
+    def with_cut(self, cut: TaskCut) -> OperatorTasks:
+        """Whose parts read the weights that what is cut read."""
+        made = replace(self, cuts=(*self.cuts, cut), weights=(0,))
+        known = dict(zip(self.paths, self._every, strict=True))
+        return replace(made, weights=tuple(self._of(known, path) for path in made.paths))
+
+    def with_weights(self, path: Path, weights: Weights) -> OperatorTasks:
+        """What one part reads."""
+        known = dict(zip(self.paths, self._every, strict=True)) | {path: weights}
+        return replace(self, weights=tuple(known.values()))
+
+    @property
+    def _every(self) -> tuple[Weights, ...]:
+        return self.weights * len(self.paths) if len(self.weights) == 1 else self.weights
+
+    @staticmethod
+    def _of(known: Mapping[Path, Weights], path: Path) -> Weights:
+        return next(known[path[:n]] for n in range(len(path), -1, -1) if path[:n] in known)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "tasks", **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> OperatorTasks:
+        """Of what `to_dict` gave, after JSON.
+
+        Raises:
+            RewriteError: it is something else.
+        """
+        try:
+            own = {key: _tuples(value) for key, value in values.items() if key not in ("kind", "cuts")}
+            cuts = tuple(TaskCut(**{k: _tuples(v) for k, v in each.items()}) for each in values["cuts"])
+            return cls(**own, cuts=cuts)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise RewriteError(f"tasks are {brief(values)}: give what their to_dict answers.") from error
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def sizes_in_proportion(sizes: tuple[int, ...], block: int, samples: int) -> tuple[int, ...]:
+    """The sizes where each block has this size: cut between samples where it has rows of each.
+
+    They may be 0, where there are fewer samples than parts.
+    """
+    whole = sum(sizes)
+    if block == whole or min(sizes, default=0) < 1:  # which no part may be
+        return sizes
+    rows, rest = divmod(block, samples)
+    unit = rows if rows and not rest else 1
+    ends = [Fraction(sum(sizes[: i + 1]), whole) for i in range(len(sizes))]
+    cuts = [0, *(unit * floor(end * (block // unit) + Fraction(1, 2)) for end in ends)]
+    return tuple(b - a for a, b in pairwise(cuts))
