@@ -248,14 +248,27 @@ class _Compiler:
         return program
 
     def _work(self, order: Sequence[Compute]) -> list[Work]:
-        """Of segments in parts each part by itself, and of backwards those alone that there are."""
+        """Of segments in parts each part by itself, and of backwards those alone that there are.
+
+        Replicas that gather and sum together take part after part together, too.
+        """
         work: list[Work] = []
-        for phase, s, i in order:
+        at = 0
+        while at < len(order):
+            phase, s, i = order[at]
+            several, homes, at = [i], {self.segments[self.parts.of[s][0]].on(i)}, at + 1
+            while self.bundles and at < len(order) and order[at][:2] == (phase, s):
+                home = self.segments[self.parts.of[s][0]].on(order[at][2])
+                if home in homes:
+                    break
+                homes.add(home)
+                several.append(order[at][2])
+                at += 1
             if phase == "forward":
-                work += [(part, i, None) for part in self.parts.of[s]]
-            else:
-                parts = reversed(self.parts.of[s]) if self.training else ()
-                work += [(part, i, _PART[phase]) for part in parts if part in self.trained]
+                work += [(part, each, None) for part in self.parts.of[s] for each in several]
+            elif self.training:
+                parts = [part for part in reversed(self.parts.of[s]) if part in self.trained]
+                work += [(part, each, _PART[phase]) for part in parts for each in several]
         return work
 
     def forward(self, s: int, i: int) -> None:

@@ -404,10 +404,14 @@ class Program:
             return (own,)
         return tuple(replace(own, shape=each.sizes(own)) for each in slices if each.device == device)
 
-    def most_of_bundle(self, b: int) -> tuple[int, int]:
-        """Of a bundle's slices those of the device that has most: bytes as they are, and of the gradients as
-        they are summed, in single precision at least."""
-        bundle, initializers = self.bundles[b], self.graph.initializers
+    @cached_property
+    def most_of_bundle(self) -> tuple[tuple[int, int], ...]:
+        """Of every bundle's slices those of the device that has most: bytes as they are, and of the gradients
+        as they are summed, in single precision at least."""
+        return tuple(map(self._most_of, self.bundles))
+
+    def _most_of(self, bundle: Bundle) -> tuple[int, int]:
+        initializers = self.graph.initializers
         nbytes, grads = Counter[str](), Counter[str]()
         for k in bundle.names:
             own = initializers[k]

@@ -10,7 +10,7 @@ These are ZeRO's three stages (Rajbhandari et al., SC 2020), the last also FSDP'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
@@ -61,7 +61,8 @@ def bundles_of(
             devices = tuple(sorted(shard.devices, key=ranks.index))
             for names in _buckets(graph, every):
                 trained = any(graph.initializers[k].requires_grad for k in names)
-                bundles.append(Bundle(devices, names, shard.level, key, trained, shard.whole))
+                nbytes = sum(graph.initializers[k].nbytes for k in names)
+                bundles.append(Bundle(devices, names, shard.level, key, trained, shard.whole, nbytes))
     return tuple(bundles)
 
 
@@ -92,9 +93,9 @@ def check_shards(shards: Sequence[Shard], schedule: Schedule) -> None:
 class BundleTurns:
     """Walks a program's work in its global order, and says what is gathered before it and summed after it.
 
-    A bundle is gathered on all of its devices when the first of them needs it, one computation ahead of
-    that; a device forgets it after a computation unless its next one needs it, too. It is summed once all
-    of its devices have gradients of it, so that no device has more than one micro-batch's.
+    A bundle is gathered on all of its devices when the first of them needs it, as far ahead of that as the
+    bytes of one segment allow; a device forgets it after a computation unless its next one needs it, too.
+    It is summed once all of its devices have gradients of it, so that none has more than one micro-batch's.
 
     Args:
         work: forwards and backwards, in the program's order.
@@ -118,6 +119,7 @@ class BundleTurns:
                 if bundle.trained and s in trained:
                     self.giving.setdefault(s, []).append(b)
         self.there: set[tuple[str, int]] = set()  # device, bundle
+        self.ahead = max((self._nbytes(each) for each in self.reading.values()), default=0)
         self.next = self._next()
         self.left: Counter[tuple[int, str]] = Counter()  # bundle, device -> backwards to come
         for at, (s, _, part) in enumerate(work):
@@ -129,14 +131,19 @@ class BundleTurns:
         """Bundle, device -> backwards of one micro-batch that give gradients of it."""
 
     def gathered(self, at: int) -> Iterator[int]:
-        """Bundles to be gathered before a piece of work: its own, and those of what its device does next."""
-        for place in (at, self.next[at]):
-            if place is None:
-                continue
-            for b in self._read(place):
-                if (self.device[at], b) not in self.there:
-                    self.there |= {(device, b) for device in self.bundles[b].devices}
-                    yield b
+        """Bundles to be gathered before a piece of work: its own, and those of what its device does next, as
+        many as have the bytes of a segment, at least those of one."""
+        device, place, ahead = self.device[at], at, set[int]()
+        while place is not None:
+            new = [b for b in self._read(place) if (device, b) not in self.there]
+            for b in new:
+                self.there |= {(each, b) for each in self.bundles[b].devices}
+                yield b
+            if place != at:
+                ahead.update(self._read(place))
+                if self._nbytes(ahead) >= self.ahead:
+                    return
+            place = self.next[place]
 
     def summed(self, at: int) -> Iterator[int]:
         """Bundles to be summed after a piece of work."""
@@ -153,6 +160,9 @@ class BundleTurns:
                 for each in self.bundles[b].devices:
                     self.unsummed[b, each] = 0
                 yield b
+
+    def _nbytes(self, bundles: Iterable[int]) -> int:
+        return sum(self.bundles[b].nbytes for b in bundles)
 
     def _due(self, b: int) -> bool:
         bundle = self.bundles[b]

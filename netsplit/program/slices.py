@@ -49,6 +49,7 @@ class Bundle:
     segments: tuple[int, ...]  # that read them; none where all go together
     trained: bool  # any of them
     whole: bool  # none is cut
+    nbytes: int
 
 
 def slices_of(

@@ -166,7 +166,7 @@ def reduce_bytes(program: Program, reduce: Collective) -> int:
     """Bytes that a sum or gathering is of; a norm is a single number, whose bytes do not count."""
     if not isinstance(reduce, Reduce):
         assert isinstance(reduce, Gather | Scatter)
-        return len(reduce.devices) * program.most_of_bundle(reduce.bundle)[isinstance(reduce, Scatter)]
+        return len(reduce.devices) * program.most_of_bundle[reduce.bundle][isinstance(reduce, Scatter)]
     if reduce.kind == "norm":
         return 0
     return sum(program.graph.initializers[k].nbytes for k in program.summed(reduce.devices))

@@ -325,13 +325,13 @@ class DeviceMemory:
         last = self.program.bundles[ins.bundle].level != "parameters"
         for b in [b for b in self.gathering if last or b == ins.bundle]:
             self._put_together(b)
-        largest, _ = self.program.most_of_bundle(ins.bundle)
+        largest, _ = self.program.most_of_bundle[ins.bundle]
         self.gathering.add(ins.bundle)
         self.storages.hold(("gathering", -1, ins.bundle), (1 + len(ins.devices)) * largest, transfer=True)
 
     def _scatter(self, ins: Scatter) -> None:
         self._finish_sum()
-        _, largest = self.program.most_of_bundle(ins.bundle)
+        _, largest = self.program.most_of_bundle[ins.bundle]
         packed = len(ins.devices) * largest
         self.alive.see(packed)  # beside the gradients
         names = set(self.program.bundles[ins.bundle].names)
