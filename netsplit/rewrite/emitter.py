@@ -67,7 +67,7 @@ def in_no_mode(node: Node) -> bool:
 
 @once_of
 def handed_on(graph: Graph) -> dict[str, tuple[str, Region]]:
-    """Variables of a captured graph that are regions of parameters that nobody writes: of which, and where."""
+    """Variables of a captured graph that are regions of parameters: which, and where. Nobody writes these."""
     written = {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
     there: dict[str, tuple[str, Region]] = {}
     for node in graph:

@@ -171,6 +171,18 @@ def test_what_cannot_be_computed_twice_says_why() -> None:
             lowered(graph, [OperatorTasks(node, copies=(2,))])
     with pytest.raises(RewriteError, match="no operator 'conv'"):
         lowered(graph, [OperatorTasks("conv", copies=(2,))])
+    plain = OperatorTasks("linear", (TaskCut(1, (4, 4)),)).to_dict()
+    for wrong in (
+        {"weights": [1, 2, 3]},
+        {"weights": [-1]},
+        {"copies": [0]},
+        {"cuts": [{"axis": 1}]},
+        {"nod": 1},
+    ):
+        with pytest.raises(RewriteError):
+            rewrite_from(plain | wrong)
+    with pytest.raises(RewriteError, match="a cut is"):
+        TaskCut(1, (4, -1))
     with pytest.raises(RewriteError, match="that add up"):
         lowered(graph, [OperatorTasks("linear", (TaskCut(1, (3, 4)),))])
 
