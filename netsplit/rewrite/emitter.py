@@ -284,11 +284,12 @@ class Emitter:
         }
 
     def _drop_unused(self) -> None:
-        """Movements that nobody needs any more."""
+        """Movements that nobody needs any more, and copies of operators."""
         wanted = set(self.captured.output_variables)
         kept: list[Node] = []
         for node in reversed(self.nodes.values()):
-            if node.op not in MOVES or not wanted.isdisjoint(node.outputs):
+            spare = node.op in MOVES or (node.part is not None and (node.part.moves or node.part.copy > 0))
+            if not spare or not wanted.isdisjoint(node.outputs):
                 wanted.update(node.inputs)
                 kept.append(node)
         self.nodes = {node.name: node for node in reversed(kept)}
