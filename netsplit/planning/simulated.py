@@ -18,7 +18,7 @@ from netsplit.program.resize import require_same_operators, with_tail
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.program.slices import Bundle
 from netsplit.program.transfers import exchanges_that_hold
-from netsplit.rewrite.records import Rewrite
+from netsplit.rewrite.records import Rewrite, reads_copies
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.seconds import rewritten_costs
 from netsplit.simulate.memory import predicted_peak_bytes
@@ -72,7 +72,7 @@ class Simulated:
         They do not know the sums of copies' gradients.
         """
         schedule, trained = self.schedule, self.training or not self.graph.requires_backward
-        summed = any(each.copy for each in self.graph.regions.values())
+        summed = reads_copies(self.graph.rewrites)
         plain = trained and not (
             schedule.recompute is True or schedule.delay_weights or self.shared_norm or summed
         )

@@ -9,6 +9,7 @@ from html import escape
 
 from netsplit.graph.operators import unchanging
 from netsplit.program.instructions import Program
+from netsplit.rewrite.records import reads_copies
 from netsplit.simulate.timeline import GRADIENT_OF, Timeline
 from netsplit.tables import Table, nbytes
 
@@ -52,7 +53,7 @@ def weight_lines(program: Program, predicted: Timeline) -> Iterator[str]:
     if there:
         gradients = f"; gradients of them: {_most(back)}" if back else ""
         yield f"weights sent in an iteration to where they are read: {_most(there)}{gradients}"
-    if summed and any(each.copy for each in program.graph.regions.values()):
+    if summed and reads_copies(program.graph.rewrites):
         yield f"copies of weights, whose gradients are summed in an iteration: {_most(summed)}"
 
 

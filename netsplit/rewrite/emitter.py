@@ -10,11 +10,23 @@ from netsplit.errors import RewriteError
 from netsplit.graph.analyse import Facts, analyse
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.batches.strides import is_spread, memory_order, repeated_dims
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, NodeRole, Variable
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, NodeRole, Variable, once_of
 from netsplit.graph.operators import resolve, written_references
+from netsplit.layout.regions import Region, both, through, whole_region
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 
-__all__ = ["CAT", "MOVES", "READ", "SPLIT", "Emitter", "in_no_mode", "require_graph", "require_operators"]
+__all__ = [
+    "CAT",
+    "MOVES",
+    "READ",
+    "SPLIT",
+    "Emitter",
+    "handed_on",
+    "in_no_mode",
+    "require_graph",
+    "require_operators",
+    "weights_of",
+]
 
 CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.alias.default"
 MOVES = frozenset([CAT, SPLIT, READ])
@@ -51,6 +63,37 @@ def require_operators(graph: Graph) -> None:
 def in_no_mode(node: Node) -> bool:
     """Whether it runs in no mode of the model's own."""
     return not (node.no_grad or node.autocast or node.default_dtype or node.checkpoint)
+
+
+@once_of
+def handed_on(graph: Graph) -> dict[str, tuple[str, Region]]:
+    """Variables of a captured graph that are regions of parameters: which, and where. Nobody writes these."""
+    written = {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
+    there: dict[str, tuple[str, Region]] = {}
+    for node in graph:
+        if node.op not in (READ, SPLIT) or not in_no_mode(node):
+            continue
+        ((tag, k),) = node.args[0].items()
+        if (tag == "var" and k not in there) or k in written or k in graph.constants:
+            continue
+        name, region = (k, whole_region(graph.initializers[k].shape)) if tag == "init" else there[k]
+        if node.op == READ:
+            there[node.outputs[0]] = name, region
+            continue
+        dim, start = int(node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)), 0
+        dim %= len(region)
+        for output, size in zip(node.outputs, node.args[1], strict=True):
+            runs = through(region[dim], ((both(start, start), both(start + size, start + size)),))
+            there[output] = name, (*region[:dim], runs, *region[dim + 1 :])
+            start += size
+    return there
+
+
+def weights_of(graph: Graph, node: Node) -> set[str]:
+    """The parameters and buffers that an operator reads, if only as what is cut out of them."""
+    there = handed_on(graph)
+    read = {*node.initializers, *(there[k][0] for k in node.inputs if k in there)}
+    return read - graph.constants.keys()
 
 
 @dataclass(frozen=True)
@@ -241,11 +284,12 @@ class Emitter:
         }
 
     def _drop_unused(self) -> None:
-        """Movements that nobody needs any more."""
+        """Movements that nobody needs any more, and copies of operators."""
         wanted = set(self.captured.output_variables)
         kept: list[Node] = []
         for node in reversed(self.nodes.values()):
-            if node.op not in MOVES or not wanted.isdisjoint(node.outputs):
+            spare = node.op in MOVES or (node.part is not None and (node.part.moves or node.part.copy > 0))
+            if not spare or not wanted.isdisjoint(node.outputs):
                 wanted.update(node.inputs)
                 kept.append(node)
         self.nodes = {node.name: node for node in reversed(kept)}

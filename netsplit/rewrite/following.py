@@ -14,15 +14,15 @@ from fractions import Fraction
 from math import lcm
 
 from netsplit.errors import RewriteError
-from netsplit.graph.arguments import Reference, references
+from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.emitter import require_graph, require_operators
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import chosen_way, ways_to_cut
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
-from netsplit.rewrite.ways import Axis, Cat, Place, SplitCall, Way, Where
+from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way, Where
 
-__all__ = ["AxisIn", "FollowedCut", "cut_behind", "cut_fitting", "followed", "reference_at", "ways_of_graph"]
+__all__ = ["AxisIn", "FollowedCut", "cut_behind", "cut_fitting", "followed", "ways_of_graph"]
 
 Ways = Mapping[str, Mapping[Axis, Way]]
 """Operator -> how it can be cut along each of its axes."""
@@ -50,7 +50,7 @@ class FollowedCut:
     def reads(self) -> Iterator[tuple[Reference, AxisIn]]:
         """What is cut for it."""
         for place, where in self.way.cut.items():
-            yield reference_at(self.call, place), self._in(where)
+            yield self.call.reference(place), self._in(where)
 
     def makes(self) -> dict[str, AxisIn]:
         """What its parts put together make."""
@@ -58,7 +58,7 @@ class FollowedCut:
         return {k: self._in(how.where) for k, how in outputs if k and isinstance(how, Cat)}
 
     def reads_whole(self) -> set[str]:
-        given = (reference_at(self.call, place) for place in self.call.tensors if place not in self.way.cut)
+        given = (self.call.reference(place) for place in self.call.tensors if place not in self.way.cut)
         return {k for tag, k in given if tag == "var"}
 
     @property
@@ -82,7 +82,7 @@ def cut_fitting(
         outputs = zip(call.node.outputs, way.joined, strict=True)
         pairs = [(known[k], how.where if isinstance(how, Cat) else None) for k, how in outputs if k in known]
     else:
-        places = ((reference_at(call, place), place) for place in call.tensors)
+        places = ((call.reference(place), place) for place in call.tensors)
         pairs = [(known[k], way.cut.get(place)) for (tag, k), place in places if tag == "var" and k in known]
     cut: FollowedCut | None = None
     for own, where in pairs:
@@ -169,8 +169,3 @@ def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple
             cuts[name] = cut
             lies |= cut.makes()
     return tuple(cuts[name].tasks(sizes) for name in graph.nodes if name in cuts)
-
-
-def reference_at(call: SplitCall, place: Place) -> Reference:
-    ((tag, name),) = references(call.template(place))
-    return tag, name

@@ -355,6 +355,8 @@ def _side_by_side(boxes: Sequence[tuple[_Box, Reference]]) -> tuple[int, list[li
 def _groups(boxes: Sequence[_Box]) -> tuple[int, list[list[_Box]]]:
     """The same of boxes; one group, where there is no such dimension."""
     for dim in range(len(boxes[0])):
+        if all(low == high for low, high in (box[dim] for box in boxes)):  # where there is no element at all
+            continue
         groups: list[list[_Box]] = []
         end = -1
         for box in sorted(boxes, key=lambda box: box[dim]):

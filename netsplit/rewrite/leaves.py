@@ -19,6 +19,7 @@ from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.layout.regions import Region, Runs, blocks_of, both, length_of, now, through, whole_region
+from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
 from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
@@ -116,6 +117,14 @@ class LeafPlanner:
         shape = self.layouts[k].shape
         return whole_region(shape, self.shapes.get(k, shape))
 
+    def _read(self, reference: Reference) -> Arg:
+        """A tensor; of what the model itself cuts out of a parameter, the region of that."""
+        tag, k = reference
+        if tag == "var" and k in (there := handed_on(self.graph)):
+            name, region = there[k]
+            return ("init", name), region
+        return reference, self.full(reference)
+
     def leaves(self, tasks: OperatorTasks) -> list[Leaf]:
         """Raises `RewriteError`: it cannot be cut so, or has no copies."""
         node = self.graph.nodes[tasks.node]
@@ -123,7 +132,7 @@ class LeafPlanner:
         if max(tasks.copies, default=1) > 1:
             require_copies(self.graph, node)
         reads = {
-            place: (reference, self.full(reference))
+            place: self._read(reference)
             for place in call.tensors
             for reference in references(call.template(place))
         }

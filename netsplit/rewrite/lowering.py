@@ -18,7 +18,15 @@ from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference, renamed
 from netsplit.graph.ir import Graph, Initializer, Node, NodeRole
 from netsplit.layout.regions import Misfit, Region, through, whole_region
-from netsplit.rewrite.emitter import CAT, SPLIT, Emitter, in_no_mode, require_graph, require_operators
+from netsplit.rewrite.emitter import (
+    CAT,
+    SPLIT,
+    Emitter,
+    handed_on,
+    in_no_mode,
+    require_graph,
+    require_operators,
+)
 from netsplit.rewrite.holdings import Holdings, Tensor, TensorPiece
 from netsplit.rewrite.leaves import CutsBefore, Leaf, LeafPlanner, laid_out, with_tensors
 from netsplit.rewrite.sums import Adder, Term
@@ -145,15 +153,32 @@ class _Lowering:
             for leaf in leaves:
                 for (tag, k), region in leaf.reads.values():
                     if tag == "init":
-                        weights.setdefault(k, []).append(_reader(leaf, region))
+                        weights.setdefault(k, []).append(self._reader(leaf, k, region))
                     else:
                         self.wants.setdefault(k, []).append((region, leaf.role.place))
-        direct = {k for node in self.graph if node.name not in self.leaves for k in node.initializers}
+        direct = {
+            k
+            for node in self.graph
+            if node.name not in self.leaves and not self._looked_through(node)
+            for k in node.initializers
+        }
         made = {k for name in self.leaves for k in self.graph.nodes[name].outputs if k}
         read = {k for node in self.graph if node.name not in self.leaves for k in node.inputs}
         for k in made & {*read, *self.graph.output_variables}:
             self.wants.setdefault(k, []).append((self.planner.full(("var", k)), ()))
         self.weights = WeightsRead(self.emitter, self.holdings, weights, direct, self.parts)
+
+    def _reader(self, leaf: Leaf, k: str, region: Region) -> WeightReader:
+        uncut = not leaf.role.cuts and region == self.planner.full(("init", k))
+        return WeightReader(leaf.name, region, leaf.weights, uncut)
+
+    def _looked_through(self, node: Node) -> bool:
+        """Whether it cuts parameters for tasks alone, which read regions of them."""
+        there, made = handed_on(self.graph), [k for k in node.outputs if k]
+        if not made or not there.keys() >= {*made} or {*made} & {*self.graph.output_variables}:
+            return False
+        readers = {v for k in made for v in self.graph.variables[k].consumers}
+        return all(v in self.leaves or self._looked_through(self.graph.nodes[v]) for v in readers)
 
     def _keep(self, node: Node) -> None:
         """An operator that is computed whole."""
@@ -230,7 +255,8 @@ class _Lowering:
             ((tag, k),) = dict.fromkeys(leaves[i].reads[place][0] for i in reading)
             if tag == "init":
                 tasks = [
-                    (_reader(leaves[i], leaves[i].reads[place][1]), leaves[i].role.place) for i in reading
+                    (self._reader(leaves[i], k, leaves[i].reads[place][1]), leaves[i].role.place)
+                    for i in reading
                 ]
                 made = self.weights.read(k, node, tasks)
             else:
@@ -250,7 +276,8 @@ class _Lowering:
         outputs = tuple(_output(name, j, node) if k else "" for j, k in enumerate(node.outputs))
         made = replace(node, name=name, outputs=outputs, part=leaf.role)
         if not leaf.levels:
-            references_ = {leaf.reads[place][0]: reference for place, reference in given.items()}
+            call = SplitCall(node, self.emitter.plain, self.graph.initializers)
+            references_ = {call.reference(place): reference for place, reference in given.items()}
             self.emitter.emit(replace(made, **renamed(node, references_)))
             self._require_same_dtypes(node, outputs)
             return list(outputs)
@@ -350,7 +377,3 @@ def _output(name: str, j: int, node: Node) -> str:
     if name == node.name:
         return node.outputs[j]
     return f"{name}.{j}" if len(node.outputs) > 1 else name
-
-
-def _reader(leaf: Leaf, region: Region) -> WeightReader:
-    return WeightReader(leaf.name, region, leaf.weights, not leaf.role.cuts)

@@ -21,6 +21,7 @@ __all__ = [
     "folded",
     "proportioned",
     "proportions_of",
+    "reads_copies",
     "rewrite_from",
 ]
 
@@ -173,6 +174,12 @@ def folded(
             own = own.with_weights(path, each.copy if isinstance(each, CopyWeights) else "home")
         made[name] = own
     return made
+
+
+def reads_copies(rewrites: Sequence[Rewrite]) -> bool:
+    """Whether some tasks that they come to read copies of weights."""
+    tasks = (task for each in folded(rewrites).values() for task in each.tasks())
+    return any(weights not in (0, "home") for _, _, _, weights in tasks)
 
 
 def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from typing import Literal
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import CALL, Graph, Initializer, Node, once_of
 from netsplit.graph.storage import gives_sparse_gradients
-from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.emitter import MOVES, require_graph, require_operators, weights_of
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
@@ -190,7 +190,7 @@ def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeight
     who, reason = f"'{rewrite.node}' ({node.kind})", ""
     python = node.op.startswith(CALL) or bool(node.checkpoint)
     if isinstance(rewrite, ReadWeights):
-        if not node.initializers:
+        if not (node.initializers or weights_of(graph, node)):
             raise RewriteError(f"{who} has no parameters that it could read elsewhere.")
         if python or node.autocast or graph.autocast:
             raise RewriteError(
@@ -206,7 +206,7 @@ def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeight
         reason = "their gradient is sparse, and those of copies are summed as dense ones"
     if reason:
         raise RewriteError(f"{who} cannot read copies of its parameters: {reason}.")
-    if not any(k not in graph.constants for k in node.initializers):
+    if not weights_of(graph, node):
         raise RewriteError(f"{who} has no parameters of which it could read copies.")
 
 
@@ -313,9 +313,9 @@ def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ..
 
 def reads_weights(graph: Graph, name: str) -> bool:
     """Whether an operator, or a part of one, reads what there can be copies of."""
-    node = graph.nodes[name]
+    node, captured = graph.nodes[name], _state(graph).captured
     if node.part is not None:
         if node.part.moves:
             return False
-        node = _state(graph).captured.nodes[node.part.operator]
-    return not gives_sparse_gradients(node) and any(k not in graph.constants for k in node.initializers)
+        node = captured.nodes[node.part.operator]
+    return node.op not in MOVES and not gives_sparse_gradients(node) and bool(weights_of(captured, node))

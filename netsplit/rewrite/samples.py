@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.graph.storage import gives_sparse_gradients
-from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.emitter import require_graph, require_operators, weights_of
 from netsplit.rewrite.following import AxisIn, FollowedCut, cut_fitting, ways_of_graph
 from netsplit.rewrite.lowering import lowered
 from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
@@ -87,11 +87,7 @@ def samples_axes(graph: Graph) -> dict[str, Axis]:
 
 def copies_of_parts(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
     """For parts 1, 2, ... of operators of a captured graph copies of what they read of weights."""
-    reading = {
-        node.name
-        for node in graph
-        if not gives_sparse_gradients(node) and any(k not in graph.constants for k in node.initializers)
-    }
+    reading = {node.name for node in graph if not gives_sparse_gradients(node) and weights_of(graph, node)}
     return tuple(
         CopyWeights(f"{each.node}:{number}", number)
         for each in splits

@@ -8,7 +8,7 @@ A node's `place` is which part it is along each axis of a mesh: along that of ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
@@ -32,12 +32,25 @@ Weights: TypeAlias = int | Literal["home"]
 @dataclass(frozen=True)
 class TaskCut:
     """Along an axis, each of its blocks into parts of these sizes; of one part of the cuts before alone,
-    where `part` says which."""
+    where `part` says which.
+
+    Raises:
+        RewriteError: these are no axis, no sizes or no part.
+    """
 
     axis: int | str
     sizes: tuple[int, ...]
     blocks: int = 1
     part: Path | None = None
+
+    def __post_init__(self) -> None:
+        axis = isinstance(self.axis, str) or _are_numbers([self.axis])
+        numbers = _are_numbers(self.sizes) and _are_numbers([self.blocks], 1)
+        if not (axis and numbers and (self.part is None or _are_numbers(self.part))):
+            raise RewriteError(
+                f"a cut is {brief([self.axis, self.sizes, self.blocks, self.part])}: give an axis, the sizes "
+                "of its parts, how many blocks it has, and None, or the numbers of the part that is cut."
+            )
 
 
 @dataclass(frozen=True)
@@ -72,8 +85,14 @@ class OperatorTasks:
             )
         if self.mesh and any(cut.part is not None for cut in self.cuts):
             raise RewriteError(f"'{self.node}' has a part that is cut alone, which lies on no mesh.")
-        if min((*self.copies, 1)) < 1:
+        if not _are_numbers(self.copies, 1):
             raise RewriteError(f"'{self.node}' is to be computed {brief(self.copies)} times: give 1 or more.")
+        numbers = [each for each in self.weights if each != "home"]
+        if not _are_numbers(numbers) or len(self.weights) not in (1, len(self.paths)):
+            raise RewriteError(
+                f"the tasks of '{self.node}' read {brief(self.weights)}: give the number of a copy of its "
+                f"weights, or 'home', for each of {len(self.paths)} tasks, or one for all."
+            )
 
     @property
     def paths(self) -> list[Path]:
@@ -145,6 +164,11 @@ class OperatorTasks:
             return cls(**own, cuts=cuts)
         except (TypeError, KeyError, AttributeError) as error:
             raise RewriteError(f"tasks are {brief(values)}: give what their to_dict answers.") from error
+
+
+def _are_numbers(values: Sequence[object], least: int = 0) -> bool:
+    """Whole ones, of at least this."""
+    return not isinstance(values, str) and all(type(each) is int and each >= least for each in values)
 
 
 def _tuples(value: Any) -> Any:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from netsplit.errors import RewriteError
-from netsplit.graph.arguments import references
+from netsplit.graph.arguments import Reference, references
 from netsplit.graph.ir import Initializer, Node
 from netsplit.graph.operators import resolve
 from netsplit.rewrite.layouts import MemoryLayout
@@ -187,9 +187,14 @@ class SplitCall:
     def template(self, place: Place) -> Any:
         return self.arguments[place] if isinstance(place, str) else self.arguments[place[0]][place[1]]
 
-    def shape(self, place: Place) -> tuple[int, ...]:
+    def reference(self, place: Place) -> Reference:
         """Of a tensor that is given."""
         ((tag, name),) = references(self.template(place))
+        return tag, name
+
+    def shape(self, place: Place) -> tuple[int, ...]:
+        """Of a tensor that is given."""
+        tag, name = self.reference(place)
         return self.layouts[name].shape if tag == "var" else self.initializers[name].shape
 
     def rank(self, place: Place) -> int:

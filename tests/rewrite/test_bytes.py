@@ -34,7 +34,7 @@ def moved(
     maker: int | str, reader: int | None, mesh: tuple[int, int]
 ) -> tuple[Graph, tuple[OperatorTasks, ...]]:
     """A product cut along an axis, and what reads it, along another, or whole on every device."""
-    model = nn.Sequential(nn.Linear(SIZE, SIZE, bias=False), nn.GELU()).double()
+    model = nn.Sequential(nn.Linear(SIZE, SIZE, bias=False), nn.GELU(), nn.Tanh()).double()
     batch = torch.randn(SIZE, SIZE, dtype=torch.float64), torch.randn(SIZE, SIZE, dtype=torch.float64)
     graph = capture(model, nn.MSELoss(), batch)
     copies = mesh[1:] if mesh[0] == 1 else mesh
@@ -42,7 +42,8 @@ def moved(
         OperatorTasks("gelu", copies=copies) if reader is None else OperatorTasks("gelu", cuts(reader, *mesh))
     )
     tasks = OperatorTasks("linear", cuts(maker, *mesh), sliced_bytes=0), read
-    return lowered(graph, tasks), tasks
+    behind = OperatorTasks("tanh", cuts(0, *mesh))  # reads every copy
+    return lowered(graph, (*tasks, behind)), tasks
 
 
 def sent(graph: Graph, device_of: dict[str, str]) -> Counter[tuple[str, str]]:

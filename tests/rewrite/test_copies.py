@@ -75,6 +75,35 @@ def test_parts_of_the_batch_with_copies_train_what_the_whole_does(name: str, par
     assert_same_step(step, graph)
 
 
+class Crossed(nn.Module):
+    """Attention to something else, whose keys' and values' weights torch cuts out of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.attention = nn.Linear(6, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        said = self.inward(x)
+        other = torch.tanh(said)
+        seen, _ = self.attention(said, other, other, need_weights=False)
+        made: torch.Tensor = self.head(seen.amax(1))
+        return made
+
+
+def test_what_the_model_cuts_out_of_a_weight_is_copied() -> None:
+    """Each part has regions of the weight, and the model's own cut is gone."""
+    step = replace(STEPS["recurrent"], build=Crossed)
+    graph = applied(step.graph(), replicate(step.graph(), 2))
+    assert "split_with_sizes" in step.graph().nodes
+    assert "split_with_sizes" not in graph.nodes
+    assert {
+        "attention.in_proj_weight[0:8, :]~1",
+        "attention.in_proj_weight[8:24, :]",
+    } <= graph.initializers.keys()
+    assert_same_step(step, graph)
+
+
 @pytest.mark.parametrize("name", STEPS)
 @settings(PATIENT, max_examples=tried(4))
 @given(data=st.data())

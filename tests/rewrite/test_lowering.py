@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import event, given, settings
@@ -127,6 +128,40 @@ def test_any_tasks_are_the_same_step(name: str, data: st.DataObject) -> None:
     assert_same_step(own, tail)
 
 
+def drawn_on_hosts(data: st.DataObject, graph: Graph, node: str) -> OperatorTasks | None:
+    """On a mesh of two hosts of two devices: copies, or cut along one axis or two, in either order."""
+    axes = [axis for axis, size in split_axes(graph, node).items() if size > 1]
+    if not axes or data.draw(st.booleans(), label="copies"):
+        return OperatorTasks(node, copies=(2, 2))
+    outer, inner = (data.draw(st.sampled_from(axes), label="axis") for _ in range(2))
+    sizes, cuts = split_axes(graph, node), []
+    for axis in (outer, inner):
+        size = sizes[axis] if outer != inner or not cuts else cuts[0].sizes[0]
+        if size < 2 or (outer == inner and sizes[axis] % 4):
+            return None
+        cuts.append(TaskCut(axis, (size // 2, size - size // 2)))
+    return OperatorTasks(node, tuple(cuts), mesh=data.draw(st.sampled_from([(0, 1), (1, 0)])), sliced_bytes=0)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(PATIENT, max_examples=tried(40))
+@given(data=st.data())
+def test_operators_on_one_mesh_are_the_same_step(name: str, data: st.DataObject) -> None:
+    """What moves between them is sliced, relayed from host to host, and put together at every reader."""
+    graph = STEPS[name].graph()
+    names = [node.name for node in graph if len(node.outputs) < 8]
+    start = data.draw(st.sampled_from(range(len(names))), label="start")
+    chosen: list[OperatorTasks] = []
+    for node in names[start : start + data.draw(st.integers(2, 10), label="operators")]:
+        tasks = drawn_on_hosts(data, graph, node)
+        with suppress(RewriteError):
+            if tasks is not None:
+                lowered(graph, [*chosen, tasks])
+                chosen.append(tasks)
+    event(f"{len(chosen)} operators")
+    assert_same_step(STEPS[name], lowered(graph, chosen))
+
+
 def test_what_cannot_be_computed_twice_says_why() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
     step = STEPS["mlp"]
@@ -136,6 +171,18 @@ def test_what_cannot_be_computed_twice_says_why() -> None:
             lowered(graph, [OperatorTasks(node, copies=(2,))])
     with pytest.raises(RewriteError, match="no operator 'conv'"):
         lowered(graph, [OperatorTasks("conv", copies=(2,))])
+    plain = OperatorTasks("linear", (TaskCut(1, (4, 4)),)).to_dict()
+    for wrong in (
+        {"weights": [1, 2, 3]},
+        {"weights": [-1]},
+        {"copies": [0]},
+        {"cuts": [{"axis": 1}]},
+        {"nod": 1},
+    ):
+        with pytest.raises(RewriteError):
+            rewrite_from(plain | wrong)
+    with pytest.raises(RewriteError, match="a cut is"):
+        TaskCut(1, (4, -1))
     with pytest.raises(RewriteError, match="that add up"):
         lowered(graph, [OperatorTasks("linear", (TaskCut(1, (3, 4)),))])
 
