@@ -277,11 +277,7 @@ RATES: dict[str, Accelerator] = {
     )
 }
 
-_DRIVER_NAMES = {
-    "H100 80GB HBM3": "H100-SXM",
-    "H100 PCIe": "H100-PCIE-80GB",
-    "H200": "H200-SXM",
-}
+_DRIVER_NAMES = {"H100 80GB HBM3": "H100-SXM", "H100 PCIe": "H100-PCIE-80GB", "H200": "H200-SXM"}
 """What `nvidia-smi` says where it is not the name above with the maker's words before it."""
 
 _BY_PLAIN_NAME = {_plain(name): each for name, each in RATES.items()} | {

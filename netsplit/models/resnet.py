@@ -106,11 +106,7 @@ class ResNet(ResNetFeatures):
         small_images: bool,
     ) -> None:
         super().__init__(
-            blocks=blocks,
-            width=width,
-            widening=widening,
-            in_channels=in_channels,
-            small_images=small_images,
+            blocks=blocks, width=width, widening=widening, in_channels=in_channels, small_images=small_images
         )
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(self.out_channels, num_classes)

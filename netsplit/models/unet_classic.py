@@ -36,14 +36,7 @@ class UNetClassic(nn.Module):
     """Images (batch, in_channels, height, width) -> scores (batch, num_classes, height, width)."""
 
     def __init__(
-        self,
-        *,
-        num_classes: int,
-        base_channels: int,
-        depth: int,
-        in_channels: int,
-        batch_norm: bool,
-        up: Up,
+        self, *, num_classes: int, base_channels: int, depth: int, in_channels: int, batch_norm: bool, up: Up
     ) -> None:
         super().__init__()
         levels = [base_channels * 2**i for i in range(depth)]

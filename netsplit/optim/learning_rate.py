@@ -58,10 +58,7 @@ class LearningRate:
     """
 
     def __init__(
-        self,
-        scheduler: SchedulerFactory | str,
-        every: Literal["step", "epoch"] = "step",
-        **settings: Any,
+        self, scheduler: SchedulerFactory | str, every: Literal["step", "epoch"] = "step", **settings: Any
     ) -> None:
         if every not in ("step", "epoch"):
             raise ConfigError(f"scheduler.every is {every!r}: give one of step, epoch.")

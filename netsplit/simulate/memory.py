@@ -32,12 +32,7 @@ from typing import TypeAlias
 
 from netsplit.profile.costs import NodeBytes, Offload, StepScratch
 from netsplit.program.acknowledge import Arrivals
-from netsplit.program.instructions import (
-    Backward,
-    Instruction,
-    Program,
-    Segment,
-)
+from netsplit.program.instructions import Backward, Instruction, Program, Segment
 from netsplit.simulate.lifetimes.device_memory import DeviceMemory
 from netsplit.simulate.lifetimes.segment_memory import OfSize
 from netsplit.simulate.lifetimes.segment_shapes import SegmentShapes

@@ -131,12 +131,7 @@ class ProgramTasks:
                 yield Task(message_s * len(self.program.sizes(ins)), (), None, "", ins.microbatch, 0.0, ins)
 
     def _backward(
-        self,
-        ins: Backward,
-        overhead_s: float,
-        seconds: SegmentSeconds,
-        more_s: float,
-        whole: tuple[Key, ...],
+        self, ins: Backward, overhead_s: float, seconds: SegmentSeconds, more_s: float, whole: tuple[Key, ...]
     ) -> Iterator[Task]:
         s, i, name = ins.segment, ins.microbatch, self.names[ins.segment]
         if ins.part == "weight":

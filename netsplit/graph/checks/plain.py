@@ -21,15 +21,7 @@ from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 
-__all__ = [
-    "TensorsAtOnce",
-    "forward",
-    "forward_again",
-    "has_values",
-    "hidden",
-    "stance",
-    "threads_for",
-]
+__all__ = ["TensorsAtOnce", "forward", "forward_again", "has_values", "hidden", "stance", "threads_for"]
 
 _SMALL = 2**28  # bytes
 

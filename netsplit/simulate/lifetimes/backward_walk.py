@@ -14,12 +14,7 @@ from netsplit.simulate.lifetimes.gradient_strides import (
     strides_of_new,
     strides_through,
 )
-from netsplit.simulate.lifetimes.handing_on import (
-    NO_GRADIENT,
-    PART_OF_GRADIENT,
-    SHAPED_AS,
-    gives_gradient_on,
-)
+from netsplit.simulate.lifetimes.handing_on import NO_GRADIENT, PART_OF_GRADIENT, SHAPED_AS, gives_gradient_on
 from netsplit.simulate.lifetimes.segment_storages import SegmentStorages, operand_of_weight
 
 __all__ = ["BackwardWalk", "PutOff", "Walk"]

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from netsplit.graph.ir import Node
 
-__all__ = [
-    "NO_GRADIENT",
-    "PART_OF_GRADIENT",
-    "SHAPED_AS",
-    "gives_gradient_on",
-]
+__all__ = ["NO_GRADIENT", "PART_OF_GRADIENT", "SHAPED_AS", "gives_gradient_on"]
 
 _SAME_GRADIENT = frozenset(
     {"add", "add_", "alias", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "movedim"}

@@ -34,10 +34,7 @@ class Versions:
 
     @classmethod
     def of(
-        cls,
-        instructions: Sequence[Instruction],
-        shapes: Mapping[int, SegmentMemory],
-        trainable_bytes: int,
+        cls, instructions: Sequence[Instruction], shapes: Mapping[int, SegmentMemory], trainable_bytes: int
     ) -> Versions:
         several = sum(isinstance(ins, Step) for ins in instructions) > 1
         return cls(
