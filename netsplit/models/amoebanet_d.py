@@ -170,7 +170,7 @@ class AmoebaNetD(nn.Module):
     """Images (batch, in_channels, height, width) -> logits (batch, num_classes)."""
 
     def __init__(
-        self, *, num_classes: int, num_layers: int, num_filters: int, in_channels: int, small_images: bool
+        self, num_classes: int, num_layers: int, num_filters: int, in_channels: int, small_images: bool
     ) -> None:
         super().__init__()
         channels = num_filters // 4
@@ -230,10 +230,4 @@ def amoebanet_d(
     if num_filters < 8 or num_filters % 8:
         raise ConfigError(f"model.num_filters is {num_filters}: give a positive multiple of 8.")
     check_least(1, num_classes=num_classes, in_channels=in_channels)
-    return AmoebaNetD(
-        num_classes=num_classes,
-        num_layers=num_layers,
-        num_filters=num_filters,
-        in_channels=in_channels,
-        small_images=small_images,
-    )
+    return AmoebaNetD(num_classes, num_layers, num_filters, in_channels, small_images)

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from types import CodeType
 from typing import Any
 
 import psutil
@@ -26,11 +25,20 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.attributes import attribute_values, changed_attribute
 from netsplit.graph.checks.check_parts import check_parts
-from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
 from netsplit.graph.checks.in_flight import check_order, order_may_matter
-from netsplit.graph.checks.other_draws import no_other_draws
-from netsplit.graph.checks.plain import TensorsAtOnce, forward, forward_again, hidden, stance, threads_for
+from netsplit.graph.checks.plain import (
+    TensorsAtOnce,
+    copies,
+    forward,
+    forward_again,
+    hidden,
+    no_other_draws,
+    own,
+    stance,
+    threads_for,
+    with_own_calls,
+)
 from netsplit.graph.code_places import is_users, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
@@ -41,6 +49,7 @@ from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.surroundings.reach import names_in
 from netsplit.tables import nbytes
 
 __all__ = ["check_capture"]
@@ -286,7 +295,8 @@ class _CaptureCheck:
     def _model_elsewhere(self) -> AbstractContextManager[None]:
         """Code that stays whole must not find the model's own tensors: while it trains, they do not."""
         initializers = self.graph.initializers
-        written = _written(self.graph)
+        touched = (each for node in self.graph for each in written_references(self.graph, node))
+        written = {k for tag, k in touched if tag == "init"}
         moving = [
             tensor
             for k, tensor in self.real.items()
@@ -360,24 +370,14 @@ def _state_in_python(changed: str) -> str:
     )
 
 
-def _written(graph: Graph) -> set[str]:
-    """Initializers that its nodes write."""
-    return {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
-
-
 def _refuse_hashes(name: str, graph: Graph) -> None:
     """Of texts: every Python process has others, so code on workers must not go by them."""
     for call in graph.calls.values():
         for module in call.module.modules() if isinstance(call, ModuleCall) else ():
             code = getattr(type(module).forward, "__code__", None)
-            if code is not None and is_users(code.co_filename) and "hash" in _names_in(code):
+            if code is not None and is_users(code.co_filename) and "hash" in names_in(code):
                 raise CaptureError(
                     f"{name} has code that stays whole and calls hash() ({code.co_filename}:"
                     f"{code.co_firstlineno}), for texts another number in every process: take zlib.crc32 of "
                     "the text."
                 )
-
-
-def _names_in(code: CodeType) -> set[str]:
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return {*code.co_names, *(name for each in inner for name in _names_in(each))}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import CaptureError
-from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
+from netsplit.graph.checks.plain import copies, own, with_own_calls
 from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
