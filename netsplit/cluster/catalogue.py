@@ -19,14 +19,9 @@ from netsplit.cluster.rates import Efficiency, Rates, read_rates
 from netsplit.errors import ConfigError
 
 __all__ = [
-    "CONTEXT_BYTES",
-    "CPU_THREAD",
-    "GPU_MARGIN_BYTES",
-    "RATES",
-    "Accelerator",
-    "accelerator",
+    "CONTEXT_BYTES", "CPU_THREAD", "GPU_MARGIN_BYTES", "RATES", "Accelerator", "accelerator",
     "rates_by_kind",
-]
+]  # fmt: skip
 
 GIB = 2**30
 CONTEXT_BYTES = 2**30

@@ -17,13 +17,9 @@ from netsplit.errors import ConfigError
 from netsplit.optim.optimizers import plain_attributes
 
 __all__ = [
-    "check_hooks",
-    "check_keys",
-    "has_step_hooks",
-    "uncarried_attribute",
-    "uncarried_in_scheduler",
+    "check_hooks", "check_keys", "has_step_hooks", "uncarried_attribute", "uncarried_in_scheduler",
     "uncarried_state",
-]
+]  # fmt: skip
 
 
 def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:

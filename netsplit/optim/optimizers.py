@@ -28,15 +28,9 @@ from netsplit.errors import ConfigError
 from netsplit.optim.factories import called, check_settings, where_of
 
 __all__ = [
-    "MOMENTUM",
-    "ForModel",
-    "Made",
-    "OptimizerFactory",
-    "ParameterGroups",
-    "for_model",
-    "make_optimizer",
-    "plain_attributes",
-]
+    "MOMENTUM", "ForModel", "Made", "OptimizerFactory", "ParameterGroups", "for_model",
+    "make_optimizer", "plain_attributes",
+]  # fmt: skip
 
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
 """Called with a list of the parameters; or, where its own first parameter is called ``named_parameters``, of

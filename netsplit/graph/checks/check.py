@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,7 +26,6 @@ from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.attributes import attribute_values, changed_attribute
 from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.difference import difference, has_nan, largest
-from netsplit.graph.checks.in_flight import check_order, order_may_matter
 from netsplit.graph.checks.plain import (
     TensorsAtOnce,
     copies,
@@ -42,7 +41,7 @@ from netsplit.graph.checks.plain import (
 from netsplit.graph.code_places import is_users, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
-from netsplit.graph.operators import written_initializers, written_references
+from netsplit.graph.operators import touching_initializers, written_initializers, written_references
 from netsplit.graph.random_draws import DrawKey, node_draws, run_microbatch
 from netsplit.graph.recording.observe import other_values
 from netsplit.graph.recording.stand_ins import named_tensors
@@ -145,8 +144,8 @@ class _CaptureCheck:
         self.changed = changed_attribute(attributes, attribute_values(self.model, self.loss))
         self._compare(1, plain, self._captured(1, other))
         self._repeat(other, plain, before)
-        if order_may_matter(self.graph):
-            check_order(self.name, self.graph, self.real, batches)
+        if _order_may_matter(self.graph):
+            _check_order(self.name, self.graph, self.real, batches)
 
     def _on_other_values(self, before: TensorsAtOnce) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """A plain step on the first such values that the model takes, and these."""
@@ -381,3 +380,68 @@ def _refuse_hashes(name: str, graph: Graph) -> None:
                     f"{code.co_firstlineno}), for texts another number in every process: take zlib.crc32 of "
                     "the text."
                 )
+
+
+def _order_may_matter(graph: Graph) -> bool:
+    """Whether something that all micro-batches see is written, and read by others than its writers.
+
+    Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
+    """
+    written = written_initializers(graph)
+    touching = touching_initializers(graph)
+    return bool(graph.calls) or any(touching[k] - own for k, own in written.items())
+
+
+def _check_order(
+    name: str, graph: Graph, values: Mapping[str, Tensor], batches: Sequence[tuple[Tensor, ...]]
+) -> None:
+    """Refuse what forwards of later micro-batches before backwards of earlier ones would change."""
+    one_by_one = _two_in_flight(name, graph, values, batches, together=False)
+    together = _two_in_flight(name, graph, values, batches, together=True)
+    for k, (a, b) in enumerate(zip(one_by_one, together, strict=True)):
+        initializer = list(values)[k // 2]
+        what = f"the gradient of '{initializer}'" if k % 2 else f"'{initializer}'"
+        apart = difference(a, b)
+        if apart is not None:
+            raise CaptureError(
+                f"{name} depends on the order of micro-batches' forwards and backwards, which a "
+                f"pipeline changes: {what} differs ({apart}); usually a buffer is written whose "
+                f"old value its backward needs."
+            )
+
+
+def _two_in_flight(
+    name: str,
+    graph: Graph,
+    values: Mapping[str, Tensor],
+    batches: Sequence[tuple[Tensor, ...]],
+    together: bool,
+) -> list[Tensor | None]:
+    ours = {k: own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
+    graph = with_own_calls(graph)
+    module = rebuild(graph, ours)
+    waiting = []
+    try:
+        with torch.enable_grad():
+            for i, tensors in enumerate(batches):
+                result = run_microbatch(module, graph, copies(tensors), DrawKey(microbatch=i))
+                waiting.append(result if isinstance(result, Tensor) else result[0])
+                if not together:
+                    waiting.pop().backward()
+            for loss in waiting:
+                loss.backward()
+    except Exception as error:
+        text = str(error) if "modified by an inplace" in str(error) else ""
+        for k in written_initializers(graph):
+            if str(list(graph.initializers[k].shape)) in text:
+                raise CaptureError(
+                    f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
+                    "still needs what was there, as a pipeline has several in flight: compute with "
+                    f"{k}.clone()."
+                ) from error
+        raise CaptureError(
+            f"{name} cannot be computed with two micro-batches in flight, as a pipeline has them"
+            f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
+            "the forward."
+        ) from error
+    return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]

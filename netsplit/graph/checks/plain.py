@@ -30,18 +30,9 @@ from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 
 __all__ = [
-    "TensorsAtOnce",
-    "copies",
-    "forward",
-    "forward_again",
-    "has_values",
-    "hidden",
-    "no_other_draws",
-    "own",
-    "stance",
-    "threads_for",
-    "with_own_calls",
-]
+    "TensorsAtOnce", "copies", "forward", "forward_again", "has_values", "hidden", "no_other_draws",
+    "own", "stance", "threads_for", "with_own_calls",
+]  # fmt: skip
 
 _SMALL = 2**28  # bytes
 

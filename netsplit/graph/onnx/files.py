@@ -15,15 +15,9 @@ from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
 
 __all__ = [
-    "METADATA",
-    "OnnxNode",
-    "load_model",
-    "metadata_of",
-    "nodes_of",
-    "onnx_package",
-    "opsets_of",
+    "METADATA", "OnnxNode", "load_model", "metadata_of", "nodes_of", "onnx_package", "opsets_of",
     "without_trailing_gaps",
-]
+]  # fmt: skip
 
 METADATA = "netsplit."
 """Precedes the keys that this package keeps in a file's metadata: outputs, targets, parameters."""

@@ -15,16 +15,9 @@ import torch
 from netsplit.graph.ir import Node, Variable
 
 __all__ = [
-    "NO_GRADIENT",
-    "PART_OF_GRADIENT",
-    "SHAPED_AS",
-    "Strides",
-    "gives_gradient_on",
-    "lies_in",
-    "packed_strides",
-    "strides_of_new",
-    "strides_through",
-]
+    "NO_GRADIENT", "PART_OF_GRADIENT", "SHAPED_AS", "Strides", "gives_gradient_on", "lies_in",
+    "packed_strides", "strides_of_new", "strides_through",
+]  # fmt: skip
 
 _SAME_GRADIENT = frozenset(
     {"add", "add_", "alias", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "movedim"}

@@ -75,31 +75,18 @@ def _run(
             saving[node.name], extra[node.name] = _roots(graph, (*node.inputs, *node.outputs)) & produced, 0
         elif run.saves:
             saving[node.name], extra[node.name] = _roots(graph, run.saved) & produced, run.saved_bytes
-    peak = _peak_again(graph, nodes, produced, outputs, own, saving, extra, transients) if saving else 0
+    peak = 0
+    if saving:  # torch stops once all is there that is saved, which may be before the result of the last
+        inside = {node.name for node in nodes}
+        needed = {k for k in made if _leaves(graph, k, outputs, inside)}
+        *_, last = saving
+        again = nodes[: 1 + next(i for i, node in enumerate(nodes) if node.name == last)]
+        results = _roots(graph, again[-1].outputs)
+        counted = again[:-1] if not extra[last] and results.isdisjoint(saving[last]) else again
+        new = produced & _roots(graph, (k for node in counted for k in node.outputs))
+        staying = _roots(graph, needed).union(*saving.values())
+        peak = forward_peak(graph, again, new, staying, own, extra, transients)
     return CheckpointRun(nodes, arguments, saving, extra, peak)
-
-
-def _peak_again(
-    graph: Graph,
-    nodes: tuple[Node, ...],
-    produced: frozenset[str],
-    outputs: Collection[str],
-    own: Mapping[str, int],
-    saving: Mapping[str, frozenset[str]],
-    extra: Mapping[str, int],
-    transients: Mapping[str, NodeBytes],
-) -> int:
-    """Of nodes as far as the last that saves anything: torch stops once all is there that is saved, which may
-    be before the result of that is."""
-    inside = {node.name for node in nodes}
-    needed = {k for node in nodes for k in node.outputs if k and _leaves(graph, k, outputs, inside)}
-    *_, last = saving
-    again = nodes[: 1 + next(i for i, node in enumerate(nodes) if node.name == last)]
-    made = _roots(graph, again[-1].outputs)
-    counted = again[:-1] if not extra[last] and made.isdisjoint(saving[last]) else again
-    produced &= _roots(graph, (k for node in counted for k in node.outputs))
-    staying = _roots(graph, needed).union(*saving.values())
-    return forward_peak(graph, again, produced, staying, own, extra, transients)
 
 
 def _leaves(graph: Graph, k: str, outputs: Collection[str], inside: Collection[str]) -> bool:
