@@ -195,8 +195,8 @@ class _Writer:
     def emit(self, node: Node) -> None:
         self._hold(node)
         if node.op == TRANSFER:
-            source, target = self.known["var", node.inputs[0]], self.devices[node.args[1]]
-            self.known["var", node.outputs[0]] = self.fx.call_method("to", (source, target))
+            moved = self.known["var", node.inputs[0]], self.devices[node.args[1]]
+            self.known["var", node.outputs[0]] = self.fx.call_method("to", moved)
             return
         weight = weight_operand(self.graph, node, self.chosen) if node.name in self.put_off else None
         cast = weight is not None and self.graph.autocast is not None
