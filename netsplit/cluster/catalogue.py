@@ -19,14 +19,9 @@ from netsplit.cluster.rates import Efficiency, Rates, read_rates
 from netsplit.errors import ConfigError
 
 __all__ = [
-    "CONTEXT_BYTES",
-    "CPU_THREAD",
-    "GPU_MARGIN_BYTES",
-    "RATES",
-    "Accelerator",
-    "accelerator",
+    "CONTEXT_BYTES", "CPU_THREAD", "GPU_MARGIN_BYTES", "RATES", "Accelerator", "accelerator",
     "rates_by_kind",
-]
+]  # fmt: skip
 
 GIB = 2**30
 CONTEXT_BYTES = 2**30
@@ -277,11 +272,7 @@ RATES: dict[str, Accelerator] = {
     )
 }
 
-_DRIVER_NAMES = {
-    "H100 80GB HBM3": "H100-SXM",
-    "H100 PCIe": "H100-PCIE-80GB",
-    "H200": "H200-SXM",
-}
+_DRIVER_NAMES = {"H100 80GB HBM3": "H100-SXM", "H100 PCIe": "H100-PCIE-80GB", "H200": "H200-SXM"}
 """What `nvidia-smi` says where it is not the name above with the maker's words before it."""
 
 _BY_PLAIN_NAME = {_plain(name): each for name, each in RATES.items()} | {

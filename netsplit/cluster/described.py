@@ -18,14 +18,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES, Accelerator, accelerator
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic, nics_of
-from netsplit.cluster.given import (
+from netsplit.cluster.local import (
+    ClusterSpec,
     given_capacity,
     given_count,
     given_number,
     given_rate,
     given_speed,
 )  # fmt: skip
-from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.nvml import found_gpus
 from netsplit.config import build
 from netsplit.errors import ConfigError

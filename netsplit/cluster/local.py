@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -17,14 +18,9 @@ from netsplit.errors import ConfigError
 from netsplit.settings import OffloadName
 
 __all__ = [
-    "ClusterSpec",
-    "LocalDevice",
-    "check_offload",
-    "gpu",
-    "local_cluster",
-    "parse_bytes",
-    "visible_gpu",
-]
+    "ClusterSpec", "LocalDevice", "check_offload", "given_capacity", "given_count", "given_number",
+    "given_rate", "given_speed", "gpu", "local_cluster", "parse_bytes", "visible_gpu",
+]  # fmt: skip
 
 UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base ** (power + 1)
@@ -200,3 +196,76 @@ def _device(device: LocalDevice, key: str) -> Device:
     everything = str(device.capacity).strip().lower() == "all"
     capacity = total if everything else parse_bytes(device.capacity, f"{key}.capacity")
     return Device(device.name, kind, capacity, device.torch_device)
+
+
+LARGEST_BYTES = 2**60  # sums of capacities stay below what a 64-bit integer holds
+
+
+def given_count(value: object) -> int:
+    whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
+    if isinstance(value, float) and value.is_integer():
+        whole = int(value)
+    if whole < 1:
+        raise ConfigError(
+            f"cluster.devices is {value!r}: give a whole number of at least 1, or a list of them."
+        )
+    return whole
+
+
+def given_number(value: object, key: str) -> float:
+    """A finite number of 0 or more."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise ConfigError(f"{key} is {value!r}: give a number of 0 or more.")
+    return number
+
+
+def given_speed(value: object, key: str) -> float:
+    number = given_number(value, key)
+    if number == 0:
+        raise ConfigError(f"{key} is {value!r}: give more than 0; 1 is as fast as measured.")
+    return number
+
+
+def given_rate(value: object, key: str) -> float:
+    """Bytes per second of a number or a text such as ``"12GB"`` or ``"12 GB/s"``."""
+    rate = _size(str(value).strip().removesuffix("/s"), key, "bytes per second, such as 1e9 or 12GB")
+    if rate <= 0:
+        raise ConfigError(f"{key} is {value!r}: give more than 0 bytes per second.")
+    return rate
+
+
+def given_capacity(value: object, key: str) -> int | float:
+    """Bytes as an int, a fraction as a float."""
+    accepted = "bytes, a size such as 16GB, or a fraction of what the graph needs such as 40%"
+    text = str(value).strip()
+    if text.endswith("%"):
+        try:
+            fraction = float(text[:-1]) / 100
+        except ValueError:
+            fraction = math.nan
+        if not 0 < fraction < math.inf:
+            raise ConfigError(f"{key} is {value!r}: give {accepted}.")
+        return fraction
+    nbytes = int(_size(text, key, accepted))
+    if nbytes < 1:
+        raise ConfigError(f"{key} is {value!r}: give {accepted}.")
+    if nbytes > LARGEST_BYTES:
+        raise ConfigError(f"{key} is {value!r}: give at most {LARGEST_BYTES} bytes.")
+    return nbytes
+
+
+def _size(text: str, key: str, accepted: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return float(parse_bytes(text, key))
+        except ConfigError:
+            number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{key} is {text!r}: give {accepted}.")
+    return number

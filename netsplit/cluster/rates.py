@@ -10,15 +10,7 @@ from typing import Any, Protocol, Self
 from netsplit.errors import ConfigError
 from netsplit.files import parsed_json
 
-__all__ = [
-    "TF32_CLASSES",
-    "Amount",
-    "Efficiency",
-    "Overheads",
-    "Rates",
-    "crowding",
-    "read_rates",
-]
+__all__ = ["TF32_CLASSES", "Amount", "Efficiency", "Overheads", "Rates", "crowding", "read_rates"]
 
 TF32_CLASSES = ("convolution", "pointwise convolution")
 """What torch lets TF32 tensor cores compute unless told otherwise; matrix products keep to float32."""

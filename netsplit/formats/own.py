@@ -224,12 +224,8 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             if name == "contention" and each < 1:
                 raise NetSplitError(f"{where}: costs.{key}.{kind} is {each}: give at least 1.")
     alpha, copies = item["alpha"], item.get("variable_copies")
-    if (
-        not isinstance(alpha, int)
-        or alpha < 1
-        or not (copies is None or (isinstance(copies, int) and copies >= 0))
-        or isinstance(alpha, bool)
-        or isinstance(copies, bool)
+    if not all(
+        type(n) is int and n >= least for n, least in ((alpha, 1), (0 if copies is None else copies, 0))
     ):
         raise NetSplitError(
             f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.formats.msr import read_msr
@@ -34,21 +33,18 @@ def read_workload(path: str | Path, inputs: Inputs = "free") -> Workload:
         raise ConfigError(
             f"inputs is {inputs}, which is of PipeDream's files only, and {where} is none: leave it."
         )
-    return _from_json(parse_json(text, where), text, where, file.stem)
+    data = parse_json(text, where)
+    if isinstance(data, dict) and "format" in data:
+        return read_own(data, text, where, file.stem)
+    if isinstance(data, dict) and {"maxFPGAs", "maxSizePerFPGA", "edges", "nodes"} & data.keys():
+        return read_msr(data, text, where, file.stem)
+    raise NetSplitError(f"{where}: {_UNKNOWN}.")
 
 
 _UNKNOWN = (
     "not a graph file: neither NetSplit's JSON, nor PipeDream's graph.txt ('id -- description -- "
     "forward_compute_time=...'), nor the JSON of dnn-partitioning ('maxFPGAs', 'nodes', 'edges')"
 )
-
-
-def _from_json(data: Any, text: str, where: str, name: str) -> Workload:
-    if isinstance(data, dict) and "format" in data:
-        return read_own(data, text, where, name)
-    if isinstance(data, dict) and {"maxFPGAs", "maxSizePerFPGA", "edges", "nodes"} & data.keys():
-        return read_msr(data, text, where, name)
-    raise NetSplitError(f"{where}: {_UNKNOWN}.")
 
 
 def _text(file: Path) -> str:

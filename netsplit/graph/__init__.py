@@ -19,24 +19,9 @@ if TYPE_CHECKING:
     from netsplit.graph.recording.step import capture, capture_inference
 
 __all__ = [
-    "DrawKey",
-    "Graph",
-    "Initializer",
-    "Node",
-    "Variable",
-    "WeightGradients",
-    "capture",
-    "capture_inference",
-    "deferrable_nodes",
-    "draws",
-    "dumps",
-    "initial_values",
-    "load",
-    "loads",
-    "rebuild",
-    "run_microbatch",
-    "save",
-    "unchanging",
-]
+    "DrawKey", "Graph", "Initializer", "Node", "Variable", "WeightGradients", "capture",
+    "capture_inference", "deferrable_nodes", "draws", "dumps", "initial_values", "load", "loads",
+    "rebuild", "run_microbatch", "save", "unchanging",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

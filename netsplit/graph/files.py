@@ -57,7 +57,7 @@ def loads(text: str, where: str = "graph") -> Graph:
     if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
         raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
     try:
-        nodes = [_Keep.node(item) for item in data["nodes"]]
+        nodes = [_node(item) for item in data["nodes"]]
         variables = [_made(Variable, item) for item in data["variables"]]
         initializers = [_initializer(item) for item in data["initializers"]]
         named = _by_name(nodes, "nodes", where)
@@ -122,15 +122,13 @@ def _made(kind: Any, item: dict[str, Any]) -> Any:
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in item.items()})
 
 
-class _Keep:
-    """Node templates keep their lists: only the node's own fields are tuples."""
+_TUPLES = frozenset(f.name for f in fields(Node) if str(f.type).startswith("tuple"))
 
-    _TUPLES = frozenset(f.name for f in fields(Node) if str(f.type).startswith("tuple"))
 
-    @classmethod
-    def node(cls, item: dict[str, Any]) -> Node:
-        kept: dict[str, Any] = {k: tuple(v) if k in cls._TUPLES else v for k, v in item.items()}
-        if (part := kept.get("part")) is not None:
-            cuts = tuple(_made(NodeCut, each) for each in part["cuts"])
-            kept["part"] = _made(NodeRole, {**part, "cuts": cuts})
-        return Node(**kept)
+def _node(item: dict[str, Any]) -> Node:
+    """Templates keep their lists: only the node's own fields are tuples."""
+    kept: dict[str, Any] = {k: tuple(v) if k in _TUPLES else v for k, v in item.items()}
+    if (part := kept.get("part")) is not None:
+        cuts = tuple(_made(NodeCut, each) for each in part["cuts"])
+        kept["part"] = _made(NodeRole, {**part, "cuts": cuts})
+    return Node(**kept)

@@ -13,21 +13,9 @@ from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 __all__ = [
-    "CALL",
-    "COUNTED",
-    "HOOK",
-    "INITIALIZER",
-    "TRANSFER",
-    "Graph",
-    "Initializer",
-    "Node",
-    "NodeCut",
-    "NodeRole",
-    "Region",
-    "Variable",
-    "dtype_bytes",
-    "once_of",
-]
+    "CALL", "COUNTED", "HOOK", "INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "NodeCut",
+    "NodeRole", "Region", "Variable", "dtype_bytes", "once_of",
+]  # fmt: skip
 
 TRANSFER = "netsplit.transfer"
 """Operator of a node that copies a variable to another device (see `program.transfers`)."""

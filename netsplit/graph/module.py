@@ -178,9 +178,14 @@ class _Writer:
         for i, key in enumerate(inputs):
             # fx renames what is called as a builtin (`sum`), onto another's name (`sum_1`) if there is one.
             self.known[key] = self.fx.placeholder(f"v{i}_" + re.sub(r"\W", "_", key[1]))
-        if self.graph.autocast is not None:
-            read = [k for tag, k in inputs if tag == "var" and _readers(self.graph, k, self.chosen) > 1]
-            _keep_from_the_cache(self.graph, self.fx, self.known, read)
+        # Autocast casts a leaf once for all its readers, and sums their gradients as cast ones. That is meant
+        # for weights: what is a leaf of this part alone is none in the whole model.
+        for tag, k in inputs if self.graph.autocast is not None else ():
+            read = self.graph.variables[k] if tag == "var" else None
+            leaf = read is not None and read.requires_grad and read.dtype == "float32"
+            if leaf and sum(v in self.chosen for v in self.graph.variables[k].consumers) > 1:
+                alias = torch.ops.aten.alias.default
+                self.known[tag, k] = self.fx.call_function(alias, (self.known[tag, k],))
 
     def end(self, wanted: Sequence[str], bare: bool = False) -> fx.GraphModule:
         results = tuple(self.known["var", name] for name in wanted)
@@ -190,13 +195,42 @@ class _Writer:
     def emit(self, node: Node) -> None:
         self._hold(node)
         if node.op == TRANSFER:
-            source, target = self.known["var", node.inputs[0]], self.devices[node.args[1]]
-            self.known["var", node.outputs[0]] = self.fx.call_method("to", (source, target))
+            moved = self.known["var", node.inputs[0]], self.devices[node.args[1]]
+            self.known["var", node.outputs[0]] = self.fx.call_method("to", moved)
             return
         weight = weight_operand(self.graph, node, self.chosen) if node.name in self.put_off else None
-        if weight is not None and self.graph.autocast is not None:
-            _cast_once(self.fx, node, self.known)
-        _emit(self.graph, self.fx, node, self.known, self.device, weight)
+        cast = weight is not None and self.graph.autocast is not None
+        if cast:  # once for all calls that can put its gradient off, as in autocast's cache
+            for k in node.initializers:
+                if ("as_autocast", k) not in self.known:
+                    leaf = self.known["init", k]
+                    self.known["as_autocast", k] = self.fx.call_function(as_autocast, (leaf,))
+
+        def tensor(tag: str, k: str) -> fx.Node:
+            return self.known["as_autocast" if cast and tag == "init" else tag, k]
+
+        args, kwargs = decoded(node, tensor, self.device)
+        target: Callable[..., Any] = operator_of(self.graph, node)
+        if weight is not None:  # a call that can leave the gradient of that argument to a queue
+            target = CALLS[node.kind]
+            kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
+        if copies_as_captured(self.graph, node):
+            target = _named(partial(_copied, target), f"{node.kind}_copied")
+        target = in_its_mode(node, target, self.device or "cpu")
+        if node_draws(node):
+            target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
+        call = self.fx.call_function(target, tuple(args), kwargs)
+        call.meta[NODE] = node.name
+        if _returns_one_tensor(node):
+            self._make(node.outputs[0], call)
+            return
+        for i, k in enumerate(node.outputs):
+            if k:
+                self._make(k, self.fx.call_function(operator.getitem, (call, i)))
+
+    def _make(self, k: str, call: fx.Node) -> None:
+        self.known["var", k] = call
+        call.meta[VARIABLE] = k
 
     def checkpointed(self, nodes: list[Node], wanted: Container[str]) -> None:
         """The nodes as one function, of which the backward keeps the arguments only."""
@@ -220,71 +254,12 @@ class _Writer:
             self._hold(node)
         results = self.fx.call_function(function, tuple(self.known[key] for key in given))
         for i, k in enumerate(needed):
-            self.known["var", k] = self.fx.call_function(operator.getitem, (results, i))
-            self.known["var", k].meta[VARIABLE] = k
+            self._make(k, self.fx.call_function(operator.getitem, (results, i)))
 
     def _hold(self, node: Node) -> None:
         for name in node.initializers:
             if ("init", name) not in self.known:
                 self.known["init", name] = self.fx.get_attr(_hold(self.root, name, self.values[name]))
-
-
-def _readers(graph: Graph, k: str, nodes: Container[str]) -> int:
-    return sum(v in nodes for v in graph.variables[k].consumers)
-
-
-def _keep_from_the_cache(graph: Graph, fx_graph: fx.Graph, known: Known, names: Iterable[str]) -> None:
-    """Autocast casts a leaf once for all its readers, and sums their gradients as cast ones.
-
-    That is meant for weights. What is a leaf of this part alone is none in the whole model.
-    """
-    for name in names:
-        variable = graph.variables[name]
-        if variable.requires_grad and variable.dtype == "float32":
-            known["var", name] = fx_graph.call_function(torch.ops.aten.alias.default, (known["var", name],))
-
-
-def _cast_once(fx_graph: fx.Graph, node: Node, known: Known) -> None:
-    """One cast of an initializer for all calls that can put its gradient off, as in autocast's cache."""
-    for name in node.initializers:
-        if ("as_autocast", name) not in known:
-            known["as_autocast", name] = fx_graph.call_function(as_autocast, (known["init", name],))
-
-
-def _emit(
-    graph: Graph,
-    fx_graph: fx.Graph,
-    node: Node,
-    known: Known,
-    device: torch.device | str | None,
-    weight: int | None,
-) -> None:
-    """Append a node's call; one that can leave the gradient of argument `weight` to a queue, if not None."""
-
-    def tensor(tag: str, name: str) -> fx.Node:
-        plain = known[tag, name]
-        return known.get(("as_autocast", name), plain) if tag == "init" and weight is not None else plain
-
-    args, kwargs = decoded(node, tensor, device)
-    target: Callable[..., Any] = operator_of(graph, node)
-    if weight is not None:
-        target = CALLS[node.kind]
-        kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
-    if copies_as_captured(graph, node):
-        target = _named(partial(_copied, target), f"{node.kind}_copied")
-    target = in_its_mode(node, target, device or "cpu")
-    if node_draws(node):
-        target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
-    call = fx_graph.call_function(target, tuple(args), kwargs)
-    call.meta[NODE] = node.name
-    if _returns_one_tensor(node):
-        known["var", node.outputs[0]] = call
-        call.meta[VARIABLE] = node.outputs[0]
-        return
-    for i, name in enumerate(node.outputs):
-        if name:
-            known["var", name] = fx_graph.call_function(operator.getitem, (call, i))
-            known["var", name].meta[VARIABLE] = name
 
 
 @once_of

@@ -15,22 +15,10 @@ from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
 from netsplit.graph.storage import HANDING_ON, hands_on, storage_of
 
 __all__ = [
-    "in_its_mode",
-    "is_here",
-    "mode_of",
-    "operator_of",
-    "over_the_batch",
-    "resolve",
-    "running_statistics",
-    "storage_root",
-    "touching_initializers",
-    "unchanging",
-    "written_by_schema",
-    "written_initializers",
-    "written_inputs",
-    "written_references",
-    "written_storages",
-]
+    "in_its_mode", "is_here", "mode_of", "operator_of", "over_the_batch", "resolve",
+    "running_statistics", "storage_root", "touching_initializers", "unchanging", "written_by_schema",
+    "written_initializers", "written_inputs", "written_references", "written_storages",
+]  # fmt: skip
 
 
 @cache

@@ -26,17 +26,9 @@ from netsplit.graph.ir import CALL, HOOK, Graph, Node
 from netsplit.graph.operators import resolve
 
 __all__ = [
-    "DrawCounter",
-    "DrawKey",
-    "drawing",
-    "drawing_as_now",
-    "drawn",
-    "generators_kept",
-    "node_draws",
-    "operator_draws",
-    "run_microbatch",
-    "seed_generators",
-]
+    "DrawCounter", "DrawKey", "drawing", "drawing_as_now", "drawn", "generators_kept", "node_draws",
+    "operator_draws", "run_microbatch", "seed_generators",
+]  # fmt: skip
 
 _KNOWN = frozenset(["aten", "prim", "prims", "torchvision"])  # their operators say by a tag whether they draw
 

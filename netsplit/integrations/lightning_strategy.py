@@ -16,10 +16,8 @@ from torch import Tensor
 
 from netsplit.api import parallelize
 from netsplit.errors import NetSplitError
-from netsplit.integrations.lightning_checks import refuse_of_lightning, watches
-from netsplit.integrations.lightning_step import TrainedStep
-from netsplit.integrations.named_groups import NamedGroups, OtherSettings
-from netsplit.integrations.packed import KEY, pack, unpack
+from netsplit.integrations.lightning_step import TrainedStep, refuse_of_lightning, watches
+from netsplit.integrations.named_groups import KEY, NamedGroups, OtherSettings, pack, unpack
 from netsplit.lazy import of_extra
 from netsplit.training.parallel import ParallelModel
 
@@ -89,11 +87,7 @@ class NetSplitStrategy(Base):
         if self.parallel is not None:
             self.parallel.model.load_state_dict(self.parallel.state_dict())
 
-    def on_validation_start(self) -> None:
-        self.fetch()
-
-    def on_train_end(self) -> None:
-        self.fetch()
+    on_validation_start = on_train_end = fetch
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         self.fetch()

@@ -1,18 +1,21 @@
-"""An optimiser that a framework made here, made again on every device: the same groups, by names."""
+"""What adapters share: a framework's optimiser made again on every device, a checkpoint as one mapping."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from netsplit.errors import NetSplitError
 from netsplit.training.parallel import ParallelModel
 
-__all__ = ["NamedGroups", "OtherSettings"]
+__all__ = ["KEY", "NamedGroups", "OtherSettings", "pack", "unpack"]
 
 
 class NamedGroups:
@@ -87,3 +90,42 @@ class OtherSettings:
         groups: Iterable[Mapping[str, Any]] = self.optimizer.param_groups
         own = ("params", "param_names", "lr", "initial_lr")
         return [{key: repr(value) for key, value in group.items() if key not in own} for group in groups]
+
+
+KEY = "netsplit"  # under which frameworks' files have it
+
+
+def pack(parallel: ParallelModel) -> dict[str, Tensor]:
+    """The files of `ParallelModel.save_checkpoint` by their paths in its folder, as bytes.
+
+    Raises:
+        NetSplitError: it cannot be written.
+        WorkerError: a worker died.
+    """
+    with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
+        place = Path(folder) / "checkpoint"
+        parallel.save_checkpoint(place)
+        return {
+            file.relative_to(place).as_posix(): torch.frombuffer(
+                bytearray(file.read_bytes()), dtype=torch.uint8
+            )
+            for file in sorted(place.rglob("*"))
+            if file.is_file() and file.stat().st_size
+        }
+
+
+def unpack(parallel: ParallelModel, packed: Mapping[str, Tensor]) -> None:
+    """Go on where what `pack` gave stands.
+
+    Raises:
+        NetSplitError: it is of another model or optimiser, or no such mapping.
+    """
+    with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
+        place = (Path(folder) / "checkpoint").resolve()
+        for name, content in packed.items():
+            file = (place / name).resolve()
+            if not file.is_relative_to(place) or not isinstance(content, Tensor):
+                raise NetSplitError(f"the checkpoint has '{name}', which is no part of one of NetSplit's.")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content.numpy().tobytes())
+        parallel.load_checkpoint(place)

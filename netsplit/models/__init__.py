@@ -1,12 +1,11 @@
-"""The models of the evaluation, one builder per file."""
+"""The models of the evaluation."""
 
 from netsplit.models.alexnet import alexnet
 from netsplit.models.amoebanet_d import amoebanet_d
 from netsplit.models.bert import bert
 from netsplit.models.deeplab_v3 import deeplab_v3
-from netsplit.models.googlenet import googlenet
+from netsplit.models.googlenet import googlenet, inception_v3
 from netsplit.models.gpt import gpt
-from netsplit.models.inception_v3 import inception_v3
 from netsplit.models.lenet import lenet
 from netsplit.models.resnet import resnet
 from netsplit.models.sequences.gnmt import gnmt
@@ -18,20 +17,6 @@ from netsplit.models.unet_classic import unet_classic
 from netsplit.models.vgg19 import vgg19
 
 __all__ = [
-    "alexnet",
-    "amoebanet_d",
-    "bert",
-    "deeplab_v3",
-    "gnmt",
-    "googlenet",
-    "gpt",
-    "inception_v3",
-    "lenet",
-    "resnet",
-    "rnnlm",
-    "transformer",
-    "u_transformer",
-    "unet",
-    "unet_classic",
-    "vgg19",
-]
+    "alexnet", "amoebanet_d", "bert", "deeplab_v3", "gnmt", "googlenet", "gpt", "inception_v3", "lenet",
+    "resnet", "rnnlm", "transformer", "u_transformer", "unet", "unet_classic", "vgg19",
+]  # fmt: skip

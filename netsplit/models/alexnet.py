@@ -21,16 +21,12 @@ class AlexNet(nn.Module):
     """
 
     def __init__(
-        self, *, num_classes: int, width: int, hidden: int, pooled: int, small_images: bool, dropout: float
+        self, num_classes: int, width: int, hidden: int, pooled: int, small_images: bool, dropout: float
     ) -> None:
         super().__init__()
-        first = (
-            nn.Conv2d(3, width, 3, padding=1)
-            if small_images
-            else nn.Conv2d(3, width, 11, stride=4, padding=2)
-        )
+        kernel, stride, padding = (3, 1, 1) if small_images else (11, 4, 2)
         self.features = nn.Sequential(
-            first,
+            nn.Conv2d(3, width, kernel, stride, padding),
             nn.ReLU(),
             nn.MaxPool2d(3, stride=2),
             nn.Conv2d(width, 3 * width, 5, padding=2),
@@ -82,11 +78,4 @@ def alexnet(
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)
-    return AlexNet(
-        num_classes=num_classes,
-        width=width,
-        hidden=hidden,
-        pooled=pooled,
-        small_images=small_images,
-        dropout=dropout,
-    )
+    return AlexNet(num_classes, width, hidden, pooled, small_images, dropout)

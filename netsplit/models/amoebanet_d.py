@@ -32,10 +32,7 @@ Operation = Callable[[int, int], nn.Module]  # (channels, stride) -> module
 
 
 def relu_conv_bn(
-    in_channels: int,
-    out_channels: int,
-    kernel: tuple[int, int] = (1, 1),
-    stride: int = 1,
+    in_channels: int, out_channels: int, kernel: tuple[int, int] = (1, 1), stride: int = 1
 ) -> list[nn.Module]:
     """The one convolution block of the network; an odd kernel keeps the sides at stride 1."""
     padding = (kernel[0] // 2, kernel[1] // 2)
@@ -173,20 +170,13 @@ class AmoebaNetD(nn.Module):
     """Images (batch, in_channels, height, width) -> logits (batch, num_classes)."""
 
     def __init__(
-        self,
-        *,
-        num_classes: int,
-        num_layers: int,
-        num_filters: int,
-        in_channels: int,
-        small_images: bool,
+        self, num_classes: int, num_layers: int, num_filters: int, in_channels: int, small_images: bool
     ) -> None:
         super().__init__()
         channels = num_filters // 4
         stem_stride = 1 if small_images else 2
         self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, channels, 3, stem_stride, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
+            nn.Conv2d(in_channels, channels, 3, stem_stride, padding=1, bias=False), nn.BatchNorm2d(channels)
         )
         group = [False] * (num_layers // 3)
         before = previous = channels
@@ -240,10 +230,4 @@ def amoebanet_d(
     if num_filters < 8 or num_filters % 8:
         raise ConfigError(f"model.num_filters is {num_filters}: give a positive multiple of 8.")
     check_least(1, num_classes=num_classes, in_channels=in_channels)
-    return AmoebaNetD(
-        num_classes=num_classes,
-        num_layers=num_layers,
-        num_filters=num_filters,
-        in_channels=in_channels,
-        small_images=small_images,
-    )
+    return AmoebaNetD(num_classes, num_layers, num_filters, in_channels, small_images)

@@ -20,10 +20,7 @@ from netsplit.models._transformer import Size, TransformerBlock, initialise, siz
 
 __all__ = ["BERT", "BERT_SIZES", "bert"]
 
-BERT_SIZES = {
-    "base": Size(layers=12, heads=12, width=768),
-    "large": Size(layers=24, heads=16, width=1024),
-}
+BERT_SIZES = {"base": Size(layers=12, heads=12, width=768), "large": Size(layers=24, heads=16, width=1024)}
 EPS = 1e-12
 SEGMENTS = 2
 

@@ -97,7 +97,6 @@ class ResNet(ResNetFeatures):
 
     def __init__(
         self,
-        *,
         num_classes: int,
         blocks: tuple[int, ...],
         width: int,
@@ -106,11 +105,7 @@ class ResNet(ResNetFeatures):
         small_images: bool,
     ) -> None:
         super().__init__(
-            blocks=blocks,
-            width=width,
-            widening=widening,
-            in_channels=in_channels,
-            small_images=small_images,
+            blocks=blocks, width=width, widening=widening, in_channels=in_channels, small_images=small_images
         )
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(self.out_channels, num_classes)
@@ -143,14 +138,7 @@ def resnet(
     """
     check_least(1, num_classes=num_classes, in_channels=in_channels)
     check_backbone(blocks, width)
-    return ResNet(
-        num_classes=num_classes,
-        blocks=blocks,
-        width=width,
-        widening=widening,
-        in_channels=in_channels,
-        small_images=small_images,
-    )
+    return ResNet(num_classes, blocks, width, widening, in_channels, small_images)
 
 
 def check_backbone(blocks: tuple[int, ...], width: int) -> None:

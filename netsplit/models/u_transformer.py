@@ -100,14 +100,7 @@ class UTransformer(nn.Module):
     """Images (batch, in_channels, side, side) -> scores (batch, num_classes, side, side)."""
 
     def __init__(
-        self,
-        *,
-        num_classes: int,
-        image_size: int,
-        base_channels: int,
-        depth: int,
-        heads: int,
-        in_channels: int,
+        self, num_classes: int, image_size: int, base_channels: int, depth: int, heads: int, in_channels: int
     ) -> None:
         super().__init__()
         self.image_size = image_size
@@ -175,11 +168,4 @@ def u_transformer(
         raise ConfigError(
             f"model.image_size is {image_size}: give a multiple of {2**depth}, to halve {depth} times."
         )
-    return UTransformer(
-        num_classes=num_classes,
-        image_size=image_size,
-        base_channels=base_channels,
-        depth=depth,
-        heads=heads,
-        in_channels=in_channels,
-    )
+    return UTransformer(num_classes, image_size, base_channels, depth, heads, in_channels)

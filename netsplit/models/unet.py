@@ -42,7 +42,6 @@ class UNet(nn.Module):
 
     def __init__(
         self,
-        *,
         num_classes: int,
         num_convs: int,
         base_channels: int,
@@ -99,11 +98,4 @@ def unet(
     check_least(1, num_classes=num_classes, num_convs=num_convs, depth=depth, in_channels=in_channels)
     check_even(base_channels=base_channels)
     check_fraction(dropout=dropout)
-    return UNet(
-        num_classes=num_classes,
-        num_convs=num_convs,
-        base_channels=base_channels,
-        depth=depth,
-        in_channels=in_channels,
-        dropout=dropout,
-    )
+    return UNet(num_classes, num_convs, base_channels, depth, in_channels, dropout)

@@ -36,14 +36,7 @@ class UNetClassic(nn.Module):
     """Images (batch, in_channels, height, width) -> scores (batch, num_classes, height, width)."""
 
     def __init__(
-        self,
-        *,
-        num_classes: int,
-        base_channels: int,
-        depth: int,
-        in_channels: int,
-        batch_norm: bool,
-        up: Up,
+        self, num_classes: int, base_channels: int, depth: int, in_channels: int, batch_norm: bool, up: Up
     ) -> None:
         super().__init__()
         levels = [base_channels * 2**i for i in range(depth)]
@@ -102,11 +95,4 @@ def unet_classic(
     """
     check_least(1, num_classes=num_classes, depth=depth, in_channels=in_channels)
     check_even(base_channels=base_channels)
-    return UNetClassic(
-        num_classes=num_classes,
-        base_channels=base_channels,
-        depth=depth,
-        in_channels=in_channels,
-        batch_norm=batch_norm,
-        up=up,
-    )
+    return UNetClassic(num_classes, base_channels, depth, in_channels, batch_norm, up)

@@ -13,27 +13,14 @@ from netsplit.models._sizes import check_fraction, check_least
 
 __all__ = ["VGG19", "vgg19"]
 
-GROUPS = (
-    (1, 2),
-    (2, 2),
-    (4, 4),
-    (8, 4),
-    (8, 4),
-)  # (multiple of the width, convolutions), then a pool
+GROUPS = ((1, 2), (2, 2), (4, 4), (8, 4), (8, 4))  # (multiple of the width, convolutions), then a pool
 
 
 class VGG19(nn.Module):
     """Images (batch, 3, height, width) -> logits (batch, num_classes)."""
 
     def __init__(
-        self,
-        *,
-        num_classes: int,
-        width: int,
-        hidden: int,
-        pooled: int,
-        batch_norm: bool,
-        dropout: float,
+        self, num_classes: int, width: int, hidden: int, pooled: int, batch_norm: bool, dropout: float
     ) -> None:
         super().__init__()
         plan: list[str | int] = []
@@ -85,11 +72,4 @@ def vgg19(
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)
-    return VGG19(
-        num_classes=num_classes,
-        width=width,
-        hidden=hidden,
-        pooled=pooled,
-        batch_norm=batch_norm,
-        dropout=dropout,
-    )
+    return VGG19(num_classes, width, hidden, pooled, batch_norm, dropout)

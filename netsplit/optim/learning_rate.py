@@ -9,23 +9,23 @@ import pickle
 import random
 import threading
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import cloudpickle
 import numpy as np
 import torch
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.optim.carried import uncarried_in_scheduler
-from netsplit.optim.factories import called, check_settings
-from netsplit.optim.factory_lines import where_of
-from netsplit.optim.guarded import ReadsValues, guard
-from netsplit.optim.optimizers import ForModel, make_optimizer
+from netsplit.optim.factories import called, check_settings, where_of
+from netsplit.optim.optimizers import ForModel, Made, make_optimizer
 
 __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 
@@ -58,10 +58,7 @@ class LearningRate:
     """
 
     def __init__(
-        self,
-        scheduler: SchedulerFactory | str,
-        every: Literal["step", "epoch"] = "step",
-        **settings: Any,
+        self, scheduler: SchedulerFactory | str, every: Literal["step", "epoch"] = "step", **settings: Any
     ) -> None:
         if every not in ("step", "epoch"):
             raise ConfigError(f"scheduler.every is {every!r}: give one of step, epoch.")
@@ -392,3 +389,41 @@ def warmup_cosine(
     rise = LinearLR(optimizer, start_factor, total_iters=warmup)
     fall = CosineAnnealingLR(optimizer, steps - warmup, eta_min)
     return SequentialLR(optimizer, [rise, fall], [warmup])
+
+
+_KINDS = {"shape", "dtype", "device", "requires_grad", "ndim", "layout", "is_leaf", "is_cuda", "is_meta"}
+_SIZES = {"size", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "__hash__"}
+
+
+class ReadsValues(Exception):
+    """What was read."""
+
+
+def guard(made: Made, model: ForModel) -> None:
+    """Fill an optimiser's groups, and its state, with what raises `ReadsValues` when it is read."""
+    for group, names in zip(made.optimizer.param_groups, made.groups, strict=True):
+        group["params"] = [_guarded(*model.parameters[name]) for name in names]
+    made.optimizer.state = _RefusingState(dict)
+
+
+class _Guarded(nn.Parameter):
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        of_kind = func.__name__ == "__get__" and getattr(func.__self__, "__name__", "") in _KINDS  # type: ignore[attr-defined]
+        if not of_kind and func.__name__ not in _SIZES:
+            raise ReadsValues("values of parameters")
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def _guarded(dtype: torch.dtype, shape: tuple[int, ...]) -> nn.Parameter:
+    return _Guarded(torch.empty(shape, dtype=dtype, device="meta"))
+
+
+class _RefusingState(defaultdict[Any, Any]):
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise ReadsValues("the optimiser's state")
+
+    __getitem__ = __iter__ = get = values = items = keys = _refuse

@@ -10,32 +10,27 @@ chooses them: by name, by shape, or by position.
 from __future__ import annotations
 
 import inspect
+import io
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from pickle import PicklingError
 from typing import Any, NoReturn
 from weakref import WeakSet
 
+import cloudpickle
 import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.optim.attributes import sendable_attributes
-from netsplit.optim.factories import called, check_settings
-from netsplit.optim.factory_lines import where_of
+from netsplit.optim.factories import called, check_settings, where_of
 
 __all__ = [
-    "MOMENTUM",
-    "ForModel",
-    "Made",
-    "OptimizerFactory",
-    "ParameterGroups",
-    "for_model",
-    "make_optimizer",
-    "plain_attributes",
-]
+    "MOMENTUM", "ForModel", "Made", "OptimizerFactory", "ParameterGroups", "for_model",
+    "make_optimizer", "plain_attributes",
+]  # fmt: skip
 
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
 """Called with a list of the parameters; or, where its own first parameter is called ``named_parameters``, of
@@ -352,3 +347,50 @@ def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
     for parameter in list(optimizer.state):
         if isinstance(parameter, Tensor) and id(parameter) not in own:
             del optimizer.state[parameter]
+
+
+_MOST = 2**20  # bytes of a tensor that is an attribute
+
+
+def sendable_attributes(name: str, parameter: Tensor) -> dict[str, Any]:
+    """Those of a parameter; in place of what cannot be sent stands something that refuses to be used."""
+    return {
+        key: value if _can_be_sent(value) else _Unsent(name, key) for key, value in vars(parameter).items()
+    }
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        _AttributePickler(io.BytesIO()).dump(value)
+    except Exception:  # of whatever class the value is
+        return False
+    return True
+
+
+class _AttributePickler(cloudpickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        large = isinstance(value, Tensor) and value.nbytes > _MOST
+        if isinstance(value, nn.Module | nn.Parameter) or large:
+            raise PicklingError
+        return super().reducer_override(value)
+
+
+class _Unsent:
+    def __init__(self, parameter: str, key: str) -> None:
+        self._parameter, self._key = parameter, key
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise ConfigError(
+            f"optimizer goes by '{self._key}' of parameter '{self._parameter}', which cannot be sent to the "
+            "devices: let it be a number, a text or another plain value."
+        )
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        self._refuse()
+
+    __bool__ = __call__ = __len__ = __iter__ = __getitem__ = __contains__ = _refuse
+    __eq__ = __hash__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __float__ = __int__ = __index__ = __neg__ = __str__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse

@@ -26,24 +26,24 @@ within a segment in its backward, storage by storage; both are counted on the ho
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
+from math import ceil
 from types import MappingProxyType
 from typing import TypeAlias
 
+from netsplit.graph.deferral.deferrable import deferrable_nodes
+from netsplit.graph.ir import Graph, once_of
+from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes, Offload, StepScratch
 from netsplit.program.acknowledge import Arrivals
-from netsplit.program.instructions import (
-    Backward,
-    Instruction,
-    Program,
-    Segment,
-)
+from netsplit.program.instructions import Backward, Instruction, Program, Segment
 from netsplit.simulate.lifetimes.device_memory import DeviceMemory
-from netsplit.simulate.lifetimes.segment_memory import OfSize
-from netsplit.simulate.lifetimes.segment_shapes import SegmentShapes
+from netsplit.simulate.lifetimes.segment_memory import OfSize, SegmentMemory
 from netsplit.simulate.lifetimes.storages import MemoryProfile
 
-__all__ = ["MemoryProfile", "memory_profile", "predicted_peak_bytes"]
+__all__ = ["MemoryProfile", "SegmentShapes", "memory_profile", "predicted_peak_bytes"]
 
 Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node -> bytes
 
@@ -115,3 +115,61 @@ def _of_size(
 def _split(instructions: Sequence[Instruction]) -> set[int]:
     """Segments whose backwards are in two parts."""
     return {ins.segment for ins in instructions if isinstance(ins, Backward) and ins.part == "weight"}
+
+
+@dataclass(frozen=True)
+class SegmentShapes:
+    """The bytes inside segments of one placed graph, made once for all programs that have the same ones.
+
+    Args:
+        part: of the samples that transients are known of, to which they are taken to be in proportion.
+    """
+
+    graph: Graph
+    training: bool
+    part: Fraction = Fraction(1)
+
+    @cached_property
+    def own(self) -> dict[str, int]:
+        """See `storage_bytes`."""
+        return storage_bytes(self.graph)
+
+    def of(
+        self, segment: Segment, split: bool, transients: Mapping[str, NodeBytes], offloaded: bool
+    ) -> SegmentMemory:
+        """One for all replicas of a kind, and for all programs: its walks are the same.
+
+        Args:
+            split: whether its backwards are in two parts.
+            transients: of its device's kind.
+        """
+        known = _shapes_of(self.graph)
+        wanted = _SegmentAsked(id(transients), self.training, segment, split, offloaded, transients)
+        shape = known.get(wanted)
+        if shape is None:
+            deferred = deferrable_nodes(self.graph, segment.nodes) if split else frozenset[str]()
+            own = {name: self._of_part(transients[name]) for name in segment.nodes if name in transients}
+            shape = known[wanted] = SegmentMemory(
+                self.graph, self.training, segment, self.own, deferred, own, offloaded
+            )
+        return shape
+
+    def _of_part(self, each: NodeBytes) -> NodeBytes:
+        return NodeBytes(ceil(self.part * each.forward), ceil(self.part * each.backward))
+
+
+@once_of
+def _shapes_of(graph: Graph) -> dict[_SegmentAsked, SegmentMemory]:
+    return {}
+
+
+@dataclass(frozen=True)
+class _SegmentAsked:
+    """What a segment's bytes depend on; transients by identity, and held so that it stays theirs."""
+
+    identity: int
+    training: bool
+    segment: Segment
+    split: bool
+    offloaded: bool
+    transients: Mapping[str, NodeBytes] = field(compare=False)

@@ -5,10 +5,10 @@
     device q   ──Recv──► ┘   (a heap, by time)  └─► free for the next
 
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
-directed link, and between hosts their NICs (`nics`). It is ready when both ends have come to it (rendezvous,
-as gloo and NCCL have it), and what it hands on has come to its sender; where it goes in chunks, each of them
-is a transfer of its own. A link takes transfers in the order in which they become ready, ties by tag. A sum
-over devices is ready when all of them have come to it, and occupies the links of its ring.
+directed link, and between hosts their NICs (`NicQueues`). It is ready when both ends have come to it
+(rendezvous, as gloo and NCCL have it), and what it hands on has come to its sender; where it goes in chunks,
+each is a transfer of its own. A link takes transfers in the order in which they become ready, ties by tag. A
+sum over devices is ready when all of them have come to it, and occupies the links of its ring.
 
 Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
 beginning is, and every device runs ahead until it waits. Otherwise see `contention`.
@@ -17,6 +17,7 @@ beginning is, and every device runs ahead until it waits. Otherwise see `content
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,7 +26,6 @@ from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import Collective, Program, Recv, Send
-from netsplit.simulate.nics import NicQueues
 from netsplit.simulate.tasks import (
     Key,
     Message,
@@ -39,7 +39,6 @@ from netsplit.simulate.tasks import (
 from netsplit.simulate.timeline import Event
 
 __all__ = ["DeviceClock", "Run"]
-
 
 _Ready: TypeAlias = tuple[float, int, Send | Collective, Recv | None]
 """Since when, tag (of a chunk its own), and what."""
@@ -240,3 +239,32 @@ class Run:
                 name, i, peer = message.what, message.microbatch, message.peer
             self.events.append(Event(device.name, "wait", name, i, device.clock, end, peer))
             device.clock = end
+
+
+class NicQueues:
+    """When each direction of each NIC is free: it takes one transfer at a time.
+
+    host A   d0 ──┐             ┌──► d4   host B       d0→d4  ▒▒▒▒▒▒▒▒ready first
+             d1 ──┴─out─────in──┴──► d5                d1→d5          ▒▒▒▒▒▒▒▒
+
+    Of several transfers that could begin, the first by tag does. It holds its NICs for its bytes: not for
+    the link's latency. One that waits for a NIC keeps no other from those that are free.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.free: dict[tuple[str, str], float] = {}
+
+    def free_at(self, links: Sequence[tuple[str, str]]) -> float | None:
+        """When all NICs are free that these links go through; None: they go through none."""
+        if not self.cluster.nics:
+            return None
+        ways = [nic for link in links for nic, _ in self.cluster.way(*link)]
+        return max((self.free.get(nic, 0.0) for nic in ways), default=None)
+
+    def hold(self, links: Sequence[tuple[str, str]], start: float, nbytes: float) -> None:
+        """From its start on, for the bytes that go over each of the links; which leave a host once."""
+        if self.cluster.nics:
+            for link in links:
+                for nic, pace in self.cluster.way(*link):
+                    self.free[nic] = start + nbytes * pace

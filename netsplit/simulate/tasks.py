@@ -89,7 +89,7 @@ class ProgramTasks:
     def _of(self, device: str) -> Iterator[Task]:
         costs, seconds = self.costs.of(self.kinds[device]), self.seconds[self.kinds[device]]
         overhead_s, message_s = costs.instruction_s, costs.message_overhead_s
-        step_s = self._step_bytes(device) * costs.step_s_per_byte
+        step_s = sum(init.nbytes for init in self.program.stepped(device)) * costs.step_s_per_byte
         adding_s = costs.accumulate_s_per_byte
         added: set[tuple[int, int]] = set()  # (segment, step) that have a gradient
         summed: set[int] = set()  # segments that have one of what lasts
@@ -131,12 +131,7 @@ class ProgramTasks:
                 yield Task(message_s * len(self.program.sizes(ins)), (), None, "", ins.microbatch, 0.0, ins)
 
     def _backward(
-        self,
-        ins: Backward,
-        overhead_s: float,
-        seconds: SegmentSeconds,
-        more_s: float,
-        whole: tuple[Key, ...],
+        self, ins: Backward, overhead_s: float, seconds: SegmentSeconds, more_s: float, whole: tuple[Key, ...]
     ) -> Iterator[Task]:
         s, i, name = ins.segment, ins.microbatch, self.names[ins.segment]
         if ins.part == "weight":
@@ -152,9 +147,6 @@ class ProgramTasks:
         if ins.part == "input":
             own_s = max(own_s - seconds.weight[s], 0.0)
         yield Task(overhead_s, keys + whole, "backward", name, i, own_s + more_s, None)
-
-    def _step_bytes(self, device: str) -> int:
-        return sum(init.nbytes for init in self.program.stepped(device))
 
 
 def _taken(gathering: dict[int, Key], bundles: tuple[int, ...]) -> tuple[Key, ...]:

@@ -123,11 +123,7 @@ def write_trace(
 
 
 def _process(
-    pid: int,
-    name: str,
-    timeline: Timeline,
-    program: Program | None,
-    parts: Mapping[str, EventParts],
+    pid: int, name: str, timeline: Timeline, program: Program | None, parts: Mapping[str, EventParts]
 ) -> list[dict[str, Any]]:
     title = f"{name} ({1e3 * timeline.iteration_s:.3f} ms)"
     records = [

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.program.schedules import SCHEDULES
-from netsplit.simulate.lifetimes import segment_shapes
+from netsplit.simulate import memory
 from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
 from netsplit.simulate.memory import predicted_peak_bytes
 from tests.examples import tried
@@ -41,7 +41,7 @@ def test_plans_that_differ_in_their_schedule_share_them(monkeypatch: pytest.Monk
             made.append(args)
             super().__init__(*args)
 
-    monkeypatch.setattr(segment_shapes, "SegmentMemory", Counted)
+    monkeypatch.setattr(memory, "SegmentMemory", Counted)
     first, last = (SCHEDULES[name]().with_microbatches(4) for name in ("gpipe", "1f1b"))
     graph = captured_for(CASES["cells"], first)
     graph.derived.clear()

@@ -49,9 +49,6 @@ class _TensorLeaf:
     def key(self) -> Hashable:
         return self.index
 
-    def statics(self) -> Iterator[Any]:
-        return iter(())
-
 
 @dataclass(frozen=True)
 class _Static:
@@ -62,9 +59,6 @@ class _Static:
 
     def key(self) -> Hashable:
         return _frozen(self.value)
-
-    def statics(self) -> Iterator[Any]:
-        yield self.value
 
 
 @dataclass(frozen=True)
@@ -79,10 +73,6 @@ class _Branch:
 
     def key(self) -> Hashable:
         return self.spec.type, _frozen(self.spec.context), tuple(child.key() for child in self.children)
-
-    def statics(self) -> Iterator[Any]:
-        for child in self.children:
-            yield from child.statics()
 
 
 @dataclass(frozen=True)
@@ -113,10 +103,6 @@ class _Object:
     def key(self) -> Hashable:
         return self.kind, self.attributes, _frozen(self.keys), tuple(child.key() for child in self.children)
 
-    def statics(self) -> Iterator[Any]:
-        for child in self.children:
-            yield from child.statics()
-
 
 _Item = _TensorLeaf | _Static | _Branch | _Object
 
@@ -143,7 +129,7 @@ class Tree:
 
     def statics(self) -> list[Any]:
         """What is no tensor, in order."""
-        return list(self.root.statics())
+        return [leaf.value for leaf in _leaves(self.root) if isinstance(leaf, _Static)]
 
 
 def flatten(value: Any, merge: bool = False) -> tuple[list[Tensor], Tree, list[Marked | None]]:
@@ -203,7 +189,7 @@ class _Flat:
             return _Branch(spec, tuple(self.item(child) for child in children))
         item = self._object(value)
         always = dataclasses.is_dataclass(value) or isinstance(value, dict | list | tuple)
-        if not always and not any(_places(item)):
+        if not always and not any(isinstance(leaf, _TensorLeaf) for leaf in _leaves(item)):
             return _Static(value)
         return item
 
@@ -221,12 +207,12 @@ class _Flat:
         return _Object(type(value), tuple(attributes), keys, children)
 
 
-def _places(item: _Item) -> Iterator[bool]:
-    if isinstance(item, _TensorLeaf):
-        yield True
-    elif isinstance(item, _Branch | _Object):
+def _leaves(item: _Item) -> Iterator[_TensorLeaf | _Static]:
+    if isinstance(item, _Branch | _Object):
         for child in item.children:
-            yield from _places(child)
+            yield from _leaves(child)
+    else:
+        yield item
 
 
 def _attributes(value: Any) -> dict[str, Any]:

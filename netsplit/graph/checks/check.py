@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import CodeType
 from typing import Any
 
 import psutil
@@ -26,21 +25,30 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.attributes import attribute_values, changed_attribute
 from netsplit.graph.checks.check_parts import check_parts
-from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference, has_nan, largest
-from netsplit.graph.checks.in_flight import check_order, order_may_matter
-from netsplit.graph.checks.other_draws import no_other_draws
-from netsplit.graph.checks.plain import TensorsAtOnce, forward, forward_again, hidden, stance, threads_for
+from netsplit.graph.checks.plain import (
+    TensorsAtOnce,
+    copies,
+    forward,
+    forward_again,
+    hidden,
+    no_other_draws,
+    own,
+    stance,
+    threads_for,
+    with_own_calls,
+)
 from netsplit.graph.code_places import is_users, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
-from netsplit.graph.operators import written_initializers, written_references
+from netsplit.graph.operators import touching_initializers, written_initializers, written_references
 from netsplit.graph.random_draws import DrawKey, node_draws, run_microbatch
 from netsplit.graph.recording.observe import other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.surroundings.reach import names_in
 from netsplit.tables import nbytes
 
 __all__ = ["check_capture"]
@@ -136,8 +144,8 @@ class _CaptureCheck:
         self.changed = changed_attribute(attributes, attribute_values(self.model, self.loss))
         self._compare(1, plain, self._captured(1, other))
         self._repeat(other, plain, before)
-        if order_may_matter(self.graph):
-            check_order(self.name, self.graph, self.real, batches)
+        if _order_may_matter(self.graph):
+            _check_order(self.name, self.graph, self.real, batches)
 
     def _on_other_values(self, before: TensorsAtOnce) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """A plain step on the first such values that the model takes, and these."""
@@ -286,7 +294,8 @@ class _CaptureCheck:
     def _model_elsewhere(self) -> AbstractContextManager[None]:
         """Code that stays whole must not find the model's own tensors: while it trains, they do not."""
         initializers = self.graph.initializers
-        written = _written(self.graph)
+        touched = (each for node in self.graph for each in written_references(self.graph, node))
+        written = {k for tag, k in touched if tag == "init"}
         moving = [
             tensor
             for k, tensor in self.real.items()
@@ -360,17 +369,12 @@ def _state_in_python(changed: str) -> str:
     )
 
 
-def _written(graph: Graph) -> set[str]:
-    """Initializers that its nodes write."""
-    return {k for node in graph for tag, k in written_references(graph, node) if tag == "init"}
-
-
 def _refuse_hashes(name: str, graph: Graph) -> None:
     """Of texts: every Python process has others, so code on workers must not go by them."""
     for call in graph.calls.values():
         for module in call.module.modules() if isinstance(call, ModuleCall) else ():
             code = getattr(type(module).forward, "__code__", None)
-            if code is not None and is_users(code.co_filename) and "hash" in _names_in(code):
+            if code is not None and is_users(code.co_filename) and "hash" in names_in(code):
                 raise CaptureError(
                     f"{name} has code that stays whole and calls hash() ({code.co_filename}:"
                     f"{code.co_firstlineno}), for texts another number in every process: take zlib.crc32 of "
@@ -378,6 +382,66 @@ def _refuse_hashes(name: str, graph: Graph) -> None:
                 )
 
 
-def _names_in(code: CodeType) -> set[str]:
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return {*code.co_names, *(name for each in inner for name in _names_in(each))}
+def _order_may_matter(graph: Graph) -> bool:
+    """Whether something that all micro-batches see is written, and read by others than its writers.
+
+    Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
+    """
+    written = written_initializers(graph)
+    touching = touching_initializers(graph)
+    return bool(graph.calls) or any(touching[k] - own for k, own in written.items())
+
+
+def _check_order(
+    name: str, graph: Graph, values: Mapping[str, Tensor], batches: Sequence[tuple[Tensor, ...]]
+) -> None:
+    """Refuse what forwards of later micro-batches before backwards of earlier ones would change."""
+    one_by_one = _two_in_flight(name, graph, values, batches, together=False)
+    together = _two_in_flight(name, graph, values, batches, together=True)
+    for k, (a, b) in enumerate(zip(one_by_one, together, strict=True)):
+        initializer = list(values)[k // 2]
+        what = f"the gradient of '{initializer}'" if k % 2 else f"'{initializer}'"
+        apart = difference(a, b)
+        if apart is not None:
+            raise CaptureError(
+                f"{name} depends on the order of micro-batches' forwards and backwards, which a "
+                f"pipeline changes: {what} differs ({apart}); usually a buffer is written whose "
+                f"old value its backward needs."
+            )
+
+
+def _two_in_flight(
+    name: str,
+    graph: Graph,
+    values: Mapping[str, Tensor],
+    batches: Sequence[tuple[Tensor, ...]],
+    together: bool,
+) -> list[Tensor | None]:
+    ours = {k: own(t, graph.initializers[k].requires_grad) for k, t in values.items()}
+    graph = with_own_calls(graph)
+    module = rebuild(graph, ours)
+    waiting = []
+    try:
+        with torch.enable_grad():
+            for i, tensors in enumerate(batches):
+                result = run_microbatch(module, graph, copies(tensors), DrawKey(microbatch=i))
+                waiting.append(result if isinstance(result, Tensor) else result[0])
+                if not together:
+                    waiting.pop().backward()
+            for loss in waiting:
+                loss.backward()
+    except Exception as error:
+        text = str(error) if "modified by an inplace" in str(error) else ""
+        for k in written_initializers(graph):
+            if str(list(graph.initializers[k].shape)) in text:
+                raise CaptureError(
+                    f"{name} writes into '{k}' in the forward while the backward of the micro-batch before "
+                    "still needs what was there, as a pipeline has several in flight: compute with "
+                    f"{k}.clone()."
+                ) from error
+        raise CaptureError(
+            f"{name} cannot be computed with two micro-batches in flight, as a pipeline has them"
+            f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
+            "the forward."
+        ) from error
+    return [t for tensor in ours.values() for t in (tensor.detach(), tensor.grad)]

@@ -28,8 +28,7 @@ from netsplit.errors import CaptureError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.copies import copies
-from netsplit.graph.checks.plain import TensorsAtOnce, has_values, stance, threads_for
+from netsplit.graph.checks.plain import TensorsAtOnce, copies, has_values, stance, threads_for
 from netsplit.graph.code_places import line_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import written_inputs

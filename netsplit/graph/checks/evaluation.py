@@ -23,11 +23,17 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.attributes import attribute_values, changed_attribute
-from netsplit.graph.checks.copies import copies, own, with_own_calls
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import holding
-from netsplit.graph.checks.other_draws import no_other_draws
-from netsplit.graph.checks.plain import TensorsAtOnce, hidden, stance
+from netsplit.graph.checks.plain import (
+    TensorsAtOnce,
+    copies,
+    hidden,
+    no_other_draws,
+    own,
+    stance,
+    with_own_calls,
+)
 from netsplit.graph.code_places import is_users, line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild

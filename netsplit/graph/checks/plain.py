@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import random
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from netsplit.errors import CaptureError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.copies import copies
+from netsplit.graph.batches.strides import copy_as_it_lies
 from netsplit.graph.ir import Graph
 from netsplit.graph.plain_draws import draws
 from netsplit.graph.random_draws import generators_kept, seed_generators
@@ -22,14 +30,9 @@ from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.recording.whole import ModuleCall
 
 __all__ = [
-    "TensorsAtOnce",
-    "forward",
-    "forward_again",
-    "has_values",
-    "hidden",
-    "stance",
-    "threads_for",
-]
+    "TensorsAtOnce", "copies", "forward", "forward_again", "has_values", "hidden", "no_other_draws",
+    "own", "stance", "threads_for", "with_own_calls",
+]  # fmt: skip
 
 _SMALL = 2**28  # bytes
 
@@ -100,3 +103,37 @@ class TensorsAtOnce:
             store[key] = tensor
         for tensor, value in self._values:
             tensor.data.copy_(value)
+
+
+def with_own_calls(graph: Graph) -> Graph:
+    """What whole modules keep in Python is then another's than the graph's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about copies of its own structures
+        return replace(graph, calls=copy.deepcopy(dict(graph.calls)))
+
+
+def own(tensor: Tensor, trained: bool) -> Tensor:
+    copied = tensor.detach().clone()
+    return nn.Parameter(copied) if trained else copied
+
+
+def copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(map(copy_as_it_lies, tensors))
+
+
+@contextmanager
+def no_other_draws(name: str) -> Iterator[None]:
+    """Python's and NumPy's random numbers are drawn at capture once and for all."""
+    python: Any = random.getstate()
+    numpy: Any = np.random.get_state()
+    with mock.patch.object(random, "_urandom", wraps=os.urandom) as system:  # of SystemRandom
+        yield
+    drawn = [] if random.getstate() == python and not system.called else ["Python's random"]
+    now: Any = np.random.get_state()
+    if now[2] != numpy[2] or not np.array_equal(now[1], numpy[1]):
+        drawn.append("numpy.random")
+    if drawn:
+        raise CaptureError(
+            f"{name} draws from {drawn[0]}, which a captured step would do once and for all: draw with torch "
+            f"(torch.rand, torch.bernoulli), which stays in the step."
+        )

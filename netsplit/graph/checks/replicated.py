@@ -17,13 +17,9 @@ from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.storage import gives_sparse_gradients
 
 __all__ = [
-    "check_replicas",
-    "replicated_statistics",
-    "require_replicable",
-    "unreplicable",
-    "unreplicable_nodes",
-    "why_unreplicable",
-]
+    "check_replicas", "replicated_statistics", "require_replicable", "unreplicable",
+    "unreplicable_nodes", "why_unreplicable",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 

@@ -222,12 +222,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _multiply(
-    left: Tensor,
-    right: Tensor,
-    bias: Tensor | None,
-    rule: _Rule,
-    weight: int,
-    scales: _Scales = _UNSCALED,
+    left: Tensor, right: Tensor, bias: Tensor | None, rule: _Rule, weight: int, scales: _Scales = _UNSCALED
 ) -> Tensor:
     dtype = _autocast_dtype(left)
     if dtype is not None:

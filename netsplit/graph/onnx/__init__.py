@@ -14,14 +14,8 @@ if TYPE_CHECKING:
     from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 
 __all__ = [
-    "NodeNotes",
-    "OnnxModule",
-    "export_inference",
-    "export_training",
-    "from_onnx",
-    "read_onnx",
-    "write_node_data",
-    "write_onnx",
-]
+    "NodeNotes", "OnnxModule", "export_inference", "export_training", "from_onnx", "read_onnx",
+    "write_node_data", "write_onnx",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,15 +15,9 @@ from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
 
 __all__ = [
-    "METADATA",
-    "OnnxNode",
-    "load_model",
-    "metadata_of",
-    "nodes_of",
-    "onnx_package",
-    "opsets_of",
+    "METADATA", "OnnxNode", "load_model", "metadata_of", "nodes_of", "onnx_package", "opsets_of",
     "without_trailing_gaps",
-]
+]  # fmt: skip
 
 METADATA = "netsplit."
 """Precedes the keys that this package keeps in a file's metadata: outputs, targets, parameters."""
@@ -126,25 +120,19 @@ def nodes_of(model: Any, where: str | Path) -> tuple[OnnxNode, ...]:
     Raises:
         NetSplitError: a node has a graph of its own, or an attribute of a type that is not known; names it.
     """
-    return tuple(_records(model, str(where)))
-
-
-def _records(model: Any, where: str) -> Iterator[OnnxNode]:
+    records: list[OnnxNode] = []
     taken: set[str] = set()
     for index, proto in enumerate(model.graph.node):
         name = proto.name or f"{proto.op_type}_{index}"
         while name in taken:
             name = f"{name}_{index}"
         taken.add(name)
-        yield OnnxNode(
-            name=name,
-            op=proto.op_type,
-            domain="" if proto.domain in _STANDARD else proto.domain,
-            inputs=without_trailing_gaps(proto.input),
-            outputs=without_trailing_gaps(proto.output),
-            attributes={each.name: _attribute(each, proto, name, where) for each in proto.attribute},
-            proto=proto.SerializeToString(),
-        )
+        domain = "" if proto.domain in _STANDARD else proto.domain
+        inputs, outputs = without_trailing_gaps(proto.input), without_trailing_gaps(proto.output)
+        attributes = {each.name: _attribute(each, proto, name, str(where)) for each in proto.attribute}
+        whole = proto.SerializeToString()
+        records.append(OnnxNode(name, proto.op_type, domain, inputs, outputs, attributes, whole))
+    return tuple(records)
 
 
 def without_trailing_gaps(names: Iterable[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from netsplit.graph.analyse import Facts, analyse, kept_for_backward, storage_id
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.batches.strides import is_spread, memory_order, repeated_dims
 from netsplit.graph.ir import CALL, Graph, Node, Variable
-from netsplit.graph.recording.call import RecordedCall
+from netsplit.graph.recording.constants import RecordedCall
 from netsplit.graph.recording.record import Recorder
 from netsplit.graph.recording.stand_ins import refuse_sharing
 from netsplit.graph.recording.whole import GradientHook

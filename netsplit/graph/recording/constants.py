@@ -7,6 +7,8 @@ calls that made it are run again on real tensors, with the writes among them, in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +17,32 @@ from torch.utils._python_dispatch import _disable_current_modes
 from netsplit.graph.arguments import read_by
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import resolve
-from netsplit.graph.recording.call import RecordedCall
 from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import decoded
 
-__all__ = ["constant_value"]
+__all__ = ["RecordedCall", "constant_value"]
+
+
+@dataclass
+class RecordedCall:
+    """One operator call. References in templates are to variables and initializers by name."""
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[str]
+    module: str
+    source: str
+    no_grad: bool
+    autocast: str | None
+    checkpoint: str
+    saved: list[Tensor] = field(default_factory=list)
+    random: bool = False
+    writes: tuple[tuple[str, str], ...] = ()
+    blocked: tuple[str, ...] = ()
+    default_dtype: str | None = None
+
 
 _ATEN = torch.ops.aten
 _OF_SHAPE = frozenset(

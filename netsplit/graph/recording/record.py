@@ -27,8 +27,7 @@ from netsplit.graph.code_places import frame_of, line_of, user_frame
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import written_by_schema
 from netsplit.graph.random_draws import operator_draws
-from netsplit.graph.recording.call import RecordedCall
-from netsplit.graph.recording.constants import constant_value
+from netsplit.graph.recording.constants import RecordedCall, constant_value
 from netsplit.graph.recording.seeds import MarkedGenerator
 from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import encode

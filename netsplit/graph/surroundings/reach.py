@@ -19,15 +19,9 @@ from torch import Tensor, nn
 from netsplit.graph.code_places import is_users
 
 __all__ = [
-    "PLAIN",
-    "has_contents",
-    "is_own_file",
-    "is_own_module",
-    "names_in",
-    "reached",
-    "slots",
+    "PLAIN", "has_contents", "is_own_file", "is_own_module", "names_in", "reached", "slots",
     "spaces_of",
-]
+]  # fmt: skip
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CLOSED = (*PLAIN, Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, Logger)

@@ -61,15 +61,7 @@ class Transformer(nn.Module):
     positions: Tensor
 
     def __init__(
-        self,
-        *,
-        vocabulary: int,
-        context: int,
-        layers: int,
-        heads: int,
-        width: int,
-        hidden: int,
-        dropout: float,
+        self, vocabulary: int, context: int, layers: int, heads: int, width: int, hidden: int, dropout: float
     ) -> None:
         super().__init__()
         self.context, self.scale = context, math.sqrt(width)
@@ -135,12 +127,4 @@ def transformer(
     check_heads(heads, width=width)
     check_even(width=width)
     check_fraction(dropout=dropout)
-    return Transformer(
-        vocabulary=vocabulary,
-        context=context,
-        layers=layers,
-        heads=heads,
-        width=width,
-        hidden=hidden,
-        dropout=dropout,
-    )
+    return Transformer(vocabulary, context, layers, heads, width, hidden, dropout)

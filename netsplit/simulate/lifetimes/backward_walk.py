@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 
 from netsplit.graph.ir import Node
 from netsplit.simulate.lifetimes.gradient_strides import (
+    NO_GRADIENT,
+    PART_OF_GRADIENT,
+    SHAPED_AS,
     Strides,
+    gives_gradient_on,
     lies_in,
     packed_strides,
     strides_of_new,
     strides_through,
-)
-from netsplit.simulate.lifetimes.handing_on import (
-    NO_GRADIENT,
-    PART_OF_GRADIENT,
-    SHAPED_AS,
-    gives_gradient_on,
 )
 from netsplit.simulate.lifetimes.segment_storages import SegmentStorages, operand_of_weight
 

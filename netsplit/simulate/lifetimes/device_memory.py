@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from netsplit.graph.storage import storage_of
 from netsplit.optim.buckets import largest_bucket
@@ -23,9 +24,8 @@ from netsplit.program.instructions import (
 )
 from netsplit.simulate.lifetimes.backward_walk import Walk
 from netsplit.simulate.lifetimes.segment_memory import Key, OfSize, OfSizes, SegmentMemory
-from netsplit.simulate.lifetimes.storages import AliveBytes, MemoryProfile, Storages
+from netsplit.simulate.lifetimes.storages import AliveBytes, MemoryProfile, Storages, Versions
 from netsplit.simulate.lifetimes.variable_gradients import VariableGradients
-from netsplit.simulate.lifetimes.versions import Versions
 
 __all__ = ["DeviceMemory"]
 
@@ -100,25 +100,14 @@ class DeviceMemory:
 
     def run(self) -> MemoryProfile:
         course, alive = [], self.alive
+        does: dict[type, Callable[[Any], None]] = {
+            Forward: self._forward, Backward: self._backward, Send: self._send, Recv: self._receive,
+            Reduce: self._reduce, Gather: self._gather, Scatter: self._scatter, Step: self._step,
+        }  # fmt: skip
         alive.see()
         for index, ins in enumerate(self.instructions):
             alive.at, alive.most = index, 0
-            if isinstance(ins, Forward):
-                self._forward(ins)
-            elif isinstance(ins, Backward):
-                self._backward(ins)
-            elif isinstance(ins, Send):
-                self._send(ins)
-            elif isinstance(ins, Recv):
-                self._receive(ins)
-            elif isinstance(ins, Reduce):
-                self._reduce(ins)
-            elif isinstance(ins, Gather):
-                self._gather(ins)
-            elif isinstance(ins, Scatter):
-                self._scatter(ins)
-            else:
-                self._step(ins)
+            does[type(ins)](ins)
             alive.see()
             for b in self.let_go_at.get(index, ()):
                 self.storages.release(_whole(b))
@@ -371,18 +360,12 @@ class DeviceMemory:
                 self.storages.release(self.sending.pop(tag), transfer=True)
 
     def _hold(self, k: str, i: int, transfer: bool = False) -> None:
-        self._hold_root(storage_of(self.graph, k), i, transfer)
-
-    def _release(self, k: str, i: int, transfer: bool = False) -> None:
-        self._release_root(storage_of(self.graph, k), i, transfer)
-
-    def _hold_root(self, root: str, i: int, transfer: bool = False) -> None:
-        if root not in self.fed:
+        if (root := storage_of(self.graph, k)) not in self.fed:
             i = self.program.sent_with(root, self.device, i)
             self.storages.hold((root, i, 0), self.sizes.at(i).own[root], transfer)
 
-    def _release_root(self, root: str, i: int, transfer: bool = False) -> None:
-        if root not in self.fed:
+    def _release(self, k: str, i: int, transfer: bool = False) -> None:
+        if (root := storage_of(self.graph, k)) not in self.fed:
             i = self.program.sent_with(root, self.device, i)
             self.storages.release((root, i, 0), transfer)
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.rewrite.layouts import stand_in_run
-from netsplit.simulate.lifetimes.forward_walk import forward_peak
 
-__all__ = ["CheckpointRun", "checkpoint_runs"]
+__all__ = ["CheckpointRun", "checkpoint_runs", "forward_peak"]
 
 
 @dataclass(frozen=True)
@@ -75,31 +75,18 @@ def _run(
             saving[node.name], extra[node.name] = _roots(graph, (*node.inputs, *node.outputs)) & produced, 0
         elif run.saves:
             saving[node.name], extra[node.name] = _roots(graph, run.saved) & produced, run.saved_bytes
-    peak = _peak_again(graph, nodes, produced, outputs, own, saving, extra, transients) if saving else 0
+    peak = 0
+    if saving:  # torch stops once all is there that is saved, which may be before the result of the last
+        inside = {node.name for node in nodes}
+        needed = {k for k in made if _leaves(graph, k, outputs, inside)}
+        *_, last = saving
+        again = nodes[: 1 + next(i for i, node in enumerate(nodes) if node.name == last)]
+        results = _roots(graph, again[-1].outputs)
+        counted = again[:-1] if not extra[last] and results.isdisjoint(saving[last]) else again
+        new = produced & _roots(graph, (k for node in counted for k in node.outputs))
+        staying = _roots(graph, needed).union(*saving.values())
+        peak = forward_peak(graph, again, new, staying, own, extra, transients)
     return CheckpointRun(nodes, arguments, saving, extra, peak)
-
-
-def _peak_again(
-    graph: Graph,
-    nodes: tuple[Node, ...],
-    produced: frozenset[str],
-    outputs: Collection[str],
-    own: Mapping[str, int],
-    saving: Mapping[str, frozenset[str]],
-    extra: Mapping[str, int],
-    transients: Mapping[str, NodeBytes],
-) -> int:
-    """Of nodes as far as the last that saves anything: torch stops once all is there that is saved, which may
-    be before the result of that is."""
-    inside = {node.name for node in nodes}
-    needed = {k for node in nodes for k in node.outputs if k and _leaves(graph, k, outputs, inside)}
-    *_, last = saving
-    again = nodes[: 1 + next(i for i, node in enumerate(nodes) if node.name == last)]
-    made = _roots(graph, again[-1].outputs)
-    counted = again[:-1] if not extra[last] and made.isdisjoint(saving[last]) else again
-    produced &= _roots(graph, (k for node in counted for k in node.outputs))
-    staying = _roots(graph, needed).union(*saving.values())
-    return forward_peak(graph, again, produced, staying, own, extra, transients)
 
 
 def _leaves(graph: Graph, k: str, outputs: Collection[str], inside: Collection[str]) -> bool:
@@ -108,3 +95,53 @@ def _leaves(graph: Graph, k: str, outputs: Collection[str], inside: Collection[s
 
 def _roots(graph: Graph, variables: Iterable[str]) -> frozenset[str]:
     return frozenset(storage_of(graph, k) for k in variables if k)
+
+
+_NONE = NodeBytes()
+
+
+def forward_peak(
+    graph: Graph,
+    nodes: Sequence[Node],
+    produced: Collection[str],
+    staying: Collection[str],
+    own: Mapping[str, int],
+    extra: Mapping[str, int],
+    transients: Mapping[str, NodeBytes],
+    held: Mapping[str, Collection[str]] = MappingProxyType({}),
+    leaving: bool = False,
+) -> int:
+    """Of storages that the nodes make, beside all that is there before.
+
+    Args:
+        nodes: in order.
+        produced: the storages that count.
+        staying: those among them that do not go after the last node that reads them.
+        own: bytes of storages.
+        extra: of nodes, bytes of what else they save.
+        transients: what they allocate for themselves, with that.
+        held: node -> storages that are read until it is over, too.
+        leaving: what else a node saves goes with it.
+    """
+    last = {
+        root: node.name
+        for node in nodes
+        for root in (
+            *(storage_of(graph, k) for k in (*node.inputs, *filter(None, node.outputs))),
+            *held.get(node.name, ()),
+        )
+    }
+    dying: dict[str, list[str]] = {}
+    for root in set(produced).difference(staying):
+        dying.setdefault(last[root], []).append(root)
+    seen: set[str] = set()
+    now = peak = 0
+    for node in nodes:
+        made = {storage_of(graph, k) for k in node.outputs if k}.intersection(produced) - seen
+        seen |= made
+        saved = extra.get(node.name, 0)
+        now += sum(own[root] for root in made) + saved
+        peak = max(peak, now, now - saved + transients.get(node.name, _NONE).forward)
+        now -= sum(own[root] for root in dying.get(node.name, ()))
+        now -= saved if leaving else 0
+    return peak

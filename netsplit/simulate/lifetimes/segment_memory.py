@@ -11,7 +11,7 @@ from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.simulate.lifetimes.backward_walk import BackwardWalk, PutOff, Walk
-from netsplit.simulate.lifetimes.forward_walk import forward_peak
+from netsplit.simulate.lifetimes.own_checkpoints import forward_peak
 from netsplit.simulate.lifetimes.segment_storages import SegmentStorages
 
 __all__ = ["Key", "OfSize", "OfSizes", "SegmentMemory"]

@@ -8,14 +8,14 @@ from typing import Any
 
 from netsplit.graph.arguments import argument
 from netsplit.graph.deferral.deferrable import weight_operand
-from netsplit.graph.ir import Graph, Node
+from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
-from netsplit.simulate.lifetimes.handing_on import NO_GRADIENT
+from netsplit.rewrite.layouts import made_as_views
+from netsplit.simulate.lifetimes.gradient_strides import NO_GRADIENT
 from netsplit.simulate.lifetimes.own_checkpoints import CheckpointRun, checkpoint_runs
-from netsplit.simulate.lifetimes.written_views import is_view, written_bases
 
 __all__ = ["SegmentStorages", "operand_of_weight"]
 
@@ -135,3 +135,33 @@ def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...
     if "conv" in node.kind:
         names += [k for k in node.initializers if k not in names]
     return tuple(k for k in names if graph.initializers[k].requires_grad)
+
+
+@once_of
+def written_bases(graph: Graph) -> dict[str, str]:
+    """Node -> the variable whose memory its write into a view of it changes: its gradient is copied where a
+    part is changed (autograd's CopySlices)."""
+    read = ((node.name, _overwritten(graph, node)) for node in graph)
+    return {name: storage_of(graph, k) for name, k in read if k is not None and is_view(graph, k)}
+
+
+@once_of
+def is_view(graph: Graph, k: str) -> bool:
+    """Whether autograd takes a variable for a view."""
+    producer = graph.variables[k].producer
+    if producer is None:
+        return False
+    node = graph.nodes[producer]
+    if node.kind.endswith("_"):  # it answers what it wrote into
+        return bool(node.inputs) and is_view(graph, node.inputs[0])
+    return storage_of(graph, k) != k or k in made_as_views(graph, producer)
+
+
+def _overwritten(graph: Graph, node: Node) -> str | None:
+    """The variable that the node writes into and returns, where a gradient comes to it."""
+    made, read = (next(filter(None, ks), None) for ks in (node.outputs, node.inputs))
+    if made is None or read is None or not node.kind.endswith("_"):
+        return None
+    root = storage_of(graph, read)
+    returned = root in graph.variables and storage_of(graph, made) == root
+    return read if returned and graph.variables[made].requires_grad else None
