@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import ConfigError, brief
 from netsplit.graph.ir import Graph
-from netsplit.optim.carried import has_step_hooks, uncarried_attribute, uncarried_state
-from netsplit.optim.carried import check_hooks
+from netsplit.optim.carried import check_hooks, has_step_hooks, uncarried_attribute, uncarried_state
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
 from netsplit.profile.measure.optimizer import dummy_model, optimizer_alpha, step_on, with_dummies
