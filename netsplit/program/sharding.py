@@ -133,7 +133,8 @@ class BundleTurns:
     def gathered(self, at: int) -> Iterator[int]:
         """Bundles to be gathered before a piece of work: its own, and those of what its device does next, as
         many as have the bytes of a segment, at least those of one."""
-        device, place, ahead = self.device[at], at, set[int]()
+        device, ahead = self.device[at], set[int]()
+        place: int | None = at
         while place is not None:
             new = [b for b in self._read(place) if (device, b) not in self.there]
             for b in new:
