@@ -16,7 +16,7 @@ from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import planner_of
 from netsplit.experiment.planner import Planner
 from netsplit.optim.optimizers import MOMENTUM
-from netsplit.partition.common.fifo import fifo_starts
+from netsplit.partition.methods.dpos import fifo_starts
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.ddp import Ddp

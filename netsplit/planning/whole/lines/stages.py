@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from itertools import pairwise
 from math import ceil, lcm
 
@@ -22,10 +23,34 @@ from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.layers import Bools
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.common.turns import turns_for
 from netsplit.planning.whole.lines.line import NodeLine, Runs
 
-__all__ = ["Group", "LineStages", "StageCosts", "placed", "stages_of_line"]
+__all__ = ["Group", "LineStages", "StageCosts", "placed", "stages_of_line", "turns_for"]
+
+
+def turns_for(seconds: Sequence[float], microbatches: int) -> tuple[int, ...]:
+    """`Stage.turns` by which the last of the devices is done as early as can be.
+
+    Every micro-batch goes to the device that is done with it first. That is exact for equal jobs on unlike
+    machines: where T is the least possible end, each machine has floor(T / seconds) places for jobs within
+    it, together enough for all, so that while jobs are left a place is, too (Q | p_j = 1 | C_max in the
+    notation of Graham et al., 1979). A device so slow that the others are done without it gets no turn: a
+    stage is then made of the others.
+
+    Args:
+        seconds: [D] of one micro-batch on each device; above zero.
+        microbatches: of a full batch.
+    """
+    ends = [(each, place) for place, each in enumerate(seconds)]
+    heapify(ends)
+    counts, turns = [0] * len(ends), []
+    for _ in range(microbatches):
+        _, place = ends[0]
+        turns.append(place)
+        counts[place] += 1
+        heapreplace(ends, ((counts[place] + 1) * seconds[place], place))
+    return tuple(turns)
+
 
 BACK = 0.5  # of what a micro-batch's run keeps: the part of it that is computed again at once
 UNLIKE = 1.05  # times the seconds of another replica, from which it takes fewer micro-batches

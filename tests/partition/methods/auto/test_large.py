@@ -8,9 +8,7 @@ import pytest
 from benchmarks.scaling.drawn import drawn_problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.auto import auto
-from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
-from netsplit.partition.methods.auto.intervals import intervals
-from netsplit.partition.methods.auto.large import most_instructions
+from netsplit.partition.methods.auto.large import CoarseProblem, intervals, most_instructions
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.round_robin import RoundRobin
