@@ -16,7 +16,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.explanation.notation import percent, seconds, wrapped
-from netsplit.planning.needed_bytes import needed_bytes
+from netsplit.planning.simulated import needed_bytes
 from netsplit.profile.costs import Costs
 from netsplit.tables import Column, Table
 

@@ -24,10 +24,8 @@ from netsplit.program.stepping import stepping_all
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import State
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.controller.attempts import Attempts, merged_timeline
-from netsplit.runtime.controller.held_state import HeldState
-from netsplit.runtime.controller.loaded import LoadedPrograms, graphs_of, light
-from netsplit.runtime.controller.losses import LossWords
+from netsplit.runtime.controller.attempts import Attempts, LossWords, merged_timeline
+from netsplit.runtime.controller.loaded import HeldState, LoadedPrograms, graphs_of, light, tell
 from netsplit.runtime.faults.counted_targets import none_counts
 from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.faults.nonfinite import origin_of
@@ -40,15 +38,13 @@ from netsplit.runtime.feeds import (
     split_batch,
 )
 from netsplit.runtime.reading.giving import fed_devices, require_alike, require_read
-from netsplit.runtime.reading.told import UnlikeBatch, UnreadBatch
-from netsplit.runtime.reading.worker_reading import read_ahead
+from netsplit.runtime.reading.worker_reading import UnlikeBatch, UnreadBatch, read_ahead
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.sliced import sliced_for
 from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.tell import tell
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]

@@ -39,7 +39,6 @@ from netsplit.program.instructions import (
 from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.faults.less_trained import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.faults.undo import Before
 from netsplit.runtime.offload.saved_tensors import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
@@ -56,7 +55,7 @@ from netsplit.runtime.values import (
     places_of_copies,
     readers_of,
 )
-from netsplit.runtime.versions import versions_of
+from netsplit.runtime.versions import Before, versions_of
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Executor"]

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Status
 from netsplit.partition.common.interruptible import interruptible
-from netsplit.partition.engines.outcome import Outcome
-from netsplit.partition.engines.rows import Floats, LinearModel
+from netsplit.partition.engines.rows import Floats, LinearModel, Outcome
 
 if TYPE_CHECKING:
     import highspy

@@ -28,11 +28,9 @@ from netsplit.partition.engines.search import Search
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.baselines import Layerwise, RoundRobin, Single
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.layerwise import Layerwise
-from netsplit.partition.methods.round_robin import RoundRobin
-from netsplit.partition.methods.single import Single
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 

@@ -19,7 +19,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes
-from netsplit.partition.engines.outcome import Outcome
+from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks

@@ -40,8 +40,7 @@ import numpy as np
 from netsplit.partition.common.instance import Ints
 from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, engine_bytes, solve
-from netsplit.partition.engines.outcome import Outcome
-from netsplit.partition.engines.rows import Rows, Term
+from netsplit.partition.engines.rows import Outcome, Rows, Term
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
 
 __all__ = ["Mip", "PestoRows"]

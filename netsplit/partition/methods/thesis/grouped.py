@@ -18,9 +18,8 @@ from netsplit.partition.engines.mixed_integer import (
     engine_bytes,
     solve,
 )
-from netsplit.partition.engines.outcome import Outcome
-from netsplit.partition.methods.thesis.formulation import Formulation
-from netsplit.partition.methods.thesis.thesis_times import message_bytes
+from netsplit.partition.engines.rows import Outcome
+from netsplit.partition.methods.thesis.formulation import Formulation, message_bytes
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.memory import Load
 

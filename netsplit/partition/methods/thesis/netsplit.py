@@ -6,18 +6,22 @@ import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Literal
 
 import numpy as np
 
+from netsplit.cluster.cluster import Link
 from netsplit.partition.base import Latency, Problem, Status
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
-from netsplit.partition.engines.outcome import Outcome
+from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.engines.search import Scheduled, Search
+from netsplit.partition.methods.thesis.formulation import thesis_times
 from netsplit.partition.methods.thesis.grouped import Grouped, Groups
-from netsplit.partition.methods.thesis.thesis_times import thesis_times
+from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["NetSplit"]
+__all__ = ["Ablated", "NetSplit"]
 
 STARTS = 16  # annealed at first, as in `auto`
 
@@ -111,3 +115,55 @@ class NetSplit(Grouped):
             return list_scheduled(problem, device_of)
         times = thesis_times(problem, device_of)
         return times.makespan, times.start_fp
+
+
+Part = Literal["backward", "links"]
+
+
+@dataclass(frozen=True)
+class Ablated(Partitioner):
+    """`method` without a part of what there is to know.
+
+    Args:
+        without: ``backward``: no backward takes time, as where forward seconds alone are measured;
+            ``links``: every link is the mean of all.
+    """
+
+    method: Partitioner
+    without: Part
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.method.name} without {self.without}"
+
+    @property
+    def respects_capacity(self) -> bool:  # type: ignore[override]
+        return self.method.respects_capacity
+
+    def check(self, problem: Problem) -> None:
+        self.method.check(problem)
+
+    def choose(self, problem: Problem) -> Choice:
+        poorer = _ABLATIONS[self.without](problem)
+        return self.method.choose(problem.moved_to(poorer.cluster, poorer.costs))
+
+
+def without_backward(problem: Problem) -> Problem:
+    """No backward takes time."""
+    return replace(problem, costs=problem.costs.without_backward())
+
+
+def without_links(problem: Problem) -> Problem:
+    """Every link is the mean of all."""
+    links = problem.cluster.links
+    if not links:
+        return problem
+    common = Link(
+        mean(link.latency_s for link in links.values()),
+        mean(link.seconds_per_byte for link in links.values()),
+    )
+    cluster = problem.cluster.with_links(dict.fromkeys(links, common))
+    return replace(problem, cluster=cluster)
+
+
+_ABLATIONS = {"backward": without_backward, "links": without_links}

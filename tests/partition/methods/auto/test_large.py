@@ -10,8 +10,8 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.auto import auto
 from netsplit.partition.methods.auto.large import CoarseProblem, intervals, most_instructions
 from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.baselines import RoundRobin
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.program.instructions import Recv, Send
