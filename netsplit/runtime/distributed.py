@@ -326,10 +326,8 @@ class DistributedRuntime:
         number: int,
         how: tuple[list[float], bool, str, DrawKey],
     ) -> list[DeviceIteration]:
-        """An iteration from its first instruction to its last.
-
-        Answers nothing where the batch is left out, or nobody waits for what devices tell of it.
-        """
+        """An iteration from its first instruction to its last. Answers nothing where the batch is left out,
+        or nobody waits for what devices tell of it."""
         fractions, step, mode, key = how
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
@@ -367,9 +365,7 @@ class DistributedRuntime:
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
         """The outputs of an iteration, which is computed until it is known of which gradients there is none.
-
-        Those of the last such batch are the first guess: the way that code takes may be the same.
-        """
+        Those of the last such batch are the first guess: the way that code takes may be the same."""
         absent = self.absent.get(number, frozenset())
         for attempt in count(1):
             parts: list[DeviceComputed] = self.attempts.computed(
@@ -396,11 +392,8 @@ class DistributedRuntime:
         fractions: list[float],
         key: DrawKey,
     ) -> bool:
-        """Say of a batch where its loss, not finite, comes from, and take it back; whether to train it yet.
-
-        Raises:
-            NonFiniteError: the rule says so.
-        """
+        """Say of a batch where its loss, not finite, comes from, and take it back; whether to train it
+        yet."""
         said = f"the loss of iteration {self.draws.batches + 1} is {value}"
         if not program.steps_last:
             return self._words.stepped_on(said)

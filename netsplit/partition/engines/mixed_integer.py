@@ -148,10 +148,8 @@ def _solved(problem: Any, parts: dict[Any, _Mask], model: LinearModel, name: str
 
 
 def _parts(model: LinearModel) -> dict[Any, _Mask]:
-    """PICOS variables, and which columns each stands for.
-
-    Binaries are integers between 0 and 1: PICOS gives SCIP its binary variables without these bounds.
-    """
+    """PICOS variables, and which columns each stands for. Binaries are integers between 0 and 1: PICOS gives
+    SCIP its binary variables without these bounds."""
     import picos
 
     parts = {}

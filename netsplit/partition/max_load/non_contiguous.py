@@ -106,10 +106,8 @@ class _LoneDevice:
             )
 
     def least_with(self, group: int) -> float:
-        """The least load of a device that has a group.
-
-        Of the linear relaxation, which is integral; less what the solver's tolerance may have added.
-        """
+        """The least load of a device that has a group. Of the linear relaxation, which is integral; less what
+        the solver's tolerance may have added."""
         if not self._upper[group]:
             return float("inf")
         self._highs.changeColBounds(group, 1.0, 1.0)
@@ -282,11 +280,7 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
 
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:
-    """[n] any placement that meets the memory, by CP-SAT.
-
-    Raises:
-        InfeasibleError: there is none, or none was found in the time.
-    """
+    """[n] any placement that meets the memory, by CP-SAT."""
     from ortools.sat.python import cp_model
 
     model = Hypergraph.of(instance)

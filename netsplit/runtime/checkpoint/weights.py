@@ -288,11 +288,7 @@ class SeededWeights:
         return model
 
     def _drawn(self, path: str, module: nn.Module) -> dict[str, Tensor]:
-        """The module's own tensors by `reset_parameters`.
-
-        Raises:
-            ConfigError: it has none, or it leaves a tensor without a value.
-        """
+        """The module's own tensors by `reset_parameters`."""
         how = "give SeededWeights(initialize=...), which fills tensors by their names."
         kind = type(module).__name__
         if not callable(getattr(module, "reset_parameters", None)):

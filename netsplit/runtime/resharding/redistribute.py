@@ -88,11 +88,9 @@ class Meeting:
         )
 
     def _round(self, at: str, own: object, answer: Callable[[list[Any]], Any]) -> Any:
-        """All tell the leader where they are and what they have to say, and get what it makes of that.
-
-        Who goes back through several redistributions in another order than the others would otherwise be
-        sent the gradient of another one.
-        """
+        """All tell the leader where they are and what they have to say, and get what it makes of that. Who
+        goes back through several redistributions in another order than the others would otherwise be sent the
+        gradient of another one."""
         at = f"{at} among ranks {list(self.ranks)}"
         if dist.get_rank() != self.leader:
             self._say((at, own), self.leader)

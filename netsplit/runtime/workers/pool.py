@@ -360,10 +360,8 @@ class WorkerPool:
         return [replies[rank].value for rank in ranks]
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
-        """Listens to those who were not asked too: when one of them dies, torchrun ends the others.
-
-        What comes late, of a post or a call that was interrupted, is passed over unless it is an error.
-        """
+        """Listens to those who were not asked too: when one of them dies, torchrun ends the others. What
+        comes late, of a post or a call that was interrupted, is passed over unless it is an error."""
         open_ = {
             connection: rank
             for rank, connection in enumerate(self.connections)

@@ -166,10 +166,9 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
 
 @inner
 def _queued_s(lists: Lists, a: Arrays, slowed: bool) -> float:
-    """Until nothing happens: 1. a device goes on, as long as one can; 2. the transfer that became ready
-    first has its link; or 3. what is next on the agenda happens, which is empty where no computation is
-    slowed. Both may let a device go on.
-    """
+    """Until nothing happens: 1. a device goes on, as long as one can; 2. the transfer that became ready first
+    has its link; or 3. what is next on the agenda happens, which is empty where no computation is slowed.
+    Both may let a device go on."""
     devices, places = len(lists.step_s), len(lists.tag)
     turns, changes = _by_device(lists, devices), 2 * places if slowed else 0
     run = _Happened(

@@ -306,11 +306,7 @@ def longest_operators(now: Sequenced) -> list[int]:
 
 def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
     """The one that is foreseen to fit and to take least, or else to lack least, where the problem has what
-    foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take.
-
-    Raises:
-        ConfigError: the schedule can have none of them.
-    """
+    foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take."""
     if problem.evaluate is None:
         return made[0], {}
     can_be = {each: each for each in made if each.foreseen[1] < math.inf}  # and as it is known now

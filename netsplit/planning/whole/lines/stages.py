@@ -196,10 +196,8 @@ class StageCosts:
 
     def _again(self, groups: Sequence[Group], g: int) -> Floats:
         """[C, C] the part of its forward that a run computes again to fit on every device of the group, under
-        1F1B; inf where it does not fit.
-
-        Bytes are taken to be as many to a second everywhere, and half of a micro-batch's to be back at once.
-        """
+        1F1B; inf where it does not fit. Bytes are taken to be as many to a second everywhere, and half of a
+        micro-batch's to be back at once."""
         line, r = self.line, len(groups[g])
         behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
