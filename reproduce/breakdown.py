@@ -19,7 +19,7 @@ from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import planner_of
 from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import MOMENTUM
-from netsplit.partition.methods.ddp import Ddp
+from netsplit.partition.methods.baselines import Ddp
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule

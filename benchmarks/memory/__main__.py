@@ -46,7 +46,7 @@ from netsplit.partition.base import MemoryRule
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
-from netsplit.profile.measure.transients import transient_bytes
+from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB, Schedule, SingleBatch
 from netsplit.tables import Column, Table
 

@@ -43,8 +43,8 @@ from netsplit.profile.measure.optimizer import (
     optimizer_alpha,
     step_seconds_per_byte,
 )
+from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.profile.measure.step_scratch import optimizer_scratch
-from netsplit.profile.measure.transients import transient_bytes
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program

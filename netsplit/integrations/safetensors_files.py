@@ -13,7 +13,7 @@ from netsplit.errors import NetSplitError, told_plainly
 from netsplit.files import write_atomically
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.lazy import of_extra
-from netsplit.runtime.checkpoint.safetensors_files import opened, places_of
+from netsplit.runtime.checkpoint.weights import opened, places_of
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["load_safetensors", "save_safetensors"]

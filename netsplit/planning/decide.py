@@ -25,10 +25,9 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.exchanges import with_exchanges
 from netsplit.planning.fitting import fitted
-from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
 from netsplit.planning.sharding import in_slices
-from netsplit.planning.simulated import simulated_by
+from netsplit.planning.simulated import needed_bytes, simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
 from netsplit.program.instructions import Program

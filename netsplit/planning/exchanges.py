@@ -109,10 +109,8 @@ def exchange_line(problem: Problem, placement: Placement) -> str:
 
 
 def _broadcasts(problem: Problem, placement: Placement) -> list[Exchange]:
-    """Of all variables that several devices read elsewhere, where a way over others is no shortcut.
-
-    What is made of weights and goes once to each replica has no one before it to be handed on by.
-    """
+    """Of all variables that several devices read elsewhere, where a way over others is no shortcut. What is
+    made of weights and goes once to each replica has no one before it to be handed on by."""
     graph, cluster = problem.graph, problem.cluster
     lasting = unchanging(graph)
     network, exchanges = network_of(cluster), []

@@ -108,11 +108,7 @@ def _best_of_both(
 
 
 def _of_everything(fitting: _Fitting) -> Placement:
-    """What the method answers where all is recomputed, of which then as little is as makes it fit.
-
-    Raises:
-        InfeasibleError: that does not fit either; of the nearest that `fitting` knows by then.
-    """
+    """What the method answers where all is recomputed, of which then as little is as makes it fit."""
     evaluate = simulated_by(fitting.problem)
     anew = replace(evaluate, schedule=replace(evaluate.schedule, recompute=True))  # type: ignore[call-arg]
     every = _Fitting(replace(fitting.problem, evaluate=anew), fitting.partitioner, last=fitting.last)

@@ -27,12 +27,10 @@ from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, placed_splits
-from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan_diff import plan_diff
-from netsplit.planning.recomputation.told import recomputation_line
 from netsplit.planning.sharding import shard_line
-from netsplit.planning.simulated import Simulated, simulated_by
-from netsplit.planning.summary import PlanSummary, weight_lines
+from netsplit.planning.simulated import Simulated, needed_bytes, simulated_by
+from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts

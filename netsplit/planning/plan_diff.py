@@ -18,7 +18,7 @@ from netsplit.planning.explanation.notation import is_path, listed
 from netsplit.planning.explanation.parts import parts_change, restated
 from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges
-from netsplit.planning.needed_bytes import needed_bytes
+from netsplit.planning.simulated import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.program.instructions import Program

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
+import numpy as np
+
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, ScheduleName, Turns
+from netsplit.partition.base import Placement, Predicted, Problem, ScheduleName, Turns
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.planning.sharding import in_slices
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
@@ -25,7 +28,7 @@ from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Simulated", "simulated_by"]
+__all__ = ["Simulated", "needed_bytes", "simulated_by"]
 
 _TURNS: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
@@ -172,3 +175,18 @@ def simulated_by(problem: Problem) -> Simulated:
     if not isinstance(problem.evaluate, Simulated):
         raise TypeError(f"the problem is not simulated: its `evaluate` is {problem.evaluate!r}")
     return problem.evaluate
+
+
+def needed_bytes(instance: Instance, placement: Placement, predicted: Predicted | None = None) -> Ints:
+    """[D] bytes by `Problem.memory`: under (5-18), or the simulated peaks; each replica holds its stage.
+
+    Args:
+        predicted: of the placement; None: `Problem.evaluate` is asked where peaks are needed.
+    """
+    problem = instance.problem
+    if problem.memory == "static":
+        return instance.totals(placement.all_stages).nbytes
+    if predicted is None:
+        assert problem.evaluate is not None, "lifetimes are those of a schedule"
+        predicted = problem.evaluate(placement)
+    return np.array([predicted.peak_bytes.get(name, 0) for name in instance.devices], np.int64)

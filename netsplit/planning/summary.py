@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from netsplit.graph.operators import unchanging
-from netsplit.program.instructions import Program
+from netsplit.partition.base import Placement
+from netsplit.planning.simulated import Simulated
+from netsplit.program.instructions import Forward, Program
 from netsplit.rewrite.records import reads_copies
 from netsplit.simulate.timeline import GRADIENT_OF, Timeline
 from netsplit.tables import Table, nbytes
 
-__all__ = ["PlanSummary", "weight_lines"]
+__all__ = ["PlanSummary", "recomputation_line", "weight_lines"]
 
 
 @dataclass(frozen=True)
@@ -62,3 +64,26 @@ def _most(sent: Counter[str]) -> str:
     told = [f"{nbytes(count)} {way}" for way, count in sent.most_common(_MOST)]
     rest = sum(sent.values()) - sum(count for _, count in sent.most_common(_MOST))
     return ", ".join([*told, *([f"{nbytes(rest)} otherwise"] if rest else [])])
+
+
+def recomputation_line(
+    compiler: Simulated, placement: Placement, program: Program, predicted: Timeline
+) -> str:
+    """ "recomputes 5 of 12 parts on cpu:1 (310 MiB less), for 4.0 % more time"; "" where nothing is.
+
+    Beside the same placement with everything kept. A device of replicas is named by the first of them.
+    """
+    if not placement.recomputed:
+        return ""
+    kept = compiler(replace(placement, recomputed=frozenset()))
+    devices = []
+    for name in dict.fromkeys(segment.device for segment in program.segments):
+        own = [segment for segment in program.segments if segment.device == name]
+        again = {
+            ins.segment for ins in program.instructions[name] if isinstance(ins, Forward) and ins.recompute
+        }
+        if again:
+            less = kept.peak_bytes[name] - predicted.peak_bytes[name]
+            devices.append(f"{len(again)} of {len(own)} parts on {name} ({nbytes(less)} less)")
+    more = predicted.iteration_s / kept.iteration_s - 1 if kept.iteration_s else 0.0
+    return f"recomputes {', '.join(devices) or 'nothing'}, for {100 * more:.1f} % more time"

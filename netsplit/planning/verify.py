@@ -151,12 +151,10 @@ def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
 
 
 def _used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
-    """Bytes of every device with the nodes that it holds under (5-18), from the equation.
-
-    A tensor of parameters counts `alpha` times where its first user is (once, if it is not trained), and
-    where another of its copies is; a
-    variable `in_flight + 1` times (or as the costs state it) where its producer or a reader is.
-    """
+    """Bytes of every device with the nodes that it holds under (5-18), from the equation. A tensor of
+    parameters counts `alpha` times where its first user is (once, if it is not trained), and where another of
+    its copies is; a variable `in_flight + 1` times (or as the costs state it) where its producer or a reader
+    is."""
     graph, costs = problem.graph, problem.costs
     copies = problem.in_flight + 1 if costs.variable_copies is None else costs.variable_copies
     on: dict[str, list[str]] = {}
@@ -194,12 +192,10 @@ def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _contiguous(problem: Problem, placement: Placement) -> Iterator[str]:
-    """Devices pass forward nodes on in one order, and backward nodes in one.
-
-    This is the chain of ideals of Tarnawski et al.'s dynamic programme: no path leaves a device's nodes
-    and comes back to them, nor do several devices wait for one another in a circle, each part of which
-    may well be convex. Forward and backward nodes are asked separately.
-    """
+    """Devices pass forward nodes on in one order, and backward nodes in one. This is the chain of ideals of
+    Tarnawski et al.'s dynamic programme: no path leaves a device's nodes and comes back to them, nor do
+    several devices wait for one another in a circle, each part of which may well be convex. Forward and
+    backward nodes are asked separately."""
     names = set(problem.graph.nodes)
     backward = problem.backward_nodes & names
     for half, nodes in (("forward", names - backward), ("backward", backward)):

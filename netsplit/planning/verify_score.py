@@ -119,11 +119,9 @@ class _PlannersView:
         return self.levels[-1][1]
 
     def crossing_bytes(self, nodes: set[str]) -> int:
-        """What PipeDream takes for the bytes that leave a set which holds all that its nodes wait for.
-
-        What is made by nodes that none of the set reads, and by those before one of them, v, that feed
-        something which is neither v nor before it.
-        """
+        """What PipeDream takes for the bytes that leave a set which holds all that its nodes wait for. What
+        is made by nodes that none of the set reads, and by those before one of them, v, that feed something
+        which is neither v nor before it."""
         last = {v for v in nodes if not self.readers[v] & nodes}
         opened = {w for v in last for w in self.before[v] if self.readers[w] - self.before[v] - {v}}
         total = 0

@@ -16,7 +16,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.explanation.notation import percent, seconds, wrapped
-from netsplit.planning.needed_bytes import needed_bytes
+from netsplit.planning.simulated import needed_bytes
 from netsplit.profile.costs import Costs
 from netsplit.tables import Column, Table
 
@@ -275,10 +275,8 @@ def _faster(kind: str, factor: float) -> str:
 
 
 def _link_changes(cluster: Cluster, factor: float) -> list[Change]:
-    """Every undirected pair, and every group of two or more pairs that have equal links.
-
-    The links between two hosts with NICs change together, and the NICs with them (`Cluster.with_links`).
-    """
+    """Every undirected pair, and every group of two or more pairs that have equal links. The links between
+    two hosts with NICs change together, and the NICs with them (`Cluster.with_links`)."""
     rank = {device.name: p for p, device in enumerate(cluster.devices)}
     forward = {(p, q) if rank[p] < rank[q] else (q, p) for p, q in cluster.links}
     pairs = sorted(forward, key=lambda ends: (rank[ends[0]], rank[ends[1]]))

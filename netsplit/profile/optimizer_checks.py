@@ -80,11 +80,7 @@ def _makes_sparse(factory: ForModel) -> bool:
 
 
 def _check_carried(factory: ForModel) -> None:
-    """Whether checkpoints have all of its state.
-
-    Raises:
-        ConfigError: they have not.
-    """
+    """Whether checkpoints have all of its state."""
     optimizer, own = _small(factory)
     for _ in range(2):
         step_on(optimizer, own)
@@ -126,11 +122,7 @@ def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Pa
 
 
 def _check_finite(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse hyperparameters, in any group, that are no finite numbers.
-
-    Raises:
-        ConfigError: it names one.
-    """
+    """Refuse hyperparameters, in any group, that are no finite numbers."""
     for group in optimizer.param_groups:
         for key, value in group.items():
             if key in ("params", "param_names"):
@@ -165,13 +157,8 @@ def check_idle(factory: ForModel, graph: Graph) -> None:
 
 
 def _check_alone(factory: ForModel) -> None:
-    """Whether a parameter is stepped as if it were alone, which is what it is on a device of its own.
-
-    In every step with a gradient, and in some without.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Whether a parameter is stepped as if it were alone, which is what it is on a device of its own. In
+    every step with a gradient, and in some without."""
     kind = type(make_optimizer(factory, {}).optimizer).__name__
     for pair in _pairs(factory):
         _require_alike(factory, pair, 0, (
@@ -236,10 +223,8 @@ def _moved(
     stepping: Stepping | None = None,
     missing: int = 0,
 ) -> dict[str, Tensor]:
-    """How far parameters go in some steps, on gradients that depend on their place in `pair` alone.
-
-    Each has none in one of `missing` steps, where that is not 0, never two in the same step.
-    """
+    """How far parameters go in some steps, on gradients that depend on their place in `pair` alone. Each has
+    none in one of `missing` steps, where that is not 0, never two in the same step."""
     draws = {name: torch.Generator().manual_seed(pair.index(name)) for name in names}
 
     def drawn(name: str) -> Tensor:

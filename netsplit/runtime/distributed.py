@@ -24,10 +24,8 @@ from netsplit.program.stepping import stepping_all
 from netsplit.runtime import worker_calls
 from netsplit.runtime.checkpoint.files import State
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.controller.attempts import Attempts, merged_timeline
-from netsplit.runtime.controller.held_state import HeldState
-from netsplit.runtime.controller.loaded import LoadedPrograms, graphs_of, light
-from netsplit.runtime.controller.losses import LossWords
+from netsplit.runtime.controller.attempts import Attempts, LossWords, merged_timeline
+from netsplit.runtime.controller.loaded import HeldState, LoadedPrograms, graphs_of, light, tell
 from netsplit.runtime.faults.counted_targets import none_counts
 from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.faults.nonfinite import origin_of
@@ -40,15 +38,13 @@ from netsplit.runtime.feeds import (
     split_batch,
 )
 from netsplit.runtime.reading.giving import fed_devices, require_alike, require_read
-from netsplit.runtime.reading.told import UnlikeBatch, UnreadBatch
-from netsplit.runtime.reading.worker_reading import read_ahead
+from netsplit.runtime.reading.worker_reading import UnlikeBatch, UnreadBatch, read_ahead
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.sliced import sliced_for
 from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.tell import tell
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]
@@ -330,10 +326,8 @@ class DistributedRuntime:
         number: int,
         how: tuple[list[float], bool, str, DrawKey],
     ) -> list[DeviceIteration]:
-        """An iteration from its first instruction to its last.
-
-        Answers nothing where the batch is left out, or nobody waits for what devices tell of it.
-        """
+        """An iteration from its first instruction to its last. Answers nothing where the batch is left out,
+        or nobody waits for what devices tell of it."""
         fractions, step, mode, key = how
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
@@ -371,9 +365,7 @@ class DistributedRuntime:
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
         """The outputs of an iteration, which is computed until it is known of which gradients there is none.
-
-        Those of the last such batch are the first guess: the way that code takes may be the same.
-        """
+        Those of the last such batch are the first guess: the way that code takes may be the same."""
         absent = self.absent.get(number, frozenset())
         for attempt in count(1):
             parts: list[DeviceComputed] = self.attempts.computed(
@@ -400,11 +392,8 @@ class DistributedRuntime:
         fractions: list[float],
         key: DrawKey,
     ) -> bool:
-        """Say of a batch where its loss, not finite, comes from, and take it back; whether to train it yet.
-
-        Raises:
-            NonFiniteError: the rule says so.
-        """
+        """Say of a batch where its loss, not finite, comes from, and take it back; whether to train it
+        yet."""
         said = f"the loss of iteration {self.draws.batches + 1} is {value}"
         if not program.steps_last:
             return self._words.stepped_on(said)

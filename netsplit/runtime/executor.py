@@ -39,7 +39,6 @@ from netsplit.program.instructions import (
 from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.faults.less_trained import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.faults.undo import Before
 from netsplit.runtime.offload.saved_tensors import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
@@ -56,7 +55,7 @@ from netsplit.runtime.values import (
     places_of_copies,
     readers_of,
 )
-from netsplit.runtime.versions import versions_of
+from netsplit.runtime.versions import Before, versions_of
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Executor"]
@@ -359,8 +358,7 @@ class Executor(HandingOn):
 
     def _separate(self, piece: Piece, context: Context) -> None:
         """Give parameters gradients of their own: later ones are added in place, and autograd may have left
-        views of what is still to be sent or read.
-        """
+        views of what is still to be sent or read."""
         read = {_storage(leaf.grad) for leaf in context.leaves.values() if leaf.grad is not None}
         weights = self.share.tensors if context.weights is None else context.weights
         grads = {name: weights[name].grad for name in piece.trainable}
@@ -497,9 +495,7 @@ def _run_backward(outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) ->
 
 def _of_its_own(gradient: Tensor) -> Tensor:
     """A copy where it is a part of something larger, all of which would stay as long as the gradient waits.
-
-    Autograd keeps such a part of a gradient of what was put together, if it lies as the variable does.
-    """
+    Autograd keeps such a part of a gradient of what was put together, if it lies as the variable does."""
     dense = gradient.layout is torch.strided and gradient.device.type != "meta"
     return gradient.clone() if dense and gradient.untyped_storage().nbytes() > gradient.nbytes else gradient
 

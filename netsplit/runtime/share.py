@@ -22,8 +22,8 @@ from netsplit.graph.storage import sparse_gradients
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import Offload
-from netsplit.runtime.offload.host_memory import HostMemory
 from netsplit.runtime.offload.moments import HostMoments
+from netsplit.runtime.offload.saved_tensors import HostMemory
 from netsplit.runtime.sliced import SlicedParameters, SliceRules
 from netsplit.settings import OnNonFinite
 

@@ -1,4 +1,4 @@
-"""Older weights kept for the micro-batches that began on them (weight stashing).
+"""Older weights kept for the micro-batches that began on them (weight stashing); what is taken back.
 
 A forward reads leaves that share the parameters' storage. Before a Step that others are still in flight
 of, the parameters move to new storage: what an older micro-batch saved stays as it was, and goes with it.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from netsplit.program.instructions import Forward, Instruction, Step
+from netsplit.runtime.share import Share
 
-__all__ = ["WeightVersions", "versions_of"]
+__all__ = ["Before", "WeightVersions", "versions_of"]
 
 
 class WeightVersions:
@@ -87,3 +90,32 @@ def versions_of(
         return None
     needed = Counter(ins.version for ins in own if isinstance(ins, Forward) and trains(ins.segment))
     return WeightVersions(parameters, needed)
+
+
+@dataclass(frozen=True)
+class Before:
+    """Copies of what forwards write, and of gradients that wait for a later step."""
+
+    written: dict[str, Tensor]
+    gradients: dict[str, Tensor] | None  # None: a prediction, which touches none
+
+    @classmethod
+    def of(cls, share: Share, written: Iterable[str], training: bool) -> Self:
+        """Args:
+        written: initializers that forwards write.
+        """
+        copies = {k: share.tensors[k].detach().clone() for k in written}
+        if not training:
+            return cls(copies, None)
+        every = share.parameters | share.stepped
+        return cls(copies, {k: p.grad.clone() for k, p in every.items() if p.grad is not None})
+
+    def restore(self, share: Share) -> None:
+        """Only once: the copies become the gradients."""
+        with torch.no_grad():
+            for k, tensor in self.written.items():
+                share.tensors[k].detach().copy_(tensor)
+        if self.gradients is None:
+            return
+        for k, parameter in (share.parameters | share.stepped).items():
+            parameter.grad = self.gradients.get(k)

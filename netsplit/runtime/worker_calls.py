@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -14,19 +15,19 @@ from netsplit.data.reading.reader import BatchPlace
 from netsplit.graph.random_draws import DrawKey
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter
-from netsplit.program.instructions import Program
-from netsplit.runtime.attempt import Attempt
+from netsplit.program.instructions import Backward, Forward, Gather, Program, Recv, Scatter, Send
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Copies, Holder
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults.failure import BatchFailure
+from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.worker_reading import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SliceRules
+from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.transport.process import ProcessTransport
-from netsplit.runtime.values import Absent, Key
+from netsplit.runtime.values import Absent, IterationValues, Key
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
 
@@ -35,10 +36,144 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
-    "INFERENCE", "TRAINING", "CheckpointRules", "DeviceComputed", "DeviceIteration", "abandon", "add",
-    "commit", "deploy", "drop_gradients", "inspect", "load_part", "plan_part", "predict", "put", "rates",
-    "set_rates", "set_scale", "state", "step_scheduler", "train", "write_part",
-]  # fmt: skip
+    "INFERENCE",
+    "TRAINING",
+    "CheckpointRules",
+    "DeviceComputed",
+    "DeviceIteration",
+    "abandon",
+    "add",
+    "commit",
+    "deploy",
+    "drop_gradients",
+    "inspect",
+    "load_part",
+    "plan_part",
+    "predict",
+    "put",
+    "rates",
+    "set_rates",
+    "set_scale",
+    "state",
+    "step_scheduler",
+    "train",
+    "write_part",
+]
+
+
+class Attempt:
+    """One iteration on one device, in two halves."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    def compute(
+        self,
+        feeds: list[dict[str, Tensor]],
+        fractions: Sequence[float] | None,
+        step: bool,
+        key: DrawKey,
+        absent: Absent = frozenset(),
+    ) -> BatchFailure | None:
+        """All up to the first step; see `Executor.begin`.
+
+        Raises:
+            Exception: one after which this process cannot go on, or of devices that step within the batch.
+        """
+        executor, index = self.executor, 0
+        try:
+            with executor.grad_mode():
+                executor.begin(feeds, fractions, step, key, absent)
+                for index in range(executor.computing):
+                    executor.execute(index)
+                executor.hand_on(wait=True)
+                executor.settle()
+        except Exception as error:
+            if is_fatal(error) or not executor.program.steps_last:
+                raise
+            failure = self._failure(error, index)
+        else:
+            return None
+        self._drain(index)  # here, as the exception holds the iteration's tensors
+        return failure
+
+    def unfed(self, failure: BatchFailure) -> BatchFailure:
+        """In the place of `compute`, where there is no batch: so that no other device waits in vain."""
+        self.executor.recorder.begin()
+        self._drain(0)
+        return failure
+
+    def commit(self) -> dict[Key, Tensor]:
+        """Step, if the iteration does, and end it; see `Executor.finish`."""
+        executor = self.executor
+        executor.before = None
+        with executor.grad_mode():
+            for index in range(executor.computing, len(executor.instructions)):
+                executor.execute(index)
+            return executor.finish()
+
+    def abandon(self) -> None:
+        """End the iteration, and leave everything as it was before it."""
+        self.executor.await_sends()
+        self.executor.await_collectives()
+        self.executor.abandon()
+
+    def _failure(self, error: Exception, index: int) -> BatchFailure:
+        executor = self.executor
+        instruction = executor.instructions[index]
+        return failure_of(
+            error, executor.device, f" at its {instruction}", executor.program.graph, executor.order[index]
+        )
+
+    def _drain(self, start: int) -> None:
+        executor = self.executor
+        had = executor.state
+        executor.state = IterationValues(
+            [],
+            readers=dict(executor.readers),
+            arriving=had.arriving,
+            sending=had.sending,
+            watched=had.watched,
+            unfinished=had.unfinished,
+        )
+        for held in had.held_back:
+            self._send_nothing(held.send, held.begun)
+        for index in range(start, executor.computing):
+            instruction = executor.instructions[index]
+            executor.recorder.at(index)
+            if isinstance(instruction, Forward | Backward):
+                self._take(instruction)
+            elif isinstance(instruction, Send):
+                self._send_nothing(instruction)
+            elif isinstance(instruction, Recv):
+                executor.receive(instruction)
+            elif isinstance(instruction, Gather | Scatter):  # of gradients that are taken back by all
+                executor.collect(instruction)
+            executor.let_go(index)
+
+    def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
+        """Zeros for what was not begun, once what they would have been made of has come."""
+        executor, arriving = self.executor, self.executor.state.arriving
+        for key in executor.handed_on.get(send.tag, ()):
+            if key in arriving:
+                recv, handle = arriving.pop(key)
+                executor.wait(send, recv, handle)
+        executor.carry(send, executor.empty_like(send.source, send.microbatch).zero_(), begun)
+
+    def _take(self, ins: Forward | Backward) -> None:
+        """Wait for what the instruction would have read of other devices, and forget it."""
+        executor, i = self.executor, ins.microbatch
+        segment, arriving = executor.segments[ins.segment], executor.state.arriving
+        gradient = isinstance(ins, Backward)
+        names = (
+            [copy for k in segment.outputs for copy, _ in executor.copies[k]] if gradient else segment.inputs
+        )
+        for k in () if isinstance(ins, Backward) and ins.part == "weight" else names:
+            first = i if gradient else executor.program.sent_with(k, executor.device, i)
+            if (k, first, gradient) in arriving:
+                recv, handle = arriving.pop((k, first, gradient))
+                executor.wait(ins, recv, handle)
+
 
 TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
 

@@ -111,12 +111,9 @@ def _serve(line: _LogLine) -> None:
 
 
 class _LogLine:
-    """The connection to the controller.
-
-    One thread receives, and ends the process with the connection even when the main thread is stuck;
-    another shows that the process lives while a call is under way; a third has the last word when torchrun
-    is gone or ends this process, as it does when another has failed.
-    """
+    """The connection to the controller. One thread receives, and ends the process with the connection even
+    when the main thread is stuck; another shows that the process lives while a call is under way; a third has
+    the last word when torchrun is gone or ends this process, as it does when another has failed."""
 
     def __init__(self, connection: Connection, rank: int, agent: int) -> None:
         self.connection = connection
@@ -210,11 +207,7 @@ def _join(rank: int, setup: Setup) -> Worker:
 
 
 def _found_gpu(worker: Worker) -> FoundGpu | None:
-    """This worker's GPU, if it has one, with the bytes that are left beside its context.
-
-    Raises:
-        ConfigError: two workers have the same GPU, which NCCL does not join.
-    """
+    """This worker's GPU, if it has one, with the bytes that are left beside its context."""
     gpu: FoundGpu | None = None
     if worker.torch_device.type == "cuda":
         torch.zeros(1, device=worker.torch_device)  # makes the context
@@ -244,11 +237,9 @@ def check_gpus_differ(names: Sequence[str], gpus: Sequence[FoundGpu | None]) -> 
 
 
 def _hide_others() -> None:
-    """A user's code (a centre that DINO averages, contrastive gathers) asks whether it trains distributed.
-
-    In his process it does not, and here the answer must be the same. This package and torch's own
-    collectives ask `torch.distributed.distributed_c10d`.
-    """
+    """A user's code (a centre that DINO averages, contrastive gathers) asks whether it trains distributed. In
+    his process it does not, and here the answer must be the same. This package and torch's own collectives
+    ask `torch.distributed.distributed_c10d`."""
     for key in ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         os.environ.pop(key, None)
     dist.is_initialized = lambda: False

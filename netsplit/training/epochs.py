@@ -25,7 +25,7 @@ from netsplit.data.reading.reader import BatchPlace
 from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError, NetSplitError, ReadError, WorkerError
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.reading.told import UnlikeBatch
+from netsplit.runtime.reading.worker_reading import UnlikeBatch
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.feeding import Feeding
 from netsplit.training.history import Epoch, History, Iteration, Observer, Position
@@ -188,11 +188,7 @@ class _Training:
         self.feeding.close()
 
     def recover(self, error: WorkerError, restart: Restart) -> None:
-        """New workers, and the state of the newest checkpoint on them.
-
-        Raises:
-            WorkerError: too many failures in a row.
-        """
+        """New workers, and the state of the newest checkpoint on them."""
         while True:
             self.failures += 1
             if self.failures > RESTARTS:
@@ -296,10 +292,8 @@ class _Training:
             return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
 
     def _make_last_program(self) -> None:
-        """Of an epoch's last batch, where that is smaller: what refuses it does so before the first step.
-
-        Not of a stream, which may not be read to its end twice.
-        """
+        """Of an epoch's last batch, where that is smaller: what refuses it does so before the first step. Not
+        of a stream, which may not be read to its end twice."""
         rest = self._samples % self.model.batch_size
         done = self.position.epoch >= self.epochs
         if not rest or done or isinstance(self.data.train, Stream):

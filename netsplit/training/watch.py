@@ -19,7 +19,7 @@ from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import by_name
 from netsplit.optim.optimizers import ForModel
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.reading.told import UnreadBatch
+from netsplit.runtime.reading.worker_reading import UnreadBatch
 from netsplit.training.programs import Programs
 
 __all__ = ["ModelWatch"]

@@ -86,7 +86,7 @@ def _solvers() -> str:
 
 
 def _picos() -> str:
-    by_picos = import_module("netsplit.partition.engines.by_picos")
+    by_picos = import_module("netsplit.partition.engines.mixed_integer")
     return f"reaches {', '.join(by_picos.PREFIX + name for name in by_picos.picos_engines()) or 'no engine'}"
 
 

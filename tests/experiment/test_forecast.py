@@ -16,7 +16,7 @@ from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
 from netsplit.experiment.forecast import decided_planner, forecast, planner_of
 from netsplit.partition import Auto, MTopo, Single
-from netsplit.partition.methods.thesis.ablated import Ablated
+from netsplit.partition.methods.thesis.netsplit import Ablated
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program import GPipe, SingleBatch
 from netsplit.tracking import Tracker

@@ -18,9 +18,8 @@ from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.needed_bytes import needed_bytes
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import simulated_by
+from netsplit.planning.simulated import needed_bytes, simulated_by
 from netsplit.planning.what_if import Change, _Scorer
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import lifetimes_model

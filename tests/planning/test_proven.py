@@ -18,8 +18,7 @@ from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
 from netsplit.planning.decide import proven_s
-from netsplit.planning.needed_bytes import needed_bytes
-from netsplit.planning.simulated import Simulated
+from netsplit.planning.simulated import Simulated, needed_bytes
 from netsplit.program import Schedule
 from netsplit.program.schedules import SCHEDULES, SingleBatch
 from tests.builders import behind_nics, chain, cluster_of, costs_of, cpus, graph_fed

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.profile.costs import NodeBytes
-from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.profile.measure.transients import transient_bytes
+from netsplit.profile.measure.predicted_bytes import predicted_transients, transient_bytes
 from tests.nets import CASES
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.profile.measure.transients import transient_bytes
+from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.program import GPipe, OneFOneB, Program, Schedule
 from netsplit.program.instructions import Forward
 from netsplit.program.schedules import ZBH1, ZBV, AsyncOneFOneB, DualPipeV, VMin

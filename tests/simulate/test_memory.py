@@ -11,7 +11,7 @@ from torch import Tensor
 from netsplit.graph import Graph, initial_values
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.profile.costs import NodeBytes
-from netsplit.profile.measure.transients import transient_bytes
+from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime

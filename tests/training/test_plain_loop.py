@@ -13,7 +13,7 @@ from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
 import netsplit
-from netsplit.partition.methods.random import Random
+from netsplit.partition.methods.baselines import Random
 from netsplit.program.schedules import GPipe
 from netsplit.training.parallel import ParallelModel
 from tests.cover import few

@@ -24,9 +24,9 @@ from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import SingleBatch
+from netsplit.runtime.controller.loaded import tell
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.tell import tell
 from netsplit.settings import ProfileMode
 
 __all__ = ["CostsHere", "controller_seconds"]

@@ -245,10 +245,8 @@ class FractionalWork:
 
     def _together(self, of_host: Ints) -> tuple[Floats, float]:
         """A weight for each class of a host, and the most that a second of several devices does, so weighed.
-
         Weighed by what two that compute slow one another, devices that take turns on processors do the same
-        whichever of them compute.
-        """
+        whichever of them compute."""
         weights = self.slowdown[of_host, min(2, self.slowdown.shape[1] - 1)]
         rates = np.repeat(weights[:, None] / self.slowdown[of_host], self.sizes[of_host], axis=0)
         several = range(2, len(rates) + 1)

@@ -137,11 +137,9 @@ def _output_bytes(problem: Problem, node: Node) -> int:
 
 
 def _hosts(problem: Problem, index: dict[str, int]) -> dict[str, int]:
-    """Planned node whose stage each other node shares: of its colocated set, else of its neighbours.
-
-    Backward nodes of a task graph so follow their colour class. What has no planned neighbour at all,
-    as inputs have none before them, is left out and goes to the first stage.
-    """
+    """Planned node whose stage each other node shares: of its colocated set, else of its neighbours. Backward
+    nodes of a task graph so follow their colour class. What has no planned neighbour at all, as inputs have
+    none before them, is left out and goes to the first stage."""
     graph = problem.graph
     host: dict[str, int] = {}
     for atom in atoms_of(graph):

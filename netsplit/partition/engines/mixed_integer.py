@@ -5,23 +5,245 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Status
 from netsplit.partition.common.interruptible import interruptible
-from netsplit.partition.engines.by_picos import PREFIX, by_picos, check_picos_engine
-from netsplit.partition.engines.outcome import Outcome
-from netsplit.partition.engines.rows import LinearModel
+from netsplit.partition.engines.rows import Floats, LinearModel, Outcome
 
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["MOST_BYTES", "check_engine", "engine_bytes", "highs", "run_highs", "solve"]
+__all__ = [
+    "MOST_BYTES",
+    "PREFIX",
+    "check_engine",
+    "engine_bytes",
+    "highs",
+    "picos_engines",
+    "run_highs",
+    "solve",
+]
+
+PREFIX = "picos:"
+
+_TOLERANCE = 1e-6  # of a row's terms, for an answer to count as one
+
+_LEAST = 1e-9  # of a coefficient, as in HiGHS; GLPK ends the process over some that are near 0
+
+_Mask = NDArray[np.bool_]
+
+
+def picos_engines() -> tuple[str, ...]:
+    """Those installed that take mixed-integer linear models."""
+    import picos
+
+    least = picos.Problem()
+    x, y = picos.BinaryVariable("x"), picos.RealVariable("y", lower=0.0)
+    least.minimize = y
+    least.add_constraint(x + y >= 1)
+    named = {name: picos.solvers.get_solver(name) for name in picos.available_solvers()}
+    return tuple(name for name, solver in named.items() if solver.supports(least.footprint))
+
+
+def check_picos_engine(name: str) -> None:
+    """Raises ConfigError: PICOS has no engine of this name here that takes mixed-integer models."""
+    here = picos_engines()
+    if name not in here:
+        engines = ", ".join(PREFIX + engine for engine in here) or "none"
+        raise ConfigError(
+            f"engine '{PREFIX}{name}' is not here: PICOS finds {engines}; install that engine's Python "
+            "package, or use 'auto', 'gurobi' or 'highs'."
+        )
+
+
+def picos_problem(model: LinearModel) -> tuple[Any, dict[Any, _Mask]]:
+    """A `picos.Problem` and its variables, each with the columns that it stands for."""
+    import picos
+    from picos.expressions import AffineExpression
+
+    problem, parts = picos.Problem(), _parts(model)
+    equal = model.row_lower == model.row_upper
+    rows = np.repeat(np.arange(len(equal)), np.diff(model.starts))
+    for relation, some in (("=", equal), ("<", ~equal)):
+        if not some.any():
+            continue
+        terms: dict[Any, Any] = {part: _block(model, rows, some, own) for part, own in parts.items()}
+        terms[()] = _column(-model.row_upper[some])
+        left = AffineExpression("A·x - b", (int(some.sum()), 1), terms)
+        problem.add_constraint(left == 0 if relation == "=" else left <= 0)
+    cost = {part: _column(model.cost[own]).T for part, own in parts.items()}
+    problem.set_objective("min", AffineExpression("c·x", (1, 1), cost))
+    return problem, parts
+
+
+def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> Outcome:
+    """Minimise the model by one of `picos_engines`, silently.
+
+    GLPK proves its optimum to the end, as PICOS does not tell whether it stopped at the gap or before; it
+    gives no bound before that, looks at its clock only once the relaxation of the whole model is solved,
+    and hears Ctrl-C only when it ends.
+
+    Raises:
+        ConfigError: the engine fails, as where its licence does not take the model's size.
+    """
+    import picos
+
+    problem, parts = picos_problem(model)
+    problem.options.update(
+        solver=name,
+        timelimit=max(0.01, time_limit_s),
+        rel_bnb_opt_tol=None if name == "glpk" else max(gap, 1e-12),  # PICOS takes no 0
+        abs_bnb_opt_tol=None,
+        abs_prim_fsb_tol=None,
+        abs_dual_fsb_tol=None,
+        rel_prim_fsb_tol=None,
+        rel_dual_fsb_tol=None,
+        integrality_tol=1e-9 if name == "gurobi" else None,
+        primals=None,  # whatever there is
+        duals=False,
+        apply_solution=False,
+        license_warnings=False,
+        verbosity=-1,
+        max_footprints=1,  # the model as it is, not rewritten for the engine
+    )
+    engine = f"{PREFIX}{name} (PICOS {picos.__version__})"
+    outcome = interruptible(lambda: _solved(problem, parts, model, name), lambda: _stop(problem, name))
+    return replace(outcome, engine=engine)
+
+
+def _solved(problem: Any, parts: dict[Any, _Mask], model: LinearModel, name: str) -> Outcome:
+    """All that touches the engine, which ends with it: GLPK's memory belongs to the thread that took it."""
+    from picos.modeling.solution import PS_INF_OR_UNB, PS_INFEASIBLE, SS_OPTIMAL
+
+    try:
+        answer = problem.solve()
+    except Exception as error:  # each engine has errors of its own, SCIP one where it found nothing
+        native = None if problem.strategy is None else problem.strategy.solver.int
+        end = None if native is None else _end_without_answer(native, name)
+        if end is None:
+            said = " ".join(str(error).split())
+            raise ConfigError(f"engine '{PREFIX}{name}' cannot be used: {said}; use 'highs'.") from None
+        return Outcome("", end)
+    try:
+        native = problem.strategy.solver.int
+        values = np.clip(0.0, model.lower, model.upper)  # of variables that no row has: PICOS leaves them out
+        for part, given in answer.primals.items():
+            values[parts[part]] = np.nan if given is None else np.array(given, np.float64).ravel()
+        if not _keeps(model, values):
+            infeasible = answer.problemStatus in (PS_INFEASIBLE, PS_INF_OR_UNB)
+            return Outcome("", "infeasible" if infeasible else _end_without_answer(native, name) or "limit")
+        optimal = answer.primalStatus == SS_OPTIMAL
+        proven = optimal and (problem.continuous or name == "glpk")
+        bound = float(model.cost @ values) if proven else _bound(native, name)
+        return Outcome("", "optimal" if optimal else "feasible", bound=bound, values=values)
+    finally:
+        problem.strategy.solver.reset_problem()
+
+
+def _parts(model: LinearModel) -> dict[Any, _Mask]:
+    """PICOS variables, and which columns each stands for. Binaries are integers between 0 and 1: PICOS gives
+    SCIP its binary variables without these bounds."""
+    import picos
+
+    parts = {}
+    for kind, own in ((picos.IntegerVariable, model.integer), (picos.RealVariable, ~model.integer)):
+        if size := int(own.sum()):
+            bounds = {"lower": model.lower[own].tolist(), "upper": model.upper[own].tolist()}
+            parts[kind(kind.__name__, size, **bounds)] = own
+    return parts
+
+
+def _block(model: LinearModel, rows: NDArray[np.intp], some: _Mask, own: _Mask) -> Any:
+    """Some rows and a variable's columns of A, as a matrix of cvxopt."""
+    import cvxopt
+
+    kept = some[rows] & own[model.columns] & (np.abs(model.values) >= _LEAST)
+    row, column = np.cumsum(some) - 1, np.cumsum(own) - 1
+    return cvxopt.spmatrix(
+        model.values[kept],
+        row[rows[kept]],
+        column[model.columns[kept]],
+        (int(some.sum()), int(own.sum())),
+    )
+
+
+def _column(values: Floats) -> Any:
+    import cvxopt
+
+    return cvxopt.matrix(np.ascontiguousarray(values, np.float64))
+
+
+def _keeps(model: LinearModel, values: Floats) -> bool:
+    """Whether these are an answer: an engine that was stopped may give any numbers."""
+    if not np.isfinite(values).all():
+        return False
+    rows = np.repeat(np.arange(len(model.row_upper)), np.diff(model.starts))
+    terms = model.values * values[model.columns]
+    total, size = (np.bincount(rows, x, len(model.row_upper)) for x in (terms, np.abs(terms)))
+    slack = _TOLERANCE * np.maximum(1.0, size)
+    whole = values[model.integer]
+    return bool(
+        np.all(total <= model.row_upper + slack)
+        and np.all(total >= model.row_lower - slack)
+        and np.all(values >= model.lower - _TOLERANCE * np.maximum(1.0, np.abs(values)))
+        and np.all(values <= model.upper + _TOLERANCE * np.maximum(1.0, np.abs(values)))
+        and np.all(np.abs(whole - np.round(whole)) <= 1e-5)
+    )
+
+
+def _bound(native: Any, name: str) -> float | None:
+    """The engine's best bound, by its own interface, as PICOS has no word for it."""
+
+    def of_mosek() -> float:
+        import mosek
+
+        return float(native.getdouinf(mosek.dinfitem.mio_obj_bound))
+
+    known: dict[str, Callable[[], float]] = {
+        "gurobi": lambda: native.ObjBound,
+        "scip": lambda: native.getDualbound(),
+        "cplex": lambda: native.solution.MIP.get_best_objective(),
+        "mosek": of_mosek,
+    }
+    if name not in known:
+        return None
+    try:
+        bound = float(known[name]())
+    except Exception:  # each engine has errors of its own, for what it does not know
+        return None
+    return bound if abs(bound) < 1e20 else None
+
+
+def _end_without_answer(native: Any, name: str) -> Status | None:
+    """What GLPK and SCIP say of a search that found nothing, where PICOS says "unknown" or raises."""
+    if name == "scip":
+        said = native.getStatus()
+        if said == "timelimit":
+            return "limit"
+        return "infeasible" if said in ("infeasible", "inforunbd") else None
+    if name != "glpk":
+        return None
+    import swiglpk
+
+    options = swiglpk.glp_iocp()
+    swiglpk.glp_init_iocp(options)
+    options.presolve, options.msg_lev, options.tm_lim = swiglpk.GLP_ON, swiglpk.GLP_MSG_OFF, 1
+    return "infeasible" if swiglpk.glp_intopt(native, options) == swiglpk.GLP_ENOPFS else None
+
+
+def _stop(problem: Any, name: str) -> None:
+    """As far as the engine can be stopped; others go on until their limit."""
+    calls = {"gurobi": "terminate", "scip": "interruptSolve"}
+    if name in calls and problem.strategy is not None:
+        getattr(problem.strategy.solver.int, calls[name], lambda: None)()
+
 
 MOST_BYTES = 2_000_000_000
 """For one model and all that the engine makes of it: several methods and a training share a machine."""

@@ -15,8 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
     import highspy
+from dataclasses import field
+from typing import Any
 
-__all__ = ["LinearModel", "Rows", "Term"]
+from netsplit.partition.base import Status
+
+__all__ = ["LinearModel", "Outcome", "Rows", "Term"]
 
 Term = tuple[int, float]
 """(column, coefficient)."""
@@ -118,3 +122,21 @@ class LinearModel:
             self.integer.astype(np.int32),
         )
         assert passed != highspy.HighsStatus.kError, "HiGHS refuses the model"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """In the model's own units.
+
+    Attributes:
+        engine: its name and version.
+        bound: no answer costs less; None where the engine gives none.
+        values: [columns]; None without a solution.
+        notes: the size of the model, why Gurobi was not used.
+    """
+
+    engine: str
+    status: Status
+    bound: float | None = None
+    values: Floats | None = None
+    notes: dict[str, Any] = field(default_factory=dict)

@@ -238,10 +238,8 @@ def _anneal(
     cold: float,
     halt: Ints,
 ) -> tuple[Ints, float]:
-    """The best placement seen that meets the memory, and its largest load; infinite where none did.
-
-    Each step: 1. draw a move; 2. make it; 3. keep it, if energy and temperature say so, or 4. undo it.
-    """
+    """The best placement seen that meets the memory, and its largest load; infinite where none did. Each
+    step: 1. draw a move; 2. make it; 3. keep it, if energy and temperature say so, or 4. undo it."""
     np.random.seed(seed)
     count = len(m.weight)
     best, least = s.where.copy(), np.inf

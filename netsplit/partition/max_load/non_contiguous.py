@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +16,154 @@ from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
-from netsplit.partition.max_load.bounds import core_bound, sharing_bound
-from netsplit.partition.max_load.cp_sat import solve_small
 from netsplit.partition.max_load.model import Hypergraph
 from netsplit.partition.max_load.slice_graph import linear_split
 
+if TYPE_CHECKING:
+    import highspy
+
 __all__ = ["proven_bound", "solve_non_contiguous"]
+
+_UNITS = 1e8  # integer units in the known value: seconds are rounded down, so that the bound holds
+
+
+def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int) -> tuple[float, Ints | None]:
+    """A lower bound of the max load (at most `value`, seconds of a known answer), and a placement [G]."""
+    from ortools.sat.python import cp_model
+
+    unit = value / _UNITS
+    cp = cp_model.CpModel()
+    most = cp.new_int_var(0, int(_UNITS), "most")
+    x = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(model.count)]
+    for g, row in enumerate(x):
+        cp.add_exactly_one(row)
+        for d in np.flatnonzero(~model.allowed[g]).tolist():
+            cp.add(row[d] == 0)
+    for d in range(model.devices):
+        terms = [int(model.weight[g, d] / unit) * x[g][d] for g in range(model.count) if model.allowed[g, d]]
+        for e in np.flatnonzero(model.hop[:, d] > 0).tolist():
+            cut = cp.new_bool_var("")
+            first, *rest = model.pins[e].tolist()
+            for g in rest:
+                cp.add_bool_or(cut, x[first][d], x[g][d].negated())
+                cp.add_bool_or(cut, x[first][d].negated(), x[g][d])
+            terms.append(int(model.hop[e, d] / unit) * cut)
+        cp.add(sum(terms) <= most)
+    if model.has_memory:
+        for d in range(model.devices):
+            used = sum(int(model.state[g]) * x[g][d] for g in range(model.count))
+            for h, size in enumerate(model.held_bytes.tolist()):
+                here = cp.new_bool_var("")
+                cp.add_max_equality(here, [x[g][d] for g in model.held[h].tolist()])
+                used += size * here
+            cp.add(used <= int(model.capacity[d]))
+    cp.minimize(most)
+    solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)
+    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
+    if status == cp_model.INFEASIBLE:
+        return value, None
+    bound = min(value, solver.best_objective_bound * unit)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return max(0.0, bound), None
+    where = np.array([[solver.boolean_value(v) for v in row] for row in x], bool).argmax(axis=1)
+    return max(0.0, bound), where.astype(np.int64)
+
+
+_INF = np.inf
+_ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
+
+
+class _LoneDevice:
+    """The groups that one device may have: x [G] from 0 to 1, and the cut of every net, in HiGHS."""
+
+    def __init__(self, model: Hypergraph, device: int) -> None:
+        hop = model.hop[:, device]
+        nets = np.flatnonzero(hop > 0)
+        pins = [model.pins[e] for e in nets.tolist()]
+        wide = [len(p) > 2 for p in pins]
+        extra = [column for e, w in zip(nets, wide, strict=True) for column in ((e, 1), (e, -1))[: 1 + w]]
+        self._upper = np.concatenate([model.allowed[:, device].astype(float), np.ones(len(extra))])
+        load = np.concatenate([model.weight[:, device], [sign * hop[e] for e, sign in extra]])
+        count = len(self._upper)
+        self._highs = _quiet()
+        self._highs.addVars(count, np.zeros(count), self._upper)
+        self._highs.changeColsCost(count, np.arange(count, dtype=np.int32), load)
+        rows: list[tuple[list[int], list[float]]] = []
+        k = model.count
+        for p, w in zip(pins, wide, strict=True):
+            if w:  # any pin here, minus all pins here
+                rows += [([int(v), k], [1.0, -1.0]) for v in p] + [([k + 1, int(v)], [1.0, -1.0]) for v in p]
+            else:
+                a, b = int(p[0]), int(p[1])
+                rows += [([a, b, k], [1.0, -1.0, -1.0]), ([b, a, k], [1.0, -1.0, -1.0])]
+            k += 1 + w
+        starts = np.cumsum([0, *(len(index) for index, _ in rows)])[:-1].astype(np.int32)
+        flat = np.array([i for index, _ in rows for i in index], np.int32)
+        value = np.array([c for _, entries in rows for c in entries], float)
+        if rows:
+            self._highs.addRows(
+                len(rows), np.full(len(rows), -_INF), np.zeros(len(rows)), len(flat), starts, flat, value
+            )
+
+    def least_with(self, group: int) -> float:
+        """The least load of a device that has a group. Of the linear relaxation, which is integral; less what
+        the solver's tolerance may have added."""
+        if not self._upper[group]:
+            return float("inf")
+        self._highs.changeColBounds(group, 1.0, 1.0)
+        self._highs.run()
+        value = float(self._highs.getInfo().objective_function_value)
+        self._highs.changeColBounds(group, 0.0, 1.0)
+        return value * (1 - _ROUNDING)
+
+
+def sharing_bound(model: Hypergraph) -> float:
+    """Every group divided at will and nothing paid for cuts: a small linear programme over the classes."""
+    highs = _quiet()
+    classes = model.classes
+    sizes = [len(same) for same in classes]
+    weight = np.where(model.allowed, model.weight, 0.0)[:, [same[0] for same in classes]]
+    allowed = model.allowed[:, [same[0] for same in classes]]
+    g, c = model.count, len(classes)
+    highs.addVars(g * c + 1, np.zeros(g * c + 1), np.concatenate([allowed.ravel().astype(float), [_INF]]))
+    highs.changeColCost(g * c, 1.0)
+    for v in range(g):
+        highs.addRow(1.0, 1.0, c, np.arange(v * c, (v + 1) * c, dtype=np.int32), np.ones(c))
+    for k in range(c):
+        index = np.append(np.arange(k, g * c, c), g * c).astype(np.int32)
+        highs.addRow(-_INF, 0.0, g + 1, index, np.append(weight[:, k], -float(sizes[k])))
+    highs.run()
+    return float(highs.getInfo().objective_function_value) * (1 - _ROUNDING)
+
+
+def core_bound(model: Hypergraph, deadline: float, at_most: int = 200) -> float:
+    """The largest, over the groups of most seconds, of the least load of a device that has the group."""
+    first = [same[0] for same in model.classes]
+    devices = [_LoneDevice(model, d) for d in first]
+    reach = np.array([sum(model.hop[e].max() for e in model.nets_of[g]) for g in range(model.count)])
+    own = np.where(model.allowed, model.weight, np.inf).min(axis=1)
+    bound = 0.0
+    for g in np.argsort(-(own + reach), kind="stable")[:at_most].tolist():
+        if time.perf_counter() > deadline:
+            break
+        least = float("inf")
+        for device in devices:
+            least = min(least, device.least_with(g))
+            if least <= bound:
+                break
+        bound = max(bound, least)
+    return bound
+
+
+def _quiet() -> highspy.Highs:
+    """HiGHS without output, on one thread."""
+    import highspy
+
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    return highs
+
 
 _SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
 
@@ -137,11 +280,7 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
 
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:
-    """[n] any placement that meets the memory, by CP-SAT.
-
-    Raises:
-        InfeasibleError: there is none, or none was found in the time.
-    """
+    """[n] any placement that meets the memory, by CP-SAT."""
     from ortools.sat.python import cp_model
 
     model = Hypergraph.of(instance)

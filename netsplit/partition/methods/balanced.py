@@ -116,11 +116,9 @@ def _runs(begins: Ints) -> Ints:
 
 
 def _slowest(until: Floats, first: Ints) -> tuple[float, Ints]:
-    """Least slowest device, and [D, A + 1] where device p's run begins if the first i atoms end with it.
-
-    With f the answer for the devices before p, that run begins at the k with the least
-    ``max(f[k], until[i] - until[k])``: f grows with k and the other falls, so it is where they meet.
-    """
+    """Least slowest device, and [D, A + 1] where device p's run begins if the first i atoms end with it. With
+    f the answer for the devices before p, that run begins at the k with the least ``max(f[k], until[i] -
+    until[k])``: f grows with k and the other falls, so it is where they meet."""
     count, devices = until.shape
     ends = np.arange(count)
     least = np.full(count, np.inf)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from netsplit.partition.base import Loads, MemoryRule, Placement
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.planning.explanation.notation import is_path
-from netsplit.planning.needed_bytes import needed_bytes
+from netsplit.planning.simulated import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.simulate.timeline import Timeline

@@ -99,10 +99,8 @@ def _limits(options: Sequence[SegmentOptions]) -> list[float]:
 
 
 class _Paths:
-    """Shortest paths for every budget, of parts that make no peak by more than `limit` bytes.
-
-    They are found from the end on: when the backward computes a part again, what comes after it is gone.
-    """
+    """Shortest paths for every budget, of parts that make no peak by more than `limit` bytes. They are found
+    from the end on: when the backward computes a part again, what comes after it is gone."""
 
     def __init__(self, options: Sequence[SegmentOptions], limit: float, step: float) -> None:
         self.segments = [each.segment for each in reversed(options)]
@@ -124,11 +122,9 @@ class _Paths:
 
 
 class _SegmentPaths:
-    """Through one segment, from its end to its beginning.
-
-    `kept[t]` and `again[t]`: [Q + 1] least seconds in which at least so many steps of bytes are freed after
-    the t-th place from the end, where the first part after it is kept, or recomputed.
-    """
+    """Through one segment, from its end to its beginning. `kept[t]` and `again[t]`: [Q + 1] least seconds in
+    which at least so many steps of bytes are freed after the t-th place from the end, where the first part
+    after it is kept, or recomputed."""
 
     def __init__(
         self, options: SegmentOptions, limit: float, step: float, start: Floats, after: float

@@ -88,9 +88,7 @@ def nearest_recomputed(
 @dataclass(eq=False)
 class _Short:
     """One device, or replicas of one, that has too little room; which of its knapsack's answers is tried.
-
-    Answers are numbered by the seconds that they take. The number after the last is everything.
-    """
+    Answers are numbered by the seconds that they take. The number after the last is everything."""
 
     names: tuple[str, ...]
     frontier: Frontier

@@ -157,10 +157,8 @@ def _better(changed: Judge, base: Judge) -> list[Tried]:
 
 
 def _extended(search: WholeSearch, new: int) -> tuple[tuple[Group, ...], ...]:
-    """The groups of the best stages with another device: one more replica of any, or one more stage.
-
-    Stages as they are are tried with the other numbers of micro-batches, too, which are not the gain's.
-    """
+    """The groups of the best stages with another device: one more replica of any, or one more stage. Stages
+    as they are are tried with the other numbers of micro-batches, too, which are not the gain's."""
     groups = search.best_groups()
     search.try_groups(search.others, groups)
     if not groups or len(groups) > MOST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,17 +10,55 @@ from typing import Literal
 
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Placement, Problem, device_in_turn
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
 from netsplit.planning.sharding import sharded_levels
 from netsplit.planning.simulated import simulated_by
-from netsplit.planning.whole.least import under_any_schedule_s
 from netsplit.planning.whole.pace import SimulationPace
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import COMPUTING, Timeline
 
-__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under"]
+__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under", "under_any_schedule_s"]
+
+
+def under_any_schedule_s(problem: Problem, microbatches: int, placement: Placement) -> float:
+    """Seconds of an iteration that none is shorter than: of the device that is done last, if none waited.
+
+        device q   |--- head(v) ---|--- rounds x work of all on q that no micro-batch comes to before v ---|
+
+    head(v) is the longest way of a first micro-batch's forward to node v, each node on the fastest of its
+    devices; transfers, sums of gradients and what a backward waits for are left out.
+
+    Args:
+        problem: of the graph whose operators are placed.
+    """
+    costs, kinds = problem.costs, {each.name: each.kind for each in problem.cluster.devices}
+    forward_s = {
+        v: min(costs.forward_s(v, kinds[name]) for name in stage.devices)
+        for stage in placement.all_stages
+        for v in stage.nodes
+    }
+    heads: dict[str, float] = {}
+    for v in problem.graph.nodes:
+        heads[v] = max((heads[u] + forward_s[u] for u in problem.graph.predecessors[v]), default=0.0)
+    work: dict[str, list[tuple[float, float]]] = {}
+    for stage in placement.all_stages:
+        turns = Counter(device_in_turn(stage.in_turn, i) for i in range(microbatches))
+        for name, rounds in turns.items():
+            own = ((heads[v], rounds * costs.total_s(v, kinds[name])) for v in stage.nodes)
+            work.setdefault(name, []).extend(own)
+    return max((_done_s(each) for each in work.values()), default=0.0)
+
+
+def _done_s(work: list[tuple[float, float]]) -> float:
+    """When a device has done all, at the earliest; of what comes when, and the seconds that it takes."""
+    done_s = 0.0
+    for head_s, seconds in sorted(work):
+        if seconds > 0.0:
+            done_s = max(done_s, head_s) + seconds
+    return done_s
+
 
 Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts"]
 """One device; replicas of everything; a stage a device; stages with replicas; operators as they come, or in

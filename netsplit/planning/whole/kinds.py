@@ -10,8 +10,13 @@ from netsplit.partition.base import Problem
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.planning.whole.lines.line import NodeLine
-from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, stages_of_line
-from netsplit.planning.whole.lines.structures import orders_of_devices
+from netsplit.planning.whole.lines.stages import (
+    Group,
+    LineStages,
+    StageCosts,
+    orders_of_devices,
+    stages_of_line,
+)
 
 __all__ = ["PLAINEST", "every_kind", "roomy"]
 

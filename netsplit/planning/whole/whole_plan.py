@@ -252,11 +252,7 @@ def _searched(
 
 
 def _require_fitting(search: WholeSearch, told: Callable[[int], tuple[str, ...]], started: float) -> None:
-    """The nearest packing is tried before it is said that nothing fits.
-
-    Raises:
-        InfeasibleError, NetSplitError: see `decide_whole`.
-    """
+    """The nearest packing is tried before it is said that nothing fits."""
     judge, counts = search.judge, search.counts
     if judge.winner is None and search.method is None:
         try_nearest(search.problem_of, counts, search.open, judge)
@@ -268,11 +264,7 @@ def _require_fitting(search: WholeSearch, told: Callable[[int], tuple[str, ...]]
 
 
 def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
-    """The best plan that holds; where none of those does that there was time for, more are looked at once.
-
-    Raises:
-        NetSplitError: none does; what was wrong with the others is in the log.
-    """
+    """The best plan that holds; where none of those does that there was time for, more are looked at once."""
     judge, refused = search.judge, None
     for again in (False, True):
         if again:

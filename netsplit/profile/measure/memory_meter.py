@@ -125,8 +125,7 @@ class _Watch(TorchDispatchMode):
 
     def settle(self) -> None:
         """Decide on a sum of gradients: had it not been watched, autograd would have made it in the place of
-        its first term where nobody else held that, which shows in that it is gone now.
-        """
+        its first term where nobody else held that, which shows in that it is gone now."""
         if self.unsettled is not None:
             first, with_both = self.unsettled
             self.unsettled = None

@@ -18,7 +18,7 @@ from netsplit.graph.ir import INITIALIZER, Graph, Variable
 from netsplit.profile.costs import NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measure.live_values import LiveValues
-from netsplit.profile.measure.transients import transient_bytes
+from netsplit.profile.measure.predicted_bytes import transient_bytes
 
 __all__ = ["graph_of_nodes", "profile_parts"]
 

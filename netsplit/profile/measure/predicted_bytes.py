@@ -11,7 +11,7 @@ three other sizes of the graph say its bytes (`with_line`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,12 +26,12 @@ from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.bench import NodeBench
-from netsplit.profile.measure.clock import Clock
+from netsplit.profile.measure.clock import Clock, worker_conditions
 from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.profile.measure.node_transient import Strides, node_transient
 
-__all__ = ["gradient_strides", "predicted_transients", "with_line"]
+__all__ = ["gradient_strides", "predicted_transients", "transient_bytes", "with_line"]
 
 log = logging.getLogger(__name__)
 
@@ -203,3 +203,22 @@ def _like(kind: _Kind) -> Tensor:
 
 def _empty(like: Variable | Initializer) -> Tensor:
     return torch.empty(like.shape, dtype=getattr(torch, like.dtype), device="cpu")
+
+
+def transient_bytes(
+    graph: Graph, batch: tuple[Tensor, ...], values: Mapping[str, Tensor], torch_device: torch.device | str
+) -> dict[str, NodeBytes]:
+    """Of the nodes that have any; arguments as of `Profiler`."""
+    device = torch.device(torch_device)
+    clock = Clock(device, 1)
+    live = LiveValues(graph, batch, values, device)
+    own, strides, transients = storage_bytes(graph), gradient_strides(graph), {}
+    with worker_conditions(device, 1):
+        for node in graph:
+            needs_backward = any(k in graph.requires_backward for k in node.outputs)
+            bench = NodeBench(graph, node, clock, needs_backward, nn.Module())
+            come = {k: strides[k] for k in node.outputs if k in strides}
+            each, _ = node_transient(bench, live, own, come)
+            if each != NodeBytes():
+                transients[node.name] = each
+    return transients

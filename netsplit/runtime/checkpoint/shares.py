@@ -277,11 +277,7 @@ def _optimizer_state(share: Share) -> dict[str, Any]:
 
 
 def _load_optimizer(share: Share, saved: Saved) -> list[str]:
-    """Fill the optimiser's state; hyperparameters that the checkpoint changed, in words.
-
-    Raises:
-        ConfigError: the checkpoint's optimiser is of another kind.
-    """
+    """Fill the optimiser's state; hyperparameters that the checkpoint changed, in words."""
     if share.optimizer is None:
         return []
     names = {id(tensor): name for name, tensor in reversed(share.named.items())}
@@ -331,11 +327,7 @@ def _scheduler_state(share: Share) -> State:
 
 
 def _check_scheduler(scheduler: LRScheduler | None, saved: Saved) -> None:
-    """Refuse a checkpoint without a scheduler, or with one of another kind, for a training that has one.
-
-    Raises:
-        ConfigError: it says which.
-    """
+    """Refuse a checkpoint without a scheduler, or with one of another kind, for a training that has one."""
     if scheduler is None:
         return
     kind, start = type(scheduler).__name__, f"checkpoint '{saved.folder}' was saved"

@@ -19,8 +19,9 @@ from netsplit.graph.ir import Region
 if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
     from torch.distributed.checkpoint.planner import WriteItem
+from netsplit.graph.ir import Initializer
 
-__all__ = ["TensorParts", "piece_at", "put_tensor"]
+__all__ = ["TensorParts", "piece_at", "put_tensor", "to_send", "whole_tensors"]
 
 
 @dataclass
@@ -69,3 +70,23 @@ def put_tensor(state: dict[str, Any], key: str, tensor: Tensor, region: Region |
         return
     parts = state.setdefault(key, TensorParts(region.shape))
     parts.pieces[region.offsets] = tensor
+
+
+def whole_tensors(tensors: Mapping[str, Tensor], regions: Mapping[str, Region]) -> dict[str, Tensor]:
+    """By the model's own names; parts, which `regions` names, put together."""
+    whole: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        region = regions.get(name)
+        if region is None:
+            whole[name] = tensor
+            continue
+        if region.whole not in whole:
+            whole[region.whole] = torch.empty(region.shape, dtype=tensor.dtype)
+        region.cut(whole[region.whole], tensor.shape).copy_(tensor)
+    return whole
+
+
+def to_send(initializer: Initializer, values: Mapping[str, Tensor]) -> Tensor:
+    """An initializer's tensor; a part without its whole's memory, which a view would take along."""
+    value: Tensor = initializer.within(values).detach()
+    return value if initializer.region is None or value.is_meta else value.clone()

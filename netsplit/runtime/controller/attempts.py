@@ -1,28 +1,34 @@
-"""Batches that all devices compute, and then step on, or take back, together; see `runtime.attempt`."""
+"""Batches that all devices compute, then step on or take back together; what is said of their losses."""
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from netsplit.data.reading.reader import BatchPlace
-from netsplit.errors import BatchError
+from netsplit.errors import BatchError, NonFiniteError
 from netsplit.graph.random_draws import DrawKey
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.controller.loaded import LoadedPrograms
+from netsplit.runtime.faults.counted_targets import uneven
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.giving import require_read
 from netsplit.runtime.recorder import timeline_events
+from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import DeviceIteration
 from netsplit.runtime.workers.messages import goes_as_bytes
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.settings import OnNonFinite
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Attempts", "merged_timeline"]
+__all__ = ["Attempts", "LossWords", "merged_timeline"]
 
 
 class Attempts:
@@ -118,3 +124,76 @@ def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:
     peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
     hosts = {result.device: result.host_bytes for result in results if result.host_bytes is not None}
     return Timeline(events, seconds, peaks, hosts)
+
+
+log = logging.getLogger(__name__)
+
+
+class LossWords:
+    """Each is said once, of losses that are not finite once again after one that was.
+
+    Args:
+        rule: what happens on a loss that is not finite (see `UpdateRule`).
+        cut_said: that micro-batches train otherwise than their batch has been said before.
+    """
+
+    def __init__(self, rule: OnNonFinite | None, cut_said: bool = False) -> None:
+        self.rule = rule
+        self._said = False  # that losses are not finite, since the last that was
+        self._uneven_said = cut_said  # that micro-batches have different numbers of targets that count
+        self._zeros_said = False  # that zeros were taken where there was no gradient
+
+    @property
+    def of_nonfinite(self) -> bool:
+        """Whether there is something to be said of one that is not finite."""
+        return self.rule is not None and not (self.rule == "warn" and self._said)
+
+    def stepped_on(self, said: str) -> bool:
+        """Of one that devices have stepped on already: it is trained.
+
+        Raises:
+            NonFiniteError: the rule says so.
+        """
+        said += ", and under this schedule devices have stepped on it already"
+        if self.rule == "stop":
+            raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
+        log.warning("%s", said)
+        self._said = True
+        return True
+
+    def taken_back(self, said: str) -> bool:
+        """Of one whose batch was taken back; whether to train it yet.
+
+        Raises:
+            NonFiniteError: the rule says so.
+        """
+        if self.rule == "stop":
+            raise NonFiniteError(
+                f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip leaves it out)."
+            )
+        log.warning("%s; %s", said, "it is left out" if self.rule == "skip" else "trained on all the same")
+        self._said = True
+        return self.rule == "warn"
+
+    def zeros(self) -> None:
+        """Of gradients of which there was none, where devices have stepped already."""
+        if not self._zeros_said:
+            self._zeros_said = True
+            log.warning(
+                "Code that is kept whole did not use its input, so what comes before it got no gradient. "
+                "Under this schedule devices stepped on zeros instead: momentum and weight decay move "
+                "parameters that plain PyTorch leaves alone (said once)."
+            )
+
+    def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
+        """Of one that is about to be stepped on."""
+        self._said = self._said and not math.isfinite(loss)
+        numbers = None if self._uneven_said else uneven(program, outputs)
+        if numbers is not None:
+            self._uneven_said = True
+            log.warning(
+                "The loss is a mean over the targets that count, and the micro-batches of iteration %d have "
+                "%s of them. Each is averaged by itself, as in gradient accumulation (schedule=single_batch "
+                "averages over the whole batch; said once).",
+                iteration, ", ".join(f"{number:g}" for number in numbers),
+            )  # fmt: skip

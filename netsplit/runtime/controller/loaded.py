@@ -1,26 +1,44 @@
-"""Which programs the workers of a pool have: sent once each, with the initializers that are new with them."""
+"""What the workers of a pool have: programs, sent once each, and the model's parameters and buffers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from netsplit.graph.ir import Graph
+from netsplit.graph.surroundings.settings import settings, take_settings
+from netsplit.graph.surroundings.surroundings import carried_modules
 from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
+from netsplit.runtime.checkpoint.files import Refusal, State, refuse, write_checkpoint
+from netsplit.runtime.checkpoint.shares import Copies
+from netsplit.runtime.checkpoint.tensor_parts import to_send, whole_tensors
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.checkpoint.wholes import to_send
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.worker_calls import CheckpointRules
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.tell import tell
+from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["LoadedPrograms", "graphs_of", "light"]
+__all__ = ["HeldState", "LoadedPrograms", "graphs_of", "light", "tell"]
+
+
+def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
+    """Before they are sent graphs, an optimiser and such, whose code then finds what it finds here."""
+    calls = [call for graph in graphs for call in graph.calls.values()]
+    pool.carried |= dict.fromkeys(carried_modules([*calls, *(each for each in others if each is not None)]))
+    pool.call(_take, settings())
+
+
+def _take(worker: Worker, given: dict[str, Any]) -> None:
+    del worker
+    take_settings(given)
 
 
 class LoadedPrograms:
@@ -115,3 +133,81 @@ def light(program: Program) -> Program:
     plain: dict[str, Any] = {"constants": {}, "output_spec": None}
     tail = None if program.tail is None else replace(program.tail, **plain)
     return replace(program, graph=replace(program.graph, **plain), tail=tail)
+
+
+@dataclass(frozen=True)
+class HeldState:
+    """Of the workers that train by a program.
+
+    Args:
+        loaded: all programs that they have.
+    """
+
+    program: Program
+    pool: WorkerPool
+    loaded: LoadedPrograms
+
+    def tensors(self, averaged: bool = False) -> dict[str, Tensor]:
+        """Every parameter and buffer, on the CPU; if asked for, their averages."""
+        held = self.pool.call(worker_calls.state, averaged)
+        tensors = {k: t for own in held for k, t in own.items()}
+        regions = {k: region for each in self.loaded for k, region in each.graph.regions.items()}
+        regions |= self.program.slice_regions
+        return whole_tensors(tensors, regions)
+
+    def late(self) -> dict[str, Tensor]:
+        """Of the initializers that later programs brought and that are no constants."""
+        late = self.loaded.late
+        return {k: t for k, t in self.tensors().items() if k in late} if late else {}
+
+    def put(self, values: Mapping[str, Tensor]) -> None:
+        """Give parameters and buffers these values, on every device that holds them, or later will."""
+        self.loaded.values = every = {**self.loaded.values, **values}
+        held = [
+            {k: program.graph.initializers[k] for program in self.loaded for k in program.held[name]}
+            for name in self.program.devices
+        ]
+        self.pool.call_each(
+            worker_calls.put,
+            [
+                ({k: to_send(init, every) for k, init in own.items() if init.whole.name in values},)
+                for own in held
+            ],
+        )
+
+    def save(self, folder: Path, extra: Mapping[str, Any], own: State) -> None:
+        """Write what all devices hold, and what the controller adds (see `write_checkpoint`)."""
+        rules = self._rules()
+        write_checkpoint(
+            folder,
+            extra,
+            own,
+            plan=lambda place: self.pool.call(worker_calls.plan_part, rules, place),
+            write_parts=lambda parts: self.pool.call_each(
+                worker_calls.write_part, [(part,) for part in parts]
+            ),
+        )
+
+    def load(self, folder: Path) -> list[str]:
+        """Take from a checkpoint what each device holds; hyperparameters that changed by it, in words.
+
+        Raises:
+            NetSplitError: a device cannot read it, or has another kind of optimiser.
+        """
+        answers = self.pool.call(worker_calls.load_part, self._rules(), folder)
+        refuse([answer for answer in answers if isinstance(answer, Refusal)])
+        return list(dict.fromkeys(change for answer in answers for change in answer))
+
+    def copies(self) -> Copies:
+        """Of parameters, on every device."""
+        held = {name: self.program.copies_on(name) for name in self.program.devices}
+        return Copies(held, bool(self.program.replicas))
+
+    def _rules(self) -> CheckpointRules:
+        """Of the training alone: what later programs brought is the controller's to keep."""
+        constants = frozenset(k for program in self.loaded for k in program.graph.constants)
+        return CheckpointRules(
+            {k: init.aliases for k, init in self.program.graph.initializers.items()},
+            constants | frozenset(self.loaded.late),
+            self.copies(),
+        )

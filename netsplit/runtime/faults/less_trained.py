@@ -58,10 +58,8 @@ def require_steady(program: Program, attempts: int) -> None:
 
 @once_of
 def _untrained_by_code(graph: Graph) -> frozenset[str]:
-    """What had no gradient since code that stays whole gave none, itself or to what it is made of.
-
-    What is made without gradients, or by an operator that has none, is so on every batch.
-    """
+    """What had no gradient since code that stays whole gave none, itself or to what it is made of. What is
+    made without gradients, or by an operator that has none, is so on every batch."""
     untrained: set[str] = set()
     for node in graph:
         reads_trained = any(graph.variables[k].requires_grad for k in node.inputs) or any(

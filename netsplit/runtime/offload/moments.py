@@ -19,7 +19,7 @@ from netsplit.errors import ConfigError
 from netsplit.optim.buckets import buckets_of
 from netsplit.optim.optimizers import ForModel
 from netsplit.profile.optimizer_checks import steps_alike
-from netsplit.runtime.offload.host_memory import HostMemory
+from netsplit.runtime.offload.saved_tensors import HostMemory
 
 __all__ = ["HostMoments", "check_buckets"]
 

@@ -12,8 +12,7 @@ from netsplit.errors import ReadError
 from netsplit.graph.surroundings.surroundings import by_value, carried_modules
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
-from netsplit.runtime.reading.told import SharedSamples, UnlikeBatch
-from netsplit.runtime.reading.worker_reading import take_samples
+from netsplit.runtime.reading.worker_reading import SharedSamples, UnlikeBatch, take_samples
 from netsplit.runtime.workers.pool import WorkerPool
 
 __all__ = ["fed_devices", "give_samples", "packed_samples", "require_alike", "require_read"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 from torch import Tensor
 
+from netsplit.data.dataset import Samples
 from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
 from netsplit.errors import NetSplitError
@@ -15,10 +18,61 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.failure import BatchFailure, one_line
 from netsplit.runtime.feeds import own_parts, own_rows, own_samples, shared_microbatches
-from netsplit.runtime.reading.told import SharedSamples
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["drop_samples", "parts_read", "read_ahead", "take_samples"]
+__all__ = [
+    "SharedSamples",
+    "UnlikeBatch",
+    "UnreadBatch",
+    "drop_samples",
+    "parts_read",
+    "read_ahead",
+    "take_samples",
+]
+
+
+class UnlikeBatch(NetSplitError):
+    """A batch of another kind than the workers were told, or that some cannot read; nothing was computed."""
+
+
+@dataclass(frozen=True)
+class UnreadBatch:
+    """A batch by its place.
+
+    Args:
+        key: of `Batch`: what it is known to be like.
+        here: reads it in this process.
+    """
+
+    place: BatchPlace
+    key: Hashable
+    here: Callable[[], Batch]
+
+    @property
+    def samples(self) -> int:
+        return self.place.count
+
+
+@dataclass(frozen=True)
+class SharedSamples:
+    """A dataset as workers are given it, with all that its order and its batches depend on.
+
+    Args:
+        workers: processes that load samples, of each worker; 0: the worker does.
+        prefetch: batches that each of them loads ahead.
+        key: of `Batch`: what its batches are like.
+        dims: of `Batch`.
+    """
+
+    samples: Samples
+    batch_size: int
+    seed: int
+    drop_last: bool
+    workers: int
+    prefetch: int
+    key: Hashable
+    dims: tuple[int | None, ...]
+
 
 _SAMPLES, _READER, _READ = "samples", "reader", "read"
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +21,46 @@ from torch import Tensor
 from netsplit.errors import WorkerError
 from netsplit.optim.optimizers import plain_attributes
 from netsplit.program.instructions import Program
-from netsplit.runtime.checkpoint.files import State
+from netsplit.runtime.checkpoint.files import Kind, Saved, State, kind_of
 from netsplit.runtime.checkpoint.shares import Copies, Holder
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.switching.carried import CarriedState
 from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.worker_calls import add
 from netsplit.runtime.workers.worker import Worker
 
 __all__ = ["Inventory", "StateMove", "TensorLayout", "inventory", "move", "moves_of"]
+
+
+class CarriedState(Saved):
+    """State under the keys of a checkpoint, whose tensors are here.
+
+    A tensor that is where it is wanted is handed over, not copied: who gave it has no more use for it.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.folder = Path("the other devices")
+        self.entries = dict(state)
+        self._index()
+
+    def kind(self, place: str) -> Kind | None:
+        value = self.entries.get(place)
+        return kind_of(value) if isinstance(value, Tensor) else None
+
+    def blank(
+        self, place: str, device: torch.device | None = None, shape: tuple[int, ...] | None = None
+    ) -> Any:
+        value = self.entries[place]
+        return value.to(device or "cpu") if isinstance(value, Tensor) else None
+
+    def read(self, flat: dict[str, Any]) -> dict[str, Any]:
+        for place, value in flat.items():
+            source = self.entries[place]
+            if not isinstance(value, Tensor) or not isinstance(source, Tensor):
+                flat[place] = source
+            elif value.data_ptr() != source.data_ptr() or value.device != source.device:
+                value.copy_(source)
+        return flat
 
 
 _ATTRIBUTES = "optimizer.attributes"  # a checkpoint has none, as torch's has none

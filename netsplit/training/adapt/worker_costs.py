@@ -142,11 +142,9 @@ class WorkerCosts:
         return self._extended(name, learnt, timed)
 
     def _extended(self, name: str, learnt: DeviceCosts, timed: set[str]) -> DeviceCosts:
-        """With what was not timed in this window as much slower as what was.
-
-        What earlier windows timed, by how much slower what they and this one timed has become; where that is
-        nothing, by how much slower than expected this one's is. What none timed, as all that some did.
-        """
+        """With what was not timed in this window as much slower as what was. What earlier windows timed, by
+        how much slower what they and this one timed has become; where that is nothing, by how much slower
+        than expected this one's is. What none timed, as all that some did."""
         known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
         earlier, seen = self.seen[name] - timed, self.seen[name] | timed
         speed = _speed(known, learnt.nodes, self.seen[name] & timed or timed)

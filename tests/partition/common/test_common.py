@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.partition import Dpos, Problem
-from netsplit.partition.common.fifo import fifo_starts
-from netsplit.partition.common.groups import MUCH, linked_groups
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.common.side_by_side import side_by_side
-from netsplit.partition.common.turns import turns_for
+from netsplit.partition.common.side_by_side import MUCH, linked_groups, side_by_side
+from netsplit.partition.methods.dpos import fifo_starts
 from netsplit.planning.verify import verify
+from netsplit.planning.whole.lines.stages import turns_for
 from netsplit.rewrite import applied, replicate
 from tests.builders import cpus, graph_of
 from tests.examples import tried

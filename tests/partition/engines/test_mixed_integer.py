@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
-from netsplit.partition.engines.by_picos import PREFIX, picos_engines
-from netsplit.partition.engines.mixed_integer import solve
+from netsplit.partition.engines.mixed_integer import PREFIX, picos_engines, solve
 from netsplit.partition.engines.rows import Rows
 from tests.examples import tried
 

@@ -9,7 +9,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.insertion import StepTasks
-from netsplit.partition.engines.insertion.slots import book_slot, earliest_slot, slots_of
+from netsplit.partition.engines.insertion.schedule import book_slot, earliest_slot, slots_of
 from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, graph_of

@@ -21,8 +21,7 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.methods.os_dpos.sequenced import sums_s
 from netsplit.planning.fitting import fitted
-from netsplit.planning.needed_bytes import needed_bytes
-from netsplit.planning.simulated import Simulated
+from netsplit.planning.simulated import Simulated, needed_bytes
 from netsplit.planning.verify import verify
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds

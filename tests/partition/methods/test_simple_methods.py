@@ -11,8 +11,7 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import Problem, Random, Single
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.layerwise import Layerwise
-from netsplit.partition.methods.round_robin import RoundRobin
+from netsplit.partition.methods.baselines import Layerwise, RoundRobin
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import ZBV, compile_program
 from tests.builders import chain, cluster_of, costs_of

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport, StageTime
 from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.explanation.binding import longest_chain
-from netsplit.planning.explanation.explanation import Explanation, explain
+from netsplit.planning.explanation.explanation import Explanation, explain, longest_chain
 from netsplit.planning.explanation.path import critical_path, totals
 from netsplit.profile.memory import static_bytes
 from netsplit.program import GPipe, Schedule, SingleBatch, compile_program

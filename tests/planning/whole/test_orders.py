@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.judge import Judge
-from netsplit.planning.whole.least import under_any_schedule_s
+from netsplit.planning.whole.judge import Judge, under_any_schedule_s
 from netsplit.planning.whole.orders import BEYOND, CLOSE
 from netsplit.planning.whole.search.search_time import SearchTime
 from netsplit.planning.whole.search.whole_search import WholeSearch

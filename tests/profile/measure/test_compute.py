@@ -18,8 +18,7 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.compute import Profiler, profile_compute, settle
-from netsplit.profile.measure.stretches.split import AT_MOST
-from netsplit.profile.measure.stretches.window import SMALLEST_S, adjusted_to_sum
+from netsplit.profile.measure.stretches.window import AT_MOST, SMALLEST_S, adjusted_to_sum
 from tests.cover import covering
 
 QUICK: dict[str, Any] = {"repeats": 2, "warmup": 1, "rounds": 1}

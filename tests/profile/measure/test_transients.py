@@ -8,7 +8,7 @@ from torch import nn
 
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.profile.costs import NodeBytes
-from netsplit.profile.measure.transients import transient_bytes
+from netsplit.profile.measure.predicted_bytes import transient_bytes
 from tests.cover import few
 from tests.nets import CASES
 

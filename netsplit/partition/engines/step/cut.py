@@ -104,10 +104,8 @@ def _close(d: int, cutting: _Cutting) -> None:
 
 @inlined
 def _taken(order: Ints, at: int, waiting: int, cutting: _Cutting, a: Arrays) -> tuple[int, int, int]:
-    """The unit that is next (-1: not this time), the place in the order, and how many wait.
-
-    What waits comes first as soon as it is ready, the earliest in the order before others.
-    """
+    """The unit that is next (-1: not this time), the place in the order, and how many wait. What waits comes
+    first as soon as it is ready, the earliest in the order before others."""
     late, done = cutting.late, cutting.done
     for i in range(waiting):
         if _ready(late[i], done, a):
@@ -132,9 +130,7 @@ def _taken(order: Ints, at: int, waiting: int, cutting: _Cutting, a: Arrays) -> 
 @inlined
 def _fed(unit: int, d: int, where: Ints, cutting: _Cutting, a: Arrays) -> int:
     """When the last segment that the unit reads from was closed, on other devices; 0: it reads from none.
-
-    Those still open are closed.
-    """
+    Those still open are closed."""
     last = 0
     for j in range(a.units[unit], a.units[unit + 1]):
         v = a.units[j]

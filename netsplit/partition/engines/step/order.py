@@ -112,11 +112,9 @@ def _by_tick(phase: int, level: Ints, wanted: NDArray[np.bool_], m: int, order: 
 
 
 class _Listing(NamedTuple):
-    """How far a list schedule has come. Tasks are numbered (phase * segments + s) * m + i.
-
-    A forward that may not begin, as too many of its segment are open, is put aside until a backward ends: of
-    each segment there is one at most, as its micro-batches follow one another.
-    """
+    """How far a list schedule has come. Tasks are numbered (phase * segments + s) * m + i. A forward that may
+    not begin, as too many of its segment are open, is put aside until a backward ends: of each segment there
+    is one at most, as its micro-batches follow one another."""
 
     missing: Ints  # [tasks] how many each waits for
     ready: Ints  # [tasks] the urgencies of each device's, a heap

@@ -15,10 +15,59 @@ from numpy.typing import NDArray
 from netsplit.partition.common.instance import Floats, Ints, Packed
 from netsplit.partition.engines.compiled import inlined, inner
 from netsplit.partition.engines.step.arrays import Arrays, DeviceSeconds, moving_s
-from netsplit.partition.engines.step.heap import Heap, heap_of, pop, push
 from netsplit.partition.engines.step.lists import BACKWARD, FORWARD, MESSAGE, STEP, Lists
 
 __all__ = ["seconds_of"]
+
+
+class Heap(NamedTuple):
+    """The least time first, then the least key."""
+
+    size: Ints  # [1]
+    time: Floats
+    key: Ints
+    what: Ints
+
+
+@inner
+def heap_of(size: int) -> Heap:
+    return Heap(np.zeros(1, np.int64), np.zeros(size), np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+
+@inlined
+def push(heap: Heap, time: float, key: int, what: int) -> None:
+    i = heap.size[0]
+    heap.size[0] = i + 1
+    while i > 0:
+        up = (i - 1) // 2
+        if not (time < heap.time[up] or (time == heap.time[up] and key < heap.key[up])):
+            break
+        heap.time[i], heap.key[i], heap.what[i] = heap.time[up], heap.key[up], heap.what[up]
+        i = up
+    heap.time[i], heap.key[i], heap.what[i] = time, key, what
+
+
+@inlined
+def pop(heap: Heap) -> int:
+    top, size = heap.what[0], heap.size[0] - 1
+    heap.size[0] = size
+    time, key, what = heap.time[size], heap.key[size], heap.what[size]
+    i = 0
+    while 2 * i + 1 < size:
+        low = 2 * i + 1
+        if low + 1 < size and (
+            heap.time[low + 1] < heap.time[low]
+            or (heap.time[low + 1] == heap.time[low] and heap.key[low + 1] < heap.key[low])
+        ):
+            low += 1
+        if time < heap.time[low] or (time == heap.time[low] and key < heap.key[low]):
+            break
+        heap.time[i], heap.key[i], heap.what[i] = heap.time[low], heap.key[low], heap.what[low]
+        i = low
+    if size > 0:
+        heap.time[i], heap.key[i], heap.what[i] = time, key, what
+    return top
+
 
 _COPY_END, _COPY = 1, 2  # of what happens at one moment: after ends of computations, before beginnings
 _STANDS = 1e-9  # a slower computation stands still until a transfer ends
@@ -117,10 +166,9 @@ def _undisturbed_s(lists: Lists, a: Arrays) -> float:
 
 @inner
 def _queued_s(lists: Lists, a: Arrays, slowed: bool) -> float:
-    """Until nothing happens: 1. a device goes on, as long as one can; 2. the transfer that became ready
-    first has its link; or 3. what is next on the agenda happens, which is empty where no computation is
-    slowed. Both may let a device go on.
-    """
+    """Until nothing happens: 1. a device goes on, as long as one can; 2. the transfer that became ready first
+    has its link; or 3. what is next on the agenda happens, which is empty where no computation is slowed.
+    Both may let a device go on."""
     devices, places = len(lists.step_s), len(lists.tag)
     turns, changes = _by_device(lists, devices), 2 * places if slowed else 0
     run = _Happened(

@@ -9,39 +9,94 @@ With `splits` the same of whole operators first, then of operators in parts (`in
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from netsplit.graph.ir import CALL, INITIALIZER, Graph
 from netsplit.graph.storage import gives_sparse_gradients, storage_of
 from netsplit.partition.base import Latency, Problem
+from netsplit.partition.bounds.iteration_bound import iteration_bound_s
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.capacity import check_capacity, infeasible
-from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.search import Search
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.engines.search import Scheduled, Search
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.auto.in_parts import whole_or_in_parts
 from netsplit.partition.methods.auto.large import FAST_METHODS, LARGE, large_answer
-from netsplit.partition.methods.auto.prover import Prover
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.ddp import Ddp
+from netsplit.partition.methods.baselines import Ddp, Layerwise, RoundRobin, Single
 from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.exact.netsplit_exact import as_simulated, completely_modelled, solve_latency
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.layerwise import Layerwise
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
-from netsplit.partition.methods.pipedream.best_stages import best_stages
-from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.round_robin import RoundRobin
-from netsplit.partition.methods.single import Single
+from netsplit.partition.methods.pipedream.pipedream import PipeDream, best_stages
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Auto", "replicable"]
+
+log = logging.getLogger(__name__)
+
+CLOSED = 1e-6  # relative gap at which both may stop
+PATIENCE = 0.2  # of the time, for the search to find the first incumbent
+LEAST_S = 0.3  # no proof is begun with less
+
+
+class Prover(threading.Thread):
+    """The bound of work and paths, which may end the search; on small graphs `netsplit_exact` follows."""
+
+    def __init__(self, search: Search) -> None:
+        super().__init__(daemon=True)
+        self.search = search
+        self.bound_s = 0.0
+        self.small = completely_modelled(search.instance)
+        self.answer: Scheduled | None = None
+        self.notes: dict[str, Any] = {}
+
+    def run(self) -> None:
+        try:
+            self.bound_s = iteration_bound_s(self.search.problem, AnySchedule())
+            self.search.warm.wait(max(0.0, PATIENCE * self._left_s()))
+            if self._goes_on() and self.small:
+                self._solve()
+        except Exception as error:  # a plan without a proof is better than none
+            log.exception("auto: the proof ended early")
+            self.notes["proof_failed"] = f"{type(error).__name__}: {error}"
+
+    def finish(self) -> Scheduled | None:
+        """Wait for the end; the best answer that the proof came across."""
+        self.join()
+        return self.answer
+
+    def _solve(self) -> None:
+        search = self.search
+        best = search.best
+        hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)
+        answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=2)
+        answer = as_simulated(search.instance, answer, hint, search.deadline)
+        self.bound_s = max(self.bound_s, answer.bound_s)
+        if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):
+            value = search.annealer.step.makespan_s(answer.where, answer.order)
+            self.answer = Scheduled(answer.where, answer.order, value, "netsplit_exact")
+
+    def _left_s(self) -> float:
+        return self.search.deadline - time.perf_counter()
+
+    def _goes_on(self) -> bool:
+        if self.bound_s >= self.search.value_s * (1 - CLOSED):
+            self.search.stop()
+            return False
+        return self._left_s() > LEAST_S
+
 
 PROVEN = 1e-6  # relative gap that counts as none: costs are measured to fewer digits
 RESERVE = 0.04  # of the time, for what follows the search

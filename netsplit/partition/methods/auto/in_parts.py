@@ -109,11 +109,7 @@ class _Contenders:
     def judge(
         self, origin: str, rewrites: tuple[Rewrite, ...], given: Sequence[Placement], listed: bool = False
     ) -> None:
-        """Simulate placements; `listed`: and those that lists give.
-
-        Raises:
-            RewriteError: the graph cannot be rewritten so.
-        """
+        """Simulate placements; `listed`: and those that lists give."""
         own, self.known[rewrites] = self.problem.rewritten(rewrites), self.problem.costs
         several = [*given, *(_listed(own) if listed else ())]
         some = filter(None, (_judged(origin, own, each) for each in several))

@@ -10,27 +10,257 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from netsplit.partition.base import ONE_BATCH, Problem
+from netsplit.graph.ir import Graph, Node
+from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import strong_components, successors
+from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import infeasible
-from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.search import Search
-from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
-from netsplit.partition.methods.auto.intervals import intervals
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.baselines import Layerwise, RoundRobin, Single
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.layerwise import Layerwise
-from netsplit.partition.methods.round_robin import RoundRobin
-from netsplit.partition.methods.single import Single
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.profile.costs import DeviceCosts, NodeSeconds
 
-__all__ = ["FAST_METHODS", "LARGE", "large_answer", "most_instructions"]
+__all__ = ["FAST_METHODS", "LARGE", "CoarseProblem", "intervals", "large_answer", "most_instructions"]
+
+_WINDOW = 8  # nodes in a row that must be equal, where a period is looked for
+_MOSTLY = 0.5  # of all nodes are in what is repeated, else the graph is cut as a whole
+
+
+def intervals(instance: Instance, target: int) -> tuple[list[list[int]], int]:
+    """About `target` groups of nodes, at most, in topological order, and how many are repetitions of others.
+
+    Units stay in one piece: groups that share one, and what lies between these, are one group.
+    """
+    crossing, work = _crossing_bytes(instance), (instance.forward_s + instance.backward_s).min(axis=1)
+    first, last, period = repeated(_labels(instance))
+    borders: list[int] = []
+    again = 0
+    if last - first >= _MOSTLY * instance.n:
+        times = (last - first) // period
+        room = target * (last - first) // instance.n
+        together = -(-times // max(room, 1))  # repetitions in one piece, where there are very many
+        width = together * period
+        begin = first + int(crossing[first : first + period].argmin())
+        own = _narrow(
+            crossing[begin : begin + width], work[begin : begin + width], room * width // (last - first)
+        )
+        rounds = (last - begin) // width
+        borders = [begin + i * width + cut for i in range(rounds) for cut in (0, *own)]
+        borders.append(begin + rounds * width)
+        again = (rounds - 1) * (1 + len(own))
+        rest = max(2, target - len(borders))
+        ends = [(0, begin), (begin + rounds * width, instance.n)]
+    else:
+        rest, ends = target, [(0, instance.n)]
+    for a, b in ends:
+        if a < b:
+            borders += [
+                a,
+                *(a + cut for cut in _narrow(crossing[a:b], work[a:b], rest * (b - a) // instance.n)),
+            ]
+    number = np.zeros(instance.n, np.int64)
+    number[sorted({border for border in borders if 0 < border < instance.n})] = 1
+    return _acyclic(instance, np.cumsum(number)), again
+
+
+def repeated(labels: Ints) -> tuple[int, int, int]:
+    """The longest stretch of labels that is equal to itself at some distance: its begin, its end, and that
+    distance; whole repetitions only. (0, 0, 1): there is none.
+    """
+    count = len(labels)
+    if count < 2 * _WINDOW:
+        return 0, 0, 1
+    windows = np.lib.stride_tricks.sliding_window_view(labels, _WINDOW)
+    _, kinds = np.unique(windows, axis=0, return_inverse=True)
+    order = np.argsort(kinds.ravel(), kind="stable")
+    same = np.diff(kinds.ravel()[order]) == 0
+    distances = Counter(np.diff(order)[same].tolist())
+    best = (0, 0, 1)
+    for period, _ in distances.most_common(4):
+        equal = np.concatenate([[False], labels[period:] == labels[:-period], [False]])
+        ends = np.flatnonzero(np.diff(equal.astype(np.int8)))
+        for begin, end in zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True):
+            length = (end - begin + period) // period * period
+            if end - begin >= period and length > best[1] - best[0]:
+                best = (begin, begin + length, period)
+    return best
+
+
+def _labels(instance: Instance) -> Ints:
+    """[n] equal where nodes do the same on tensors of the same sizes, which come from as far back."""
+    graph = instance.problem.graph
+    seen: dict[tuple[Any, ...], int] = {}
+    labels = np.zeros(instance.n, np.int64)
+    for v, node in enumerate(graph):
+        back = tuple(sorted(v - int(instance.producer[u]) for u in instance.reads[v]))
+        sizes = tuple(graph.variables[k].nbytes for k in node.outputs if k)
+        seconds = instance.forward_s[v].tobytes(), instance.backward_s[v].tobytes()
+        key = (node.op, back, sizes, int(instance.state_bytes[v]), seconds)
+        labels[v] = seen.setdefault(key, len(seen))
+    return labels
+
+
+def _crossing_bytes(instance: Instance) -> Ints:
+    """[n] bytes of variables that are made before a node and read at it or later."""
+    change = np.zeros(instance.n + 2, np.int64)
+    for u, v in enumerate(instance.producer.tolist()):
+        readers = instance.consumers[u]
+        change[v + 1] += instance.nbytes[u]
+        change[int(readers[-1]) + 1] -= instance.nbytes[u]
+    return np.cumsum(change)[: instance.n]
+
+
+def _narrow(crossing: Ints, work: Floats, count: int) -> list[int]:
+    """Cuts into about `count` parts of like work, each moved by up to half a part to where least crosses."""
+    total = np.cumsum(work)
+    if count < 2 or len(work) < 2 or total[-1] <= 0:
+        return []
+    cuts: list[int] = []
+    for i in range(1, min(count, len(work))):
+        low, high = np.searchsorted(total, [(i - 0.5) * total[-1] / count, (i + 0.5) * total[-1] / count])
+        low, high = max(int(low), 1), min(max(int(high), int(low) + 1), len(work))
+        if low < high:
+            cuts.append(low + int(crossing[low:high].argmin()))
+    return sorted(set(cuts))
+
+
+def _acyclic(instance: Instance, number: Ints) -> list[list[int]]:
+    """The groups, joined where a unit lies in several."""
+    count = int(number[-1]) + 1
+    units: dict[int, set[int]] = {}
+    for v, unit in enumerate(instance.unit_of.tolist()):
+        units.setdefault(unit, set()).add(int(number[v]))
+    ties = [(min(own), g) for own in units.values() if len(own) > 1 for g in own if g != min(own)]
+    groups: list[list[int]] = [[] for _ in range(count)]
+    if not ties:
+        for v, g in enumerate(number.tolist()):
+            groups[g].append(v)
+        return groups
+    pairs = {
+        (int(number[instance.producer[u]]), int(number[v]))
+        for u in range(len(instance.producer))
+        for v in instance.consumers[u]
+    }
+    label = strong_components(count, [*pairs, *ties, *((b, a) for a, b in ties)])
+    after = successors(max(label) + 1, ((label[a], label[b]) for a, b in pairs))
+    rank = {each: i for i, each in enumerate(topological_order(after, int))}
+    for v, g in enumerate(number.tolist()):
+        groups[rank[label[g]]].append(v)
+    return [group for group in groups if group]
+
+
+@dataclass(frozen=True, eq=False)
+class CoarseProblem:
+    """`problem` is over groups; a placement of it is one of the whole, and the other way by most work."""
+
+    whole: Instance
+    problem: Problem
+    group_of: Ints  # [n]
+
+    @classmethod
+    def of(cls, whole: Instance, groups: Sequence[Sequence[int]]) -> CoarseProblem:
+        """Of [G] groups of nodes, in topological order, between which there is no circle."""
+        group_of = np.zeros(whole.n, np.int64)
+        for g, members in enumerate(groups):
+            group_of[list(members)] = g
+        problem = whole.problem
+        costs = replace(
+            problem.costs,
+            devices={
+                kind: _summed(each, whole.names, groups) for kind, each in problem.costs.devices.items()
+            },
+        )
+        graph = _grouped(problem.graph, groups, group_of)
+        return cls(whole, replace(problem, graph=graph, costs=costs, evaluate=None, known=None), group_of)
+
+    def refined(self, where: Ints) -> Ints:
+        """[n] devices, of [G]."""
+        return where[self.group_of]
+
+    def coarsened(self, where: Ints) -> Placement:
+        """Of [n] devices: every atom of groups goes where most of its seconds are."""
+        coarse = Instance.of(self.problem)
+        whole, atom_of = self.whole, coarse.atom_of[self.group_of]
+        seconds = (whole.forward_s + whole.backward_s)[np.arange(whole.n), where]
+        there = np.zeros((len(coarse.atoms), len(whole.devices)))
+        np.add.at(there, (atom_of, where), seconds + 1e-12)
+        device_of = coarse.decode(there.argmax(axis=1)[coarse.atom_of])
+        order = topological_priority(self.problem.graph, self.problem.graph.position)
+        report, rewrites = SolverReport("heuristic", 0.0), self.problem.graph.rewrites
+        return Placement("coarsened", device_of, order, report, rewrites=rewrites)
+
+
+def _summed(costs: DeviceCosts, names: Sequence[str], groups: Sequence[Sequence[int]]) -> DeviceCosts:
+    nodes = {}
+    for g, members in enumerate(groups):
+        own = [costs.nodes[names[v]] for v in members]
+        nodes[_name(g)] = NodeSeconds(
+            sum(each.forward_s for each in own),
+            sum(each.backward_s for each in own),
+            sum(each.weight_s for each in own),
+        )
+    return replace(costs, nodes=nodes, transients={})
+
+
+def _grouped(graph: Graph, groups: Sequence[Sequence[int]], group_of: Ints) -> Graph:
+    """What only a group itself reads stays, for its bytes, as a variable that nobody reads."""
+    nodes = list(graph)
+    name_of = {node.name: _name(int(group_of[v])) for v, node in enumerate(nodes)}
+    variables = {}
+    for k, each in graph.variables.items():
+        home = None if each.producer is None else name_of[each.producer]
+        readers = dict.fromkeys(name_of[v] for v in each.consumers)
+        readers.pop(home, None)  # type: ignore[arg-type]
+        ordered = sorted(readers, key=lambda name: int(name[1:]))
+        variables[k] = replace(each, producer=home, consumers=tuple(ordered))
+    merged = {}
+    for g, members in enumerate(groups):
+        own = [nodes[v] for v in members]
+        made = tuple(k for node in own for k in node.outputs)
+        inside = set(made)
+        merged[_name(g)] = Node(
+            _name(g),
+            "netsplit.group",
+            tuple(dict.fromkeys(k for node in own for k in node.inputs if k not in inside)),
+            made,
+            tuple(dict.fromkeys(k for node in own for k in node.initializers)),
+            saved=tuple(dict.fromkeys(k for node in own for k in node.saved)),
+            saved_bytes=sum(node.saved_bytes for node in own),
+        )
+    sets = (dict.fromkeys(name_of[name] for name in each) for each in graph.colocated)
+    joined = tuple(tuple(each) for each in sets if len(each) > 1)
+    return replace(graph, nodes=merged, variables=variables, units=(), colocated=_disjoint(joined))
+
+
+def _disjoint(sets: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Sets that share a member are one."""
+    joined: list[set[str]] = []
+    for each in sets:
+        together = set(each)
+        for other in [other for other in joined if other & together]:
+            together |= other
+            joined.remove(other)
+        joined.append(together)
+    return tuple(tuple(sorted(each, key=lambda name: int(name[1:]))) for each in joined)
+
+
+def _name(g: int) -> str:
+    return f"g{g}"
+
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.common.groups import linked_groups
-from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.common.side_by_side import linked_groups, side_by_side
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.rewrite.records import Rewrite
 

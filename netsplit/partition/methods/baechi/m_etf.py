@@ -197,10 +197,8 @@ def _followers(tasks: BaechiProblem) -> dict[int, list[int]]:
 
 
 class _Inflow:
-    """Estimated arrival of all that operators read, for many operators at once.
-
-    A row is a variable that a node reads; rows of one edge, and edges of one node, are neighbours.
-    """
+    """Estimated arrival of all that operators read, for many operators at once. A row is a variable that a
+    node reads; rows of one edge, and edges of one node, are neighbours."""
 
     def __init__(self, tasks: BaechiProblem) -> None:
         edges = [edge for inward in tasks.inward for edge in inward]
@@ -330,10 +328,8 @@ class MEtf(Partitioner):
         )
 
     def _enough(self, tasks: BaechiProblem, guide: Ints | None, required: int) -> int:
-        """A common rise of the capacities with which the method succeeds, to a hundredth of `required`.
-
-        Few runs rather than the least rise: the user waits for an error.
-        """
+        """A common rise of the capacities with which the method succeeds, to a hundredth of `required`. Few
+        runs rather than the least rise: the user waits for an error."""
         capacity = tasks.instance.capacity
         step = max(1, required // 100)
         low, most = 0, max(1, required - int(capacity.min()))  # with `most` every device takes everything

@@ -26,8 +26,8 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
-from netsplit.partition.common.groups import linked_groups
 from netsplit.partition.common.instance import Floats, Instance
+from netsplit.partition.common.side_by_side import linked_groups
 from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.insertion import StepTasks
 from netsplit.partition.methods.dpos import Order, longest_ranked_path
@@ -306,11 +306,7 @@ def longest_operators(now: Sequenced) -> list[int]:
 
 def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
     """The one that is foreseen to fit and to take least, or else to lack least, where the problem has what
-    foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take.
-
-    Raises:
-        ConfigError: the schedule can have none of them.
-    """
+    foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take."""
     if problem.evaluate is None:
         return made[0], {}
     can_be = {each: each for each in made if each.foreseen[1] < math.inf}  # and as it is known now

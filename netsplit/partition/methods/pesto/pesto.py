@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from netsplit.partition.base import Problem
 from netsplit.partition.engines.rows import Rows
-from netsplit.partition.methods.thesis.formulation import Formulation
+from netsplit.partition.methods.thesis.formulation import Formulation, thesis_times
 from netsplit.partition.methods.thesis.grouped import Grouped
-from netsplit.partition.methods.thesis.thesis_times import thesis_times
 
 __all__ = ["Pesto", "PestoFormulation", "forward_makespan"]
 

@@ -19,7 +19,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes
-from netsplit.partition.engines.outcome import Outcome
+from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
@@ -83,11 +83,7 @@ class PestoFull(Partitioner):
         )
 
     def _start(self, instance: Instance, deadline: float) -> tuple[CoarseTasks, CoarseSchedule]:
-        """Coarsened tasks and a schedule of them that fits; the target is doubled until one is found.
-
-        Raises:
-            InfeasibleError: no packing, even of single atoms, was found.
-        """
+        """Coarsened tasks and a schedule of them that fits; the target is doubled until one is found."""
         target, limit = self.target, int(instance.capacity.max()) // _VERTICES_A_DEVICE
         while True:
             tasks = CoarseTasks.of(instance, coarsen(instance, target, limit))
@@ -159,11 +155,9 @@ def _node_keys(tasks: CoarseTasks, schedule: CoarseSchedule) -> dict[str, float]
 
 
 def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
-    """Placements that fit, each device running a stretch of the classes in topological order.
-
-    On every number of devices, in many orders of them: stretches of equal seconds, and devices filled
-    one after another up to their capacity.
-    """
+    """Placements that fit, each device running a stretch of the classes in topological order. On every number
+    of devices, in many orders of them: stretches of equal seconds, and devices filled one after another up to
+    their capacity."""
     instance, coarse = tasks.instance, tasks.coarse
     memory = instance.problem.memory_model
     loads = [memory.load([instance.names[v] for v in members]) for members in coarse.classes]

@@ -114,10 +114,8 @@ def _saved(problem: Problem, atom_of: Mapping[str, int], count: int) -> Ints:
 
 def _crossing(instance: Instance, atom_of: Ints, count: int) -> tuple[Ints, Ints]:
     """[A + 1] bytes that are made on one side of a place and read on the other, and those whose gradients
-    come back.
-
-    What is read before it is made goes back to an atom whose first node is earlier, as with tied weights.
-    """
+    come back. What is read before it is made goes back to an atom whose first node is earlier, as with tied
+    weights."""
     sent, returned = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
     for u, v in enumerate(instance.producer):
         places = atom_of[[v, *instance.consumers[u]]]

@@ -11,8 +11,9 @@ A run that does not fit may fit with activations computed again, for that part o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from itertools import pairwise
 from math import ceil, lcm
 
@@ -22,10 +23,43 @@ from netsplit.partition.base import Placement, Problem, SolverReport, Stage
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.layers import Bools
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.common.turns import turns_for
 from netsplit.planning.whole.lines.line import NodeLine, Runs
 
-__all__ = ["Group", "LineStages", "StageCosts", "placed", "stages_of_line"]
+__all__ = [
+    "Group",
+    "LineStages",
+    "StageCosts",
+    "groupings",
+    "orders_of_devices",
+    "placed",
+    "stages_of_line",
+    "turns_for",
+]
+
+
+def turns_for(seconds: Sequence[float], microbatches: int) -> tuple[int, ...]:
+    """`Stage.turns` by which the last of the devices is done as early as can be.
+
+    Every micro-batch goes to the device that is done with it first. That is exact for equal jobs on unlike
+    machines: where T is the least possible end, each machine has floor(T / seconds) places for jobs within
+    it, together enough for all, so that while jobs are left a place is, too (Q | p_j = 1 | C_max in the
+    notation of Graham et al., 1979). A device so slow that the others are done without it gets no turn: a
+    stage is then made of the others.
+
+    Args:
+        seconds: [D] of one micro-batch on each device; above zero.
+        microbatches: of a full batch.
+    """
+    ends = [(each, place) for place, each in enumerate(seconds)]
+    heapify(ends)
+    counts, turns = [0] * len(ends), []
+    for _ in range(microbatches):
+        _, place = ends[0]
+        turns.append(place)
+        counts[place] += 1
+        heapreplace(ends, ((counts[place] + 1) * seconds[place], place))
+    return tuple(turns)
+
 
 BACK = 0.5  # of what a micro-batch's run keeps: the part of it that is computed again at once
 UNLIKE = 1.05  # times the seconds of another replica, from which it takes fewer micro-batches
@@ -162,10 +196,8 @@ class StageCosts:
 
     def _again(self, groups: Sequence[Group], g: int) -> Floats:
         """[C, C] the part of its forward that a run computes again to fit on every device of the group, under
-        1F1B; inf where it does not fit.
-
-        Bytes are taken to be as many to a second everywhere, and half of a micro-batch's to be back at once.
-        """
+        1F1B; inf where it does not fit. Bytes are taken to be as many to a second everywhere, and half of a
+        micro-batch's to be back at once."""
         line, r = self.line, len(groups[g])
         behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
@@ -253,3 +285,54 @@ def _words(cut: LineStages, stages: Sequence[Stage]) -> str:
     if min(sizes) == max(sizes):
         return f"{len(sizes)} stages x {sizes[0]} replicas"
     return f"{len(sizes)} stages of {', '.join(map(str, sizes))} replicas"
+
+
+EVERY = 8  # devices, up to which every number of them is looked at
+
+
+def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
+    """Orders of the best `count` devices: as the cluster has them, and by speed where they are unlike.
+
+    Best are the fastest on the whole graph; of equally fast ones the roomiest, then the first.
+    """
+    devices, costs = problem.cluster.devices, problem.costs
+    kinds = {device.kind for device in devices}
+    seconds = {kind: sum(costs.total_s(v, kind) for v in problem.graph.nodes) for kind in kinds}
+    ranks = range(len(devices))
+    fast = sorted(ranks, key=lambda q: (seconds[devices[q].kind], -devices[q].capacity_bytes, q))[:count]
+    roomy = sorted(ranks, key=lambda q: (-devices[q].capacity_bytes, seconds[devices[q].kind], q))[:count]
+    orders = [sorted(fast), fast, fast[::-1], sorted(roomy), roomy]
+    return list(dict.fromkeys(map(tuple, orders)))
+
+
+def device_counts(devices: int) -> list[int]:
+    """Numbers of devices to use: all, one, and those between from most to least, beyond eight only some."""
+    between = list(range(devices - 1, 1, -1))
+    if devices > EVERY:
+        powers = {2**i for i in range(1, devices.bit_length())}
+        between = sorted({devices - 1, 3 * devices // 4, *powers} - {devices}, reverse=True)
+    return list(dict.fromkeys([devices, 1, *between]))
+
+
+def groupings(order: Sequence[int], replicas: bool) -> Iterator[tuple[Group, ...]]:
+    """Runs of the devices in order as stages: all in one, one each, and all numbers in between; two each.
+
+    Where the devices do not divide into the stages, the first stages, or the last, have one more.
+    """
+    n = len(order)
+    single = tuple((q,) for q in order)
+    for p in range(1, n + 1) if n <= EVERY else _divisors(n):
+        if p < n and not replicas:
+            continue
+        more = n % p
+        sizes = [n // p + (g < more) for g in range(p)]
+        for each in dict.fromkeys((tuple(sizes), tuple(reversed(sizes)))):
+            ends = np.cumsum(each)
+            yield tuple(tuple(order[end - size : end]) for end, size in zip(ends, each, strict=True))
+    if n > 1:  # over the devices and back, and twice over them
+        yield (*single, *reversed(single))
+        yield (*single, *single)
+
+
+def _divisors(n: int) -> list[int]:
+    return [p for p in range(1, n + 1) if n % p == 0]

@@ -34,8 +34,16 @@ from netsplit.planning.whole.bounds import of_every_plan_s, without_replicas_s
 from netsplit.planning.whole.judge import Judge, Kind, Tried, identity, problem_under
 from netsplit.planning.whole.kinds import PLAINEST, every_kind
 from netsplit.planning.whole.lines.line import NodeLine
-from netsplit.planning.whole.lines.stages import Group, LineStages, StageCosts, placed, stages_of_line
-from netsplit.planning.whole.lines.structures import device_counts, groupings, orders_of_devices
+from netsplit.planning.whole.lines.stages import (
+    Group,
+    LineStages,
+    StageCosts,
+    device_counts,
+    groupings,
+    orders_of_devices,
+    placed,
+    stages_of_line,
+)
 from netsplit.planning.whole.orders import CLOSE, Orders
 from netsplit.planning.whole.search.answers import SLACK, MethodAnswers
 from netsplit.planning.whole.search.search_time import SearchTime

@@ -8,12 +8,10 @@ import pytest
 from benchmarks.scaling.drawn import drawn_problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.auto import auto
-from netsplit.partition.methods.auto.coarse_problem import CoarseProblem
-from netsplit.partition.methods.auto.intervals import intervals
-from netsplit.partition.methods.auto.large import most_instructions
+from netsplit.partition.methods.auto.large import CoarseProblem, intervals, most_instructions
 from netsplit.partition.methods.balanced import Balanced
+from netsplit.partition.methods.baselines import RoundRobin
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.round_robin import RoundRobin
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.program.instructions import Recv, Send

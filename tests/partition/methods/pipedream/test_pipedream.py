@@ -12,8 +12,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.layers import Layers
 from netsplit.partition.methods.pipedream.antichains import antichain_states, downset_states
-from netsplit.partition.methods.pipedream.best_stages import best_stages, lower_bound_s
-from netsplit.partition.methods.pipedream.pipedream import PipeDream
+from netsplit.partition.methods.pipedream.pipedream import PipeDream, best_stages, lower_bound_s
 from netsplit.partition.stage_time import Formula, StageTime, levels_of, stage_time_s
 from netsplit.profile.memory import memory_of
 from tests.builders import costs_of, graph_of

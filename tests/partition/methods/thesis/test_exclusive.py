@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.methods.thesis.coplace import coplace
+from netsplit.partition.methods.thesis.grouped import coplace
 from netsplit.program import SingleBatch, compile_program
 from netsplit.simulate import simulate
 from tests.builders import cluster_of, costs_of, graph_of

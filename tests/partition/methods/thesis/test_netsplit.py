@@ -8,13 +8,12 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import ConfigError, InfeasibleError, ModelSizeError
 from netsplit.partition import NetSplit, Problem
-from netsplit.partition.engines.by_picos import PREFIX, picos_engines
-from netsplit.partition.engines.mixed_integer import highs
-from netsplit.partition.engines.outcome import Outcome
+from netsplit.partition.engines.mixed_integer import PREFIX, highs, picos_engines
+from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.thesis import grouped as grouped_module
-from netsplit.partition.methods.thesis.coplace import coplace
 from netsplit.partition.methods.thesis.formulation import Formulation
+from netsplit.partition.methods.thesis.grouped import coplace
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems
