@@ -198,8 +198,8 @@ class LeafPlanner:
         if 0 in sizes:
             raise call.error(
                 axis,
-                f"sizes {brief(list(cut.sizes))} of {block}: in this proportion one of them is empty; give sizes "
-                "that add up, or along the samples micro-batches of as many as there are parts, or more",
+                f"sizes {brief(list(cut.sizes))} of {block}: in this proportion one of them is empty; give "
+                "sizes that add up, or along the samples micro-batches of as many as there are parts, or more",
             )
         if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
             raise sizes_do_not_add_up(call, axis, cut.sizes, block)
