@@ -199,7 +199,7 @@ class LeafPlanner:
             raise call.error(
                 axis,
                 f"sizes {brief(list(cut.sizes))} of {block}: in this proportion one of them is empty; give "
-                "sizes that add up, or along the samples micro-batches of as many as there are parts, or more",
+                "sizes that add up, or along the samples micro-batches of as many as there are parts or more",
             )
         if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
             raise sizes_do_not_add_up(call, axis, cut.sizes, block)
