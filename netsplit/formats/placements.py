@@ -87,7 +87,6 @@ def _parsed(values: Any) -> Placement:
             Shard(
                 tuple(map(str, each["devices"])),
                 _level(each["level"]),
-                bool(each.get("whole")),
                 tuple(map(str, each.get("cuts") or ())),
             )
             for each in values.get("shards") or ()

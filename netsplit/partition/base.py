@@ -114,13 +114,11 @@ class Shard:
 
     `level`: "optimizer" keeps the optimiser's moments in slices, a slice on each device; "gradients" sums
     gradients into the slices as soon as they are complete; "parameters" keeps nothing else of the parameters.
-    `whole`: a parameter is not cut, but lies on one of them: for optimisers that are not element-wise.
     `cuts`: nodes at which a segment begins, so that little is whole at once.
     """
 
     devices: tuple[str, ...]
     level: ShardName
-    whole: bool = False
     cuts: tuple[str, ...] = ()
 
 

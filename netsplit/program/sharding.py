@@ -62,7 +62,7 @@ def bundles_of(
             for names in _buckets(graph, every):
                 trained = any(graph.initializers[k].requires_grad for k in names)
                 nbytes = sum(graph.initializers[k].nbytes for k in names)
-                bundles.append(Bundle(devices, names, shard.level, key, trained, shard.whole, nbytes))
+                bundles.append(Bundle(devices, names, shard.level, key, trained, nbytes))
     return tuple(bundles)
 
 

@@ -48,8 +48,8 @@ class Bundle:
     level: ShardName
     segments: tuple[int, ...]  # that read them; none where all go together
     trained: bool  # any of them
-    whole: bool  # none is cut
     nbytes: int
+    whole: bool = False  # none is cut: for an optimiser that is not element-wise
 
 
 def slices_of(

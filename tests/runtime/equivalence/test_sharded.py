@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Placement, Shard, SolverReport, Stage
 from netsplit.planning.sharding import in_slices
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.program import GPipe, Program
+from netsplit.program import GPipe, Program, SingleBatch
 from netsplit.program.instructions import Gather, Scatter
 from netsplit.program.resize import with_tail
+from netsplit.rewrite import applied, replicate
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import as_batch
@@ -66,8 +68,8 @@ def sharded(
         for n, p in enumerate(homes)
     }
     ends = random.Random(seed_of_run()).sample(list(graph.nodes), cuts) if cuts else []
-    shards = [Shard(each, level, whole) for each in groups.values()]  # type: ignore[arg-type]
-    return compiled(
+    shards = [Shard(each, level) for each in groups.values()]  # type: ignore[arg-type]
+    program = compiled(
         graph,
         device_of,
         len(homes) * replicas,
@@ -76,6 +78,7 @@ def sharded(
         cuts=ends,
         shards=shards,
     )
+    return replace(program, bundles=tuple(replace(each, whole=whole) for each in program.bundles))
 
 
 def same(case: Case, program: Program, schedule: str, **options: object) -> None:
@@ -222,3 +225,21 @@ def test_bytes_of_slices_are_predicted(pools: Pools, level: str, microbatches: i
     predicted = predicted_peak_bytes(sliced, 4, transients)["cpu:0"]
     assert 0.94 * predicted <= measured[1] <= 1.03 * predicted
     assert measured[1] < {"optimizer": 0.95, "gradients": 0.8, "parameters": 0.7}[level] * measured[0]
+
+
+@covering(parts=[2, 3], level=LEVELS, microbatches=[1, 2])
+def test_copies_of_weights_keep_slices_too(parts: int, level: str, microbatches: int) -> None:
+    case, order = CASES["u_shape"], SingleBatch() if microbatches == 1 else GPipe(microbatches)
+    captured_graph = captured_for(case, order)
+    graph = applied(captured_graph, replicate(captured_graph, parts))
+    where = dict.fromkeys(graph.nodes, "cpu:0")
+    for node in graph:
+        if node.part is not None and not node.part.moves and node.part.cuts:
+            where[node.name] = f"cpu:{node.part.cuts[0].index}"
+    for group in graph.colocated:
+        where.update(dict.fromkeys(group, where[group[0]]))
+    placement = Placement("copies", where, graph.position, SolverReport("heuristic", 0.0))
+    shards = in_slices(graph, placement, level).shards  # type: ignore[arg-type]
+    program = compiled(graph, where, parts, order, shards=shards)
+    assert any(isinstance(ins, Scatter) for each in program.instructions.values() for ins in each)
+    assert_same(local(program, case, batches_of(case)), plain("u_shape", order.microbatch_size(8)))
