@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import gc
+import os
 import shutil
 import signal
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.runtime.workers.pool import WorkerPool
@@ -20,12 +22,15 @@ from tests.cover import SEED, seed_of_run
 from tests.examples import ask_for_all
 from tests.workers import Pools, cpu_workers, set_costs
 
+settings.register_profile("same in every run", derandomize=True)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before the tests are read, which say how many examples they have."""
     if config.getoption("markexpr") != "not slow":
         ask_for_all()
-    seed_of_run()
+    elif SEED not in os.environ:
+        settings.load_profile("same in every run")
 
 
 def pytest_report_header() -> str:

@@ -1,7 +1,7 @@
 """How many examples a property is tried on.
 
 A property that takes long is tried on a third of its examples by `make test`, and on all of them where the
-slow tests are asked for too (`make test-all`). Each run draws others.
+slow tests are asked for too (`make test-all`), which draws others in each run; `make test` draws the same.
 """
 
 __all__ = ["all_asked_for", "ask_for_all", "tried"]

@@ -71,7 +71,8 @@ class Layout:
     """A tensor's pieces on a mesh.
 
     Args:
-        sizes: axis -> of the pieces of each block; as `torch.chunk` has them, where it does not say.
+        sizes: axis -> of the pieces of each block, or in their proportion, where another axis cuts the block;
+            as `torch.chunk` has them, where it does not say.
         blocks: axis -> of how many; 1, where it does not say.
         partial: axes along which each device holds a term of a sum.
 
@@ -147,7 +148,7 @@ class Layout:
         piece = -(-block // self.mesh.shape[axis])
         first, last = (min(piece * (index + end), block) for end in (0, 1))
         if sizes is not None:
-            first, last = sum(sizes[:index]), sum(sizes[: index + 1])
+            first, last = (sum(sizes[:end]) * block // sum(sizes) for end in (index, index + 1))
         if len(runs) == 1 and blocks == 1:
             return [(runs[0][0] + first, runs[0][0] + last)]
         own = blocks_of(both(first, first), both(last - first, last - first), both(block, block), blocks)

@@ -223,7 +223,8 @@ def test_bytes_of_slices_are_predicted(pools: Pools, level: str, microbatches: i
         _, timeline = runtime.measure((x,), y, bytes_too=True)
         measured.append(timeline.peak_bytes["cpu:0"])
     predicted = predicted_peak_bytes(sliced, 4, transients)["cpu:0"]
-    assert 0.94 * predicted <= measured[1] <= 1.03 * predicted
+    least = 0.85 if level == "parameters" else 0.94  # a gather may arrive when the weight before it is freed
+    assert least * predicted <= measured[1] <= 1.03 * predicted
     assert measured[1] < {"optimizer": 0.95, "gradients": 0.8, "parameters": 0.7}[level] * measured[0]
 
 
