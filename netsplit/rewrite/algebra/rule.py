@@ -1,0 +1,122 @@
+"""A rule of the algebra: two small graphs over the same inputs that compute the same. Needs no torch.
+
+    (x w1 w2)   linear(x, w1), linear(x, w2)   ==   split(linear(x, concat(w1, w2; 0)); 1)
+
+Operators are those of `Operator`, few and abstract: `patterns.py` says which of torch's they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from netsplit.errors import RewriteError, brief
+
+__all__ = ["Guard", "Operator", "Origin", "Proof", "Ref", "Rule", "Term"]
+
+Ref: TypeAlias = str | tuple[int, int]
+"""An input of the rule by its name; or of the term of this number, the output of that."""
+
+Operator: TypeAlias = Literal[
+    "linear", "matmul", "conv", "add", "mul", "scale", "unary", "concat", "split", "transpose", "embedding",
+    "bag", "sum", "mean", "enlarge", "partition", "combine", "replicate", "reduce",
+]  # fmt: skip
+"""`unary` is any one element-wise function, the same on both sides where its name is the same. The last
+four change in how many pieces a tensor is, and along which dimension, alone."""
+
+Origin: TypeAlias = Literal["built in", "generated", "file"]
+
+Proof: TypeAlias = Literal["proven", "guarded", "identity of layouts", "way", "rejected", "none"]
+"""What came of proving it: for all sizes; for those that its guards name; both sides are one layout; one
+side states how a single operator is cut; it is wrong, or not one; nobody has tried."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One operator of a side.
+
+    Args:
+        inputs: in order, with weights.
+        parameters: names and whole numbers, or names that a match gives numbers (the same name, the same
+            number): ``{"dim": 1, "degree": "d", "function": "f"}``.
+    """
+
+    op: Operator
+    inputs: tuple[Ref, ...]
+    parameters: tuple[tuple[str, int | str], ...] = ()
+
+    def of(self, key: str) -> int | str | None:
+        """A parameter's value."""
+        return dict(self.parameters).get(key)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What sizes must be, for both sides to exist: the sizes of two dimensions equal, or one a multiple of
+    a number. A dimension is (what has it, which)."""
+
+    kind: Literal["equal", "divides"]
+    left: tuple[Ref, int]
+    right: tuple[Ref, int] | int | str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`left` may be replaced by `right`, wherever the guards hold.
+
+    Args:
+        outputs: pairs of what is the same: of the left side, of the right.
+        reason: why it is rejected, or needs guards.
+    """
+
+    name: str
+    left: tuple[Term, ...]
+    right: tuple[Term, ...]
+    outputs: tuple[tuple[Ref, Ref], ...]
+    guards: tuple[Guard, ...] = ()
+    origin: Origin = "built in"
+    proof: Proof = "none"
+    reason: str = ""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of both sides' inputs, in the order in which they are met."""
+        terms = (*self.left, *self.right)
+        return tuple(dict.fromkeys(ref for term in terms for ref in term.inputs if isinstance(ref, str)))
+
+    @property
+    def reversed(self) -> Rule:
+        """The other way round."""
+        return Rule(
+            f"{self.name}, reversed", self.right, self.left, tuple((b, a) for a, b in self.outputs),
+            self.guards, self.origin, self.proof, self.reason,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Rule:
+        """Of what `to_dict` gave, after JSON.
+
+        Raises:
+            RewriteError: it is something else.
+        """
+        try:
+            own = {key: _tuples(value) for key, value in values.items()}
+            for side in ("left", "right"):
+                own[side] = tuple(Term(**{k: _tuples(v) for k, v in each.items()}) for each in values[side])
+            own["guards"] = tuple(
+                Guard(**{k: _tuples(v) for k, v in each.items()}) for each in values.get("guards", ())
+            )
+            return cls(**own)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise RewriteError(f"a rule is {brief(values)}: give what its to_dict answers.") from error
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(_tuples, value))
+    return value
