@@ -23,7 +23,19 @@ Operator: TypeAlias = Literal[
     "bag", "sum", "mean", "enlarge", "partition", "combine", "replicate", "reduce",
 ]  # fmt: skip
 """`unary` is any one element-wise function, the same on both sides where its name is the same. The last
-four change in how many pieces a tensor is, and along which dimension, alone."""
+four change in how many pieces a tensor is, and along which dimension, alone.
+
+Inputs, and parameters by their keys, where a rule is applied to a graph of torch's operators:
+
+    linear(x, w[o, i], b?)   matmul(x, y, b?)    conv(x, w, b?; stride, padding, dilation, groups)
+    add(x, y)   mul(x, y)    unary(x; function)  scale(x; function)
+    concat(x, ...; dim)      split(x; dim)       transpose(x; first, second)
+    embedding(w, index)      bag(w, index; mean) sum(x; dim)   mean(x; dim)
+    enlarge(w, like; padding, padding_of)        kernels with zeros around them, as large as those of `like`
+
+Dimensions are those of matrices: 1 is the last of a tensor, 0 any other; those of a rule that has
+convolutions or embeddings are a tensor's own.
+"""
 
 Origin: TypeAlias = Literal["built in", "generated", "file"]
 
