@@ -1,0 +1,189 @@
+"""A rule applied to a graph: the nodes of its right side stand where those of its left side stood.
+
+What is read later keeps its name, so that nothing else changes; parameters keep theirs in any case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from netsplit.errors import RewriteError
+from netsplit.graph.arguments import Reference, read_by
+from netsplit.graph.ir import Graph, Node
+from netsplit.graph.order import topological_order
+from netsplit.rewrite.algebra.matching import Match, match_of
+from netsplit.rewrite.algebra.patterns import written
+from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Ref
+from netsplit.rewrite.algebra.shapes import arity
+from netsplit.rewrite.emitter import Emitter
+
+__all__ = ["applied_rule", "fingerprint", "with_algebra"]
+
+
+def with_algebra(graph: Graph, algebra: tuple[Algebra, ...]) -> Graph:
+    """The graph after these rules, one after another.
+
+    Raises:
+        RewriteError: one has nothing to match where it says.
+    """
+    for each in algebra:
+        match = match_of(graph, each)
+        if match is None:
+            raise RewriteError(
+                f"'{each.rule.name}' does not match '{each.node}' here: the graph has other operators, or "
+                "what it would replace is read elsewhere."
+            )
+        graph = applied_rule(graph, match)
+    return graph
+
+
+def applied_rule(graph: Graph, match: Match) -> Graph:
+    """The graph after one rule; `Graph.rewrites` has its record as the last.
+
+    Raises:
+        RewriteError: a later operator cannot read what is made now, which lies in memory in another way.
+    """
+    emitter = Emitter(graph)
+    new, instead = _written(graph, match, emitter)
+    made = {node.name for node in new}
+    for node in _ordered(graph, match, new):
+        now = {("var", k): instead[k] for k in node.inputs if k in instead}
+        if node.name in made:
+            emitter.emit(node)
+        elif now:
+            emitter.reread(node, now)
+        else:
+            emitter.keep(node)
+    for k, _ in match.kept:
+        if k in emitter.layouts and emitter.layouts[k].shape != graph.variables[k].shape:
+            raise RewriteError(f"'{match.rule.name}' would make '{k}' of another shape: the rule is wrong.")
+    return emitter.finish((*graph.rewrites, match.record))
+
+
+def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], dict[str, Reference]]:
+    """The nodes of the right side, and what is read now in the place of variables that are gone."""
+    rule, first = match.rule, min(match.nodes, key=graph.position.__getitem__)
+    like, nodes = graph.nodes[first], list[Node]()
+    there: dict[Ref, Reference] = dict(match.bound)
+    kept: dict[Ref, str] = {}
+    instead: dict[str, str | Ref] = {}
+    for k, right in match.kept:
+        if isinstance(right, str) or right in kept:
+            instead[k] = right
+        else:
+            kept[right] = k
+    stem = first.split("+")[0]
+    for i, term in enumerate(rule.right):
+        shapes = [match.shapes[ref] for ref in term.inputs]
+        count = arity(rule, True, i)
+        dim = match.numbers[i].get("dim")
+        sizes = (
+            tuple(match.shapes[i, j][dim] for j in range(count))
+            if term.op == "split" and dim is not None
+            else ()
+        )
+        calls = written(term.op, [there[ref] for ref in term.inputs], shapes, match.numbers[i], sizes)
+        helpers: list[str] = []
+        for n, (op, args, kwargs) in enumerate(calls):
+            kind = op.split(".")[1]
+            name = emitter.fresh(f"{stem}+{kind}")
+            last = n == len(calls) - 1
+            outputs = tuple(_own_name(kept, (i, j), name, count) for j in range(count)) if last else (name,)
+            if op.startswith("aten.embedding_bag"):
+                outputs = (*outputs, *(f"{name}.{j}" for j in (1, 2, 3)))
+            args = tuple(_made(each, helpers) for each in args)
+            nodes.append(
+                Node(name, op, (), outputs, args=args, kwargs=kwargs, module=like.module, source=like.source)
+            )
+            helpers.append(name)
+        there |= {(i, j): ("var", outputs[j]) for j in range(count)}
+    return nodes, {k: there[right] for k, right in instead.items()}
+
+
+def _own_name(kept: Mapping[Ref, str], ref: Ref, name: str, count: int) -> str:
+    return kept.get(ref) or (f"{name}.{ref[1]}" if count > 1 else name)
+
+
+def _made(template: Any, helpers: list[str]) -> Any:
+    if isinstance(template, dict) and "made" in template:
+        return {"var": helpers[template["made"]]}
+    return template
+
+
+def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
+    """All nodes in a topological order: others stay as they are, where that may be.
+
+    Raises:
+        RewriteError: nodes that must run in one piece would change places.
+    """
+    gone, position = set(match.nodes), graph.position
+    read = [graph.variables[k].producer for tag, k in match.bound.values() if tag == "var"]
+    begin = max((position[name] for name in read if name is not None), default=-1)
+    readers = [position[v] for k, _ in match.kept for v in graph.variables[k].consumers if v not in gone]
+    end = min(readers, default=len(graph))
+    others = [node for node in graph if node.name not in gone]
+    if begin < end:
+        place = max(begin + 1, min(end, min(map(position.__getitem__, gone))))
+        place = max(place, begin + 1)
+        before = sum(position[node.name] < place for node in others)
+        return [*others[:before], *new, *others[before:]]
+    nodes = [*others, *new]
+    maker = {k: i for i, node in enumerate(nodes) for k in node.outputs if k}
+    after: list[dict[int, None]] = [{} for _ in nodes]
+    instead = {k: match.bound[right] for k, right in match.kept if isinstance(right, str)}
+    for i, node in enumerate(nodes):
+        for tag, k in read_by(node):
+            k = instead.get(k, (tag, k))[1] if tag == "var" else k
+            if tag == "var" and k in maker:
+                after[maker[k]][i] = None
+    first = min(map(position.__getitem__, gone))
+    order = topological_order([*map(list, after)], lambda i: position.get(nodes[i].name, first))
+    rank = {nodes[i].name: place for place, i in enumerate(order)}
+    moved = any(
+        sorted(unit, key=rank.__getitem__) != list(unit) for unit in graph.units if rank.keys() >= set(unit)
+    )
+    if len(order) < len(nodes) or moved:
+        raise RewriteError(
+            f"'{match.rule.name}' cannot be applied at '{match.nodes[0]}': what it reads comes of what it makes, "
+            "or is written in between."
+        )
+    return [nodes[i] for i in order]
+
+
+def fingerprint(graph: Graph) -> str:
+    """Of what a graph computes, in whatever order and under whatever names: operators, arguments and shapes,
+    who reads what, and which initializers are the same."""
+    known: dict[str, str] = {}
+    readers: dict[str, list[str]] = {k: [] for k in graph.initializers}
+    for i, k in enumerate(graph.input_variables):
+        known[k] = _digest("input", i, graph.variables[k].dtype, graph.variables[k].shape)
+
+    def said(template: Any) -> Any:
+        if isinstance(template, list | tuple):
+            return [said(each) for each in template]
+        if isinstance(template, dict) and len(template) == 1:
+            ((tag, name),) = template.items()
+            if tag == "var":
+                return known[name]
+            if tag == "init":
+                init = graph.initializers[name]
+                return [init.shape, init.dtype, init.requires_grad, init.is_parameter]
+        return template
+
+    every = []
+    for node in graph:
+        mode = node.no_grad, node.autocast, node.default_dtype, bool(node.checkpoint)
+        own = _digest(node.op, said(node.args), sorted((k, said(v)) for k, v in node.kwargs.items()), mode)
+        every.append(own)
+        known.update((k, f"{own}.{j}") for j, k in enumerate(node.outputs) if k)
+        for k in node.initializers:
+            readers[k].append(own)
+    shared = sorted((init.shape, sorted(readers[k])) for k, init in graph.initializers.items())
+    return _digest(sorted(every), shared, [known[k] for k in graph.output_variables], graph.autocast)
+
+
+def _digest(*what: Any) -> str:
+    return hashlib.blake2b(repr(what).encode(), digest_size=12).hexdigest()

@@ -1,0 +1,353 @@
+"""Where the left side of a rule is in a graph, and may be replaced.
+
+    calls_of(graph) ── terms of the left side, one after another ──► Match ──record──► Algebra, for a file
+
+What would disappear is read nowhere else and is no output of the graph; weights are read by nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from netsplit.graph.arguments import Reference
+from netsplit.graph.ir import Graph
+from netsplit.graph.operators import touching_initializers
+from netsplit.rewrite.algebra.patterns import Call, CallIndex, Shape, calls_of, shape_of
+from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+from netsplit.rewrite.algebra.shapes import arity, exact_dims, right_shapes
+
+__all__ = ["Match", "match_of", "matches"]
+
+MOST = 256
+"""Matches of one rule, at most."""
+_DIMS = ("dim", "first", "second")
+_ROWS = " rows"
+_SWAPPABLE = ("add", "mul")
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A rule's left side in a graph.
+
+    Args:
+        calls: of each of its terms.
+        bound: what its inputs are.
+        numbers: parameters of the right side's terms.
+        shapes: of all that the right side reads and makes.
+    """
+
+    rule: Rule
+    calls: tuple[Call, ...]
+    bound: Mapping[str, Reference]
+    numbers: tuple[Mapping[str, Any], ...] = ()
+    shapes: Mapping[Ref, Shape] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """That it replaces, each once."""
+        return tuple(dict.fromkeys(name for call in self.calls for name in call.nodes))
+
+    @property
+    def kept(self) -> tuple[tuple[str, Ref], ...]:
+        """Variables that are read later, and what of the right side each is."""
+        return tuple(
+            (self.calls[ref[0]].outputs[ref[1]], right)
+            for ref, right in self.rule.outputs
+            if not isinstance(ref, str)
+        )
+
+    @property
+    def record(self) -> Algebra:
+        reads = tuple((name, *reference) for name, reference in self.bound.items())
+        return Algebra(self.rule, tuple(call.node.name for call in self.calls), reads)
+
+
+def matches(graph: Graph, rules: Sequence[Rule]) -> list[Match]:
+    """All ways to apply the rules once, in the order of the rules; at most `MOST` of each.
+
+    Rules that change in how many pieces tensors are match nothing.
+    """
+    return [match for rule in rules for match in islice(_Search(graph, rule).run(), MOST)]
+
+
+def match_of(graph: Graph, algebra: Algebra) -> Match | None:
+    """The match of which a record is; None: the graph has none there."""
+    for match in _Search(graph, algebra.rule, algebra.nodes).run():
+        if match.record.reads == algebra.reads:
+            return match
+    return None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Of a rule: its left terms in the order in which they are looked for, and terms that may change places
+    with earlier ones of the same kind."""
+
+    order: tuple[int, ...]
+    alike: Mapping[int, int]
+    exact: bool
+    arities: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _plan(rule: Rule) -> _Plan:
+    terms = rule.left
+    used = {ref[0] for term in terms for ref in term.inputs if not isinstance(ref, str)}
+    order = [len(terms) - 1]
+    while len(order) < len(terms):
+        order.append(
+            max((i for i in range(len(terms)) if i not in order), key=lambda i: _linked(terms, order, i))
+        )
+    counts = [ref for term in terms for ref in term.inputs]
+    alike, seen = {}, dict[Any, int]()
+    for i, term in enumerate(terms):
+        own = tuple("*" if counts.count(ref) == term.inputs.count(ref) else ref for ref in term.inputs)
+        if i in used:
+            continue
+        key = term.op, own, term.parameters
+        if key in seen:
+            alike[i] = seen[key]
+        seen[key] = i
+    return _Plan(
+        tuple(order), alike, exact_dims(rule), tuple(arity(rule, False, i) for i in range(len(terms)))
+    )
+
+
+def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
+    """How well a term is found from others: as what makes their inputs, or as what reads the same."""
+    made = any(ref[0] == i for j in order for ref in terms[j].inputs if not isinstance(ref, str))
+    reads = any(not isinstance(ref, str) and ref[0] in order for ref in terms[i].inputs)
+    same = any(ref in terms[j].inputs for j in order for ref in terms[i].inputs)
+    return 3 * made + 2 * reads + same
+
+
+@dataclass(frozen=True)
+class _State:
+    calls: Mapping[int, Call]
+    bound: Mapping[str, Reference]
+    numbers: Mapping[str, Any]
+
+
+class _Search:
+    def __init__(self, graph: Graph, rule: Rule, nodes: Sequence[str] = ()) -> None:
+        self.graph, self.rule, self.nodes = graph, rule, nodes
+        self.plan = _plan(rule)
+        self.index: CallIndex = calls_of(graph)
+
+    def run(self) -> Iterator[Match]:
+        if self.nodes and len(self.nodes) != len(self.rule.left):
+            return
+        if not self.rule.left or any(term.op not in self.index.by_op for term in self.rule.left):
+            return
+        yield from filter(None, map(self._made, self._from(_State({}, {}, {}), 0)))
+
+    def _from(self, state: _State, depth: int) -> Iterator[_State]:
+        if depth == len(self.plan.order):
+            yield state
+            return
+        i = self.plan.order[depth]
+        for call in self._candidates(state, i):
+            for inputs in self._orders(call):
+                more = self._unified(state, i, call, inputs)
+                if more is not None:
+                    yield from self._from(more, depth + 1)
+
+    def _candidates(self, state: _State, i: int) -> Sequence[Call]:
+        term, best = self.rule.left[i], self.index.by_op[self.rule.left[i].op]
+        for j, call in state.calls.items():
+            for place, ref in enumerate(self.rule.left[j].inputs):
+                if not isinstance(ref, str) and ref[0] == i:
+                    swapped = len(call.inputs) if call.op in _SWAPPABLE else 0
+                    tensors = call.inputs if swapped else call.inputs[place : place + 1]
+                    own = [each for tag, k in tensors if tag == "var" for each in self.index.made.get(k, ())]
+                    best = min(best, own, key=len)
+        for ref in term.inputs:
+            reference = self._reference(state, ref)
+            if reference is not None:
+                best = min(best, self.index.readers.get(reference, ()), key=len)
+        wanted = self.nodes[i] if self.nodes else None
+        return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
+
+    def _reference(self, state: _State, ref: Ref) -> Reference | None:
+        if isinstance(ref, str):
+            return state.bound.get(ref)
+        call = state.calls.get(ref[0])
+        return None if call is None or ref[1] >= len(call.outputs) else ("var", call.outputs[ref[1]])
+
+    def _orders(self, call: Call) -> Iterator[tuple[Reference, ...]]:
+        yield call.inputs
+        if call.op in _SWAPPABLE and call.inputs[0] != call.inputs[1]:
+            yield call.inputs[::-1]
+
+    def _unified(self, state: _State, i: int, call: Call, inputs: tuple[Reference, ...]) -> _State | None:
+        term, plan = self.rule.left[i], self.plan
+        if len(inputs) != len(term.inputs) or any(call.node is each.node for each in state.calls.values()):
+            return None
+        if term.op == "split" and len(call.outputs) != max(plan.arities[i], 2):
+            return None
+        for j, other in state.calls.items():
+            first, second = (call, other) if i < j else (other, call)
+            if plan.alike.get(max(i, j)) == min(i, j) and not self._before(first, second):
+                return None
+        calls, bound = {**state.calls, i: call}, dict(state.bound)
+        for ref, reference in zip(term.inputs, inputs, strict=True):
+            if isinstance(ref, str):
+                if bound.setdefault(ref, reference) != reference:
+                    return None
+            elif ref[0] in calls:
+                made = calls[ref[0]].outputs
+                if ref[1] >= len(made) or ("var", made[ref[1]]) != reference:
+                    return None
+        for j, other in state.calls.items():  # which read this one
+            for ref, reference in zip(self.rule.left[j].inputs, self._inputs(state, j), strict=True):
+                if not isinstance(ref, str) and ref[0] == i and reference not in self._outputs(call):
+                    return None
+        numbers = self._numbers(state.numbers, term, call)
+        return None if numbers is None else _State(calls, bound, numbers)
+
+    def _inputs(self, state: _State, j: int) -> tuple[Reference, ...]:
+        return state.calls[j].inputs
+
+    def _outputs(self, call: Call) -> list[Reference]:
+        return [("var", k) for k in call.outputs]
+
+    def _before(self, first: Call, second: Call) -> bool:
+        position = self.graph.position
+        return position[first.node.name] < position[second.node.name]
+
+    def _numbers(self, known: Mapping[str, Any], term: Term, call: Call) -> Mapping[str, Any] | None:
+        numbers = dict(known)
+        for key, value in term.parameters:
+            if key not in call.parameters:
+                return None
+            own = call.parameters[key]
+            if isinstance(value, str):
+                if numbers.setdefault(value, own) != own:
+                    return None
+            elif key in _DIMS and not self.plan.exact and call.rank != 1:
+                if (value == 1) != (own == call.rank - 1) or value not in (0, 1):
+                    return None
+                if value == 0 and call.rank > 2 and numbers.setdefault(_ROWS, own) != own:
+                    return None
+            elif own != value:
+                return None
+        if len(call.parameters) > len(term.parameters):  # the rule says nothing of one that the call has
+            return None
+        return numbers
+
+    def _made(self, state: _State) -> Match | None:
+        """With its right side; None where it may not be replaced."""
+        rule = self.rule
+        calls = tuple(state.calls[i] for i in range(len(rule.left)))
+        match = Match(rule, calls, {name: state.bound[name] for name in rule.inputs if name in state.bound})
+        if not (self._joined(calls, match.bound) and self._may_go(match)):
+            return None
+        left: dict[Ref, Shape] = {name: shape_of(self.graph, each) for name, each in match.bound.items()}
+        for i, call in enumerate(calls):
+            left |= {(i, j): self.graph.variables[k].shape for j, k in enumerate(call.outputs)}
+        if any(not _holds(guard.kind, left, guard.left, guard.right, state.numbers) for guard in rule.guards):
+            return None
+        numbers = []
+        for term in rule.right:
+            own = {}
+            for key, value in term.parameters:
+                if isinstance(value, str) and value not in state.numbers:
+                    return None
+                own[key] = state.numbers[value] if isinstance(value, str) else value
+            numbers.append(own)
+        return self._sized(match, left, numbers, state.numbers.get(_ROWS))
+
+    def _sized(
+        self, match: Match, left: Mapping[Ref, Shape], numbers: list[dict[str, Any]], rows: int | None
+    ) -> Match | None:
+        """With dimensions of tensors, and all shapes; what are matrices there may have several rows' ones."""
+        terms = match.rule.right
+        ranks = _ranks(match.rule, left)
+        for term, own in zip(terms, numbers, strict=True):
+            rank = ranks.get(term.inputs[0], 2)
+            for key, value in term.parameters:
+                if key in _DIMS and isinstance(value, int) and not self.plan.exact and rank != 1:
+                    own[key] = rank - 1 if value == 1 else 0 if rank == 2 else rows or 0
+        shapes = right_shapes(match.rule, left, numbers)
+        return None if shapes is None else Match(match.rule, match.calls, match.bound, tuple(numbers), shapes)
+
+    def _joined(self, calls: Sequence[Call], bound: Mapping[str, Reference]) -> bool:
+        """Whether every term reads what the rule says, whichever way round a sum was read."""
+        for i, term in enumerate(self.rule.left):
+            wanted = [
+                bound[ref] if isinstance(ref, str) else ("var", calls[ref[0]].outputs[ref[1]])
+                for ref in term.inputs
+            ]
+            own = list(calls[i].inputs)
+            if wanted != own and not (term.op in _SWAPPABLE and wanted == own[::-1]):
+                return False
+        return True
+
+    def _may_go(self, match: Match) -> bool:
+        graph, inside = self.graph, set(match.nodes)
+        kept = dict(match.kept)
+        if len(kept) < len(match.rule.outputs):
+            return False
+        outputs = set(graph.output_variables)
+        for name in inside:
+            for k in graph.nodes[name].outputs:
+                if (
+                    k
+                    and k not in kept
+                    and (k in outputs or not inside.issuperset(graph.variables[k].consumers))
+                ):
+                    return False
+        if any(isinstance(right, str) and k in outputs for k, right in kept.items()):
+            return False
+        touching, weights = touching_initializers(graph), list[str]()
+        for tag, k in match.bound.values():
+            if tag == "init":
+                weights.append(k)
+                if not inside.issuperset(touching.get(k, ())) or graph.initializers[k].aliases:
+                    return False
+            elif graph.variables[k].producer in inside:
+                return False
+        return len(set(weights)) == len(weights) and not (len(kept) > 1 and self._in_a_circle(match, kept))
+
+    def _in_a_circle(self, match: Match, kept: Mapping[str, Ref]) -> bool:
+        """Whether something that is read comes of something that is made."""
+        graph, position, inside = self.graph, self.graph.position, set(match.nodes)
+        makers = {graph.variables[k].producer for tag, k in match.bound.values() if tag == "var"}
+        last = max((position[name] for name in makers if name is not None), default=-1)
+        left = [v for k in kept for v in graph.variables[k].consumers if v not in inside]
+        seen: set[str] = set()
+        while left:
+            name = left.pop()
+            if name in makers:
+                return True
+            if name not in seen and position[name] < last:
+                seen.add(name)
+                left += graph.successors[name]
+        return False
+
+
+def _ranks(rule: Rule, left: Mapping[Ref, Shape]) -> dict[Ref, int]:
+    """Of what the right side reads: as of the first input of what makes it."""
+    ranks: dict[Ref, int] = {name: len(left[name]) for name in rule.inputs if name in left}
+    for i, term in enumerate(rule.right):
+        rank = ranks.get(term.inputs[0], 2)
+        ranks |= {(i, j): rank for j in range(arity(rule, True, i))}
+    return ranks
+
+
+def _holds(kind: str, left: Mapping[Ref, Shape], a: Any, b: Any, numbers: Mapping[str, Any]) -> bool:
+    """Of a guard; one of sizes that this side does not have is left to `right_shapes`."""
+    if a[0] not in left:
+        return True
+    size = left[a[0]][-1 if a[1] == 1 else a[1]]
+    if isinstance(b, tuple):
+        if b[0] not in left:
+            return True
+        return size == left[b[0]][-1 if b[1] == 1 else b[1]]
+    number = numbers.get(b) if isinstance(b, str) else b
+    return number is None or (size % number == 0 if kind == "divides" else size == number)
