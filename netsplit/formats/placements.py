@@ -16,6 +16,7 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.exchange import Exchange
 from netsplit.planning.explanation.parts import restated
 from netsplit.planning.verify import verify
+from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.records import Rewrite, Split, rewrite_from
 
 __all__ = ["read_placement"]
@@ -108,7 +109,7 @@ def _cut_once(rewrites: Iterable[Rewrite]) -> tuple[Rewrite, ...]:
     kept: list[Rewrite] = []
     cut: set[str] = set()
     for each in rewrites:
-        if each.node not in cut:
+        if isinstance(each, Algebra) or each.node not in cut:
             kept.append(each)
         if isinstance(each, Split):
             cut.add(each.node)

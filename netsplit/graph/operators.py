@@ -174,6 +174,8 @@ def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
     Schemas say so, but for the running statistics of normalisations, which go by their names.
     """
+    if not _may_write(op):
+        return []
     given = _arguments(op, args, kwargs)
     learns = _learns(given)
     targets = []
@@ -185,6 +187,13 @@ def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 _STATISTICS = ("running_mean", "running_var")
+
+
+@cache
+def _may_write(op: str) -> bool:
+    """Whether some arguments may make it write any."""
+    every = resolve(op)._schema.arguments
+    return any(a.name in _STATISTICS or (a.alias_info is not None and a.alias_info.is_write) for a in every)
 
 
 def _arguments(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

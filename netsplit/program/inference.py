@@ -7,9 +7,11 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from netsplit.errors import RewriteError
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Node
 from netsplit.partition.common.priority import topological_priority
-from netsplit.rewrite.records import Rewrite, folded
+from netsplit.rewrite.algebra.matching import match_of
+from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.records import Rewrite, algebra_of, folded
 from netsplit.rewrite.rewriting import applied
 
 __all__ = ["inference_placement", "like_priority", "like_recomputed", "like_rewritten"]
@@ -66,18 +68,43 @@ def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph |
 
 def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:
     """The rewrites of training, of the likes of its operators; none where parts would be others."""
-    place = dict(zip(captured.nodes, _keys(captured), strict=True))
     twin = dict(zip(_keys(other), other.nodes, strict=True))
-    rewrites: list[Rewrite] = []
+    like = {name: twin.get(key, "") for name, key in zip(captured.nodes, _keys(captured), strict=True)}
+    rewrites: list[Rewrite] = [*_algebra_likewise(captured, algebra_of(training.rewrites), other, like)]
     for name, tasks in folded(training.rewrites).items():
-        like = twin.get(place[name]) if name in place else None
-        if like is not None:
-            rewrites.append(replace(tasks, node=like))
+        if like.get(name):
+            rewrites.append(replace(tasks, node=like[name]))
     try:
         same = applied(other, rewrites, scaled=True).regions.keys() <= training.regions.keys()
     except RewriteError:
         return ()
     return tuple(rewrites) if same else ()
+
+
+def _algebra_likewise(
+    before: Graph, algebra: tuple[Algebra, ...], other: Graph, like: dict[str, str]
+) -> tuple[Algebra, ...]:
+    """Of training's algebra what matches there.
+
+    Args:
+        like: of operators the names there, "" where there is none; gets those of what is made.
+    """
+    for i in range(len(algebra)):
+        after = applied(before, algebra[: i + 1])
+        match = match_of(
+            other, replace(algebra[i], nodes=tuple(like.get(v, "") for v in algebra[i].nodes)), True
+        )
+        if match is not None:
+            made = applied(other, (*other.rewrites, match.record))
+            pairs = zip(_new(before, after), _new(other, made), strict=False)
+            like |= {one.name: two.name for one, two in pairs if one.op == two.op}
+            other = made
+        before = after
+    return algebra_of(other.rewrites)
+
+
+def _new(before: Graph, after: Graph) -> list[Node]:
+    return [node for node in after if node.name not in before.nodes]
 
 
 def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) -> dict[str, int]:

@@ -6,10 +6,14 @@ What needs torch is imported when first used.
 from typing import TYPE_CHECKING
 
 from netsplit.lazy import lazy_names
+from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, rewrite_from
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 if TYPE_CHECKING:
+    from netsplit.rewrite.algebra.applying import applied_rule, fingerprint
+    from netsplit.rewrite.algebra.builtin import rules_builtin
+    from netsplit.rewrite.algebra.matching import Match, matches
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.emitter import require_operators
     from netsplit.rewrite.following import followed
@@ -29,7 +33,9 @@ if TYPE_CHECKING:
     from netsplit.rewrite.seconds import rewritten_costs
 
 __all__ = [
+    "Algebra",
     "CopyWeights",
+    "Match",
     "OperatorTasks",
     "ReadWeights",
     "Rewrite",
@@ -38,16 +44,20 @@ __all__ = [
     "along_samples",
     "also",
     "applied",
+    "applied_rule",
     "columns_and_rows",
     "copies_after",
     "copy_weights",
+    "fingerprint",
     "followed",
     "lowered",
+    "matches",
     "read_weights",
     "replicate",
     "require_operators",
     "rewrite_from",
     "rewritten_costs",
+    "rules_builtin",
     "split_axes",
     "split_operator",
     "splits_of",

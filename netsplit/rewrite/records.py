@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import takewhile
 from numbers import Integral
 from operator import index
 from typing import Any, TypeAlias, TypeGuard
 
 from netsplit.errors import RewriteError, brief
+from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut, sizes_in_proportion
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "ReadWeights",
     "Rewrite",
     "Split",
+    "algebra_of",
     "all_are",
     "checked_field",
     "folded",
@@ -58,7 +61,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "copy": (lambda copy: _is_whole(copy) and copy >= 0, "a whole number, and number copies from 0"),
     "rewrites": (
         lambda rewrites: all_are(rewrites, lambda each: isinstance(each, Rewrite)),
-        "Split, ReadWeights, CopyWeights and OperatorTasks, in a tuple",
+        "Algebra, Split, ReadWeights, CopyWeights and OperatorTasks, in a tuple",
     ),
     "splits": (
         lambda splits: all_are(splits, lambda each: isinstance(each, Split)),
@@ -134,7 +137,7 @@ class CopyWeights(_Fields):
         return {"kind": "copy", **asdict(self)}
 
 
-Rewrite: TypeAlias = Split | ReadWeights | CopyWeights | OperatorTasks
+Rewrite: TypeAlias = Algebra | Split | ReadWeights | CopyWeights | OperatorTasks
 
 _KINDS: dict[str, type[Split | ReadWeights | CopyWeights]] = {
     "split": Split,
@@ -143,10 +146,15 @@ _KINDS: dict[str, type[Split | ReadWeights | CopyWeights]] = {
 }
 
 
+def algebra_of(rewrites: Sequence[Rewrite]) -> tuple[Algebra, ...]:
+    """Those that come first."""
+    return tuple(takewhile(lambda each: isinstance(each, Algebra), rewrites))  # type: ignore[arg-type]
+
+
 def folded(
     rewrites: Sequence[Rewrite], tasks: Mapping[str, OperatorTasks] | None = None
 ) -> dict[str, OperatorTasks]:
-    """What rewrites come to, in whatever order they were decided: by operator.
+    """What rewrites of a graph after its algebra come to, in whatever order they were decided: by operator.
 
     Args:
         tasks: that there were before.
@@ -156,7 +164,9 @@ def folded(
     """
     made = dict(tasks or {})
     named = {own.named(path): (name, path) for name, own in made.items() for path in own.paths}
-    for each in rewrites:
+    for each in rewrites[len(algebra_of(rewrites)) :]:
+        if isinstance(each, Algebra):
+            raise RewriteError(f"'{each.rule.name}' comes after what cuts operators: give algebra first.")
         if isinstance(each, OperatorTasks):
             if each.node in made:
                 raise RewriteError(f"'{each.node}' has tasks already: give an operator its tasks once.")
@@ -243,9 +253,13 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
     kind = values.get("kind")
     if kind == "tasks":
         return OperatorTasks.from_dict(values)
+    if kind == "algebra":
+        return Algebra.from_dict(values)
     made = _KINDS.get(kind) if isinstance(kind, str) else None
     if made is None:
-        raise RewriteError(f"{brief(kind)} is no kind of rewrite: there are split, read, copy and tasks.")
+        raise RewriteError(
+            f"{brief(kind)} is no kind of rewrite: there are algebra, split, read, copy and tasks."
+        )
     names = [each.name for each in fields(made)]
     if values.keys() != {"kind", *names}:
         raise RewriteError(

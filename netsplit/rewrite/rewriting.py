@@ -1,6 +1,6 @@
-"""Rewrites as tasks, and the graph lowered from these.
+"""Rewrites: algebra first, then the others as tasks, and the graph lowered from these.
 
-    graph, rewrites ── folded ──► OperatorTasks ── lowered ──► the graph; `Graph.rewrites` says what was given
+    graph ── with_algebra ──► a graph ── folded, lowered ──► the graph; `Graph.rewrites` says what was given
 
 Sizes along the samples grow and shrink with those of the graph, where it is not the one that they are of.
 """
@@ -13,11 +13,21 @@ from typing import Literal
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import CALL, Graph, Initializer, Node, once_of
 from netsplit.graph.storage import gives_sparse_gradients
+from netsplit.rewrite.algebra.applying import with_algebra
+from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.emitter import MOVES, require_graph, require_operators, weights_of
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
-from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, checked_field, folded
+from netsplit.rewrite.records import (
+    CopyWeights,
+    ReadWeights,
+    Rewrite,
+    Split,
+    algebra_of,
+    checked_field,
+    folded,
+)
 from netsplit.rewrite.samples import samples_axes
 from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Axis, SplitCall
@@ -94,7 +104,11 @@ def _lowered(
     graph: Graph, rewrites: tuple[Rewrite, ...], like: Lowered | None, parts: tuple[Initializer, ...]
 ) -> Graph:
     require_operators(graph)
+    if len(algebra_of(graph.rewrites)) == len(graph.rewrites):
+        graph = _with_algebra(graph, algebra_of(rewrites))
     state, more = _state(graph), rewrites[len(graph.rewrites) :]
+    if not (more or parts or state.tasks):
+        return graph
     for each in more:
         _require_operator(graph, each)
     tasks = _tasks(state.captured, state.tasks, more)
@@ -106,11 +120,16 @@ def _lowered(
 _applied = once_of(_lowered)
 
 
+@once_of
+def _with_algebra(graph: Graph, algebra: tuple[Algebra, ...]) -> Graph:
+    return with_algebra(graph, algebra[len(graph.rewrites) :])
+
+
 def _state(graph: Graph) -> Lowered:
     state = lowered_from(graph)
     if state is not None:
         return state
-    if graph.rewrites:
+    if len(graph.rewrites) > len(algebra_of(graph.rewrites)):
         raise RewriteError("nobody knows of which graph this one was made: give it as it was captured.")
     return Lowered(graph, {}, (), None, {}, ())
 
@@ -122,7 +141,9 @@ def graph_captured(graph: Graph) -> Graph | None:
 
 
 def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
-    """Raises `RewriteError`: what it is of moves tensors for others."""
+    """Raises `RewriteError`: what it is of moves tensors for others; or it is algebra, of a graph in parts."""
+    if isinstance(rewrite, Algebra):
+        raise RewriteError(f"'{rewrite.rule.name}' comes after what cuts operators: give algebra first.")
     node = graph.nodes.get(rewrite.node)
     if node is None or node.part is None or not node.part.moves:
         return
@@ -158,12 +179,12 @@ def _require_sizes_of_its_own(graph: Graph, made: Graph, but_samples: bool = Fal
 
 
 def tasks_of(graph: Graph, rewrites: Sequence[Rewrite]) -> tuple[OperatorTasks, ...]:
-    """What rewrites of a captured graph come to.
+    """What rewrites of a captured graph come to, after their algebra.
 
     Raises:
         RewriteError: one is of no operator of it, or of one that they have made parts of.
     """
-    return tuple(_tasks(graph, {}, rewrites).values())
+    return tuple(_tasks(_with_algebra(graph, algebra_of(rewrites)), {}, rewrites).values())
 
 
 def _tasks(

@@ -82,8 +82,22 @@ def _estimated(
 ) -> dict[str, NodeSeconds]:
     rate, seconds, deferrable = _seconds_per_byte(costs, before), {}, deferrable_nodes(after)
     for name, origin in new.items():
+        own_part = after.nodes[name].part
         if origin is None:
-            seconds[name] = _moved(works[name][1], rate)
+            work = works[name][1]
+            alike = (
+                None if own_part is not None and own_part.moves else _most_alike(before, after.nodes[name])
+            )
+            if alike is None or not work.forward.flops:
+                seconds[name] = _moved(work, rate)
+            else:  # of algebra: as its like, in proportion to its work
+                times, each = (
+                    work.forward.flops / node_work(before, alike).forward.flops,
+                    costs.nodes[alike.name],
+                )
+                seconds[name] = NodeSeconds(
+                    times * each.forward_s, times * each.backward_s, times * each.weight_s
+                )
             continue
         part = _fraction(works[name][1].forward, whole[origin.name][1].forward)
         own = costs.nodes[origin.name]
@@ -91,6 +105,13 @@ def _estimated(
         weight_s = part * own.weight_s if name in deferrable else 0.0
         seconds[name] = NodeSeconds(part * own.forward_s, part * own.backward_s, weight_s)
     return seconds
+
+
+def _most_alike(before: Graph, node: Node) -> Node | None:
+    """Of the graph before, the operator of the same kind with the most work; else, any with work."""
+    works = {name: node_work(before, each).forward.flops for name, each in before.nodes.items()}
+    worth = [each for each in before if works[each.name] > 0]
+    return max(worth, key=lambda each: (each.op == node.op, works[each.name]), default=None)
 
 
 def _fraction(part: Pass, whole: Pass) -> float:

@@ -75,12 +75,18 @@ def matches(graph: Graph, rules: Sequence[Rule]) -> list[Match]:
     return [match for rule in rules for match in islice(_Search(graph, rule).run(), MOST)]
 
 
-def match_of(graph: Graph, algebra: Algebra) -> Match | None:
-    """The match of which a record is; None: the graph has none there."""
-    for match in _Search(graph, algebra.rule, algebra.nodes).run():
-        if match.record.reads == algebra.reads:
-            return match
-    return None
+def match_of(graph: Graph, algebra: Algebra, elsewhere: bool = False) -> Match | None:
+    """The match of which a record is; None: the graph has none there.
+
+    Args:
+        elsewhere: the record's nodes are the graph's, and what it reads is another's but for parameters.
+    """
+
+    def read(record: Algebra) -> set[tuple[str, str, str]]:
+        return {each for each in record.reads if not elsewhere or each[1] == "init"}
+
+    there = _Search(graph, algebra.rule, algebra.nodes).run()
+    return next((match for match in there if read(match.record) == read(algebra)), None)
 
 
 @dataclass(frozen=True)
@@ -203,18 +209,8 @@ class _Search:
                 made = calls[ref[0]].outputs
                 if ref[1] >= len(made) or ("var", made[ref[1]]) != reference:
                     return None
-        for j, other in state.calls.items():  # which read this one
-            for ref, reference in zip(self.rule.left[j].inputs, self._inputs(state, j), strict=True):
-                if not isinstance(ref, str) and ref[0] == i and reference not in self._outputs(call):
-                    return None
         numbers = self._numbers(state.numbers, term, call)
         return None if numbers is None else _State(calls, bound, numbers)
-
-    def _inputs(self, state: _State, j: int) -> tuple[Reference, ...]:
-        return state.calls[j].inputs
-
-    def _outputs(self, call: Call) -> list[Reference]:
-        return [("var", k) for k in call.outputs]
 
     def _before(self, first: Call, second: Call) -> bool:
         position = self.graph.position
