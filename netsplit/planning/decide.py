@@ -31,6 +31,7 @@ from netsplit.planning.simulated import needed_bytes, simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
 from netsplit.program.instructions import Program
+from netsplit.rewrite.algebra.checking import require_same_algebra
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
@@ -121,6 +122,7 @@ def verified(
         bound_limit_s: for the linear programmes of the bound, at most.
     """
     problem = problem.rewritten(placement.rewrites)
+    require_same_algebra(problem.graph)
     free = replace(problem, objective=problem.objective.relaxed())
     verify(free, placement, capacity=False).require()
     instance = Instance.of(problem)  # one for all that follows

@@ -82,22 +82,16 @@ def _estimated(
 ) -> dict[str, NodeSeconds]:
     rate, seconds, deferrable = _seconds_per_byte(costs, before), {}, deferrable_nodes(after)
     for name, origin in new.items():
-        own_part = after.nodes[name].part
         if origin is None:
-            work = works[name][1]
-            alike = (
-                None if own_part is not None and own_part.moves else _most_alike(before, after.nodes[name])
-            )
+            node, work, most = after.nodes[name], works[name][1], _with_most_work(before)
+            alike = None if node.part is not None and node.part.moves else most.get(node.op) or most.get("")
             if alike is None or not work.forward.flops:
                 seconds[name] = _moved(work, rate)
-            else:  # of algebra: as its like, in proportion to its work
-                times, each = (
-                    work.forward.flops / node_work(before, alike).forward.flops,
-                    costs.nodes[alike.name],
-                )
-                seconds[name] = NodeSeconds(
-                    times * each.forward_s, times * each.backward_s, times * each.weight_s
-                )
+                continue
+            times = work.forward.flops / node_work(before, alike).forward.flops  # of algebra: as its like
+            own = costs.nodes[alike.name]
+            weight_s = times * own.weight_s if name in deferrable else 0.0
+            seconds[name] = NodeSeconds(times * own.forward_s, times * own.backward_s, weight_s)
             continue
         part = _fraction(works[name][1].forward, whole[origin.name][1].forward)
         own = costs.nodes[origin.name]
@@ -107,11 +101,14 @@ def _estimated(
     return seconds
 
 
-def _most_alike(before: Graph, node: Node) -> Node | None:
-    """Of the graph before, the operator of the same kind with the most work; else, any with work."""
-    works = {name: node_work(before, each).forward.flops for name, each in before.nodes.items()}
-    worth = [each for each in before if works[each.name] > 0]
-    return max(worth, key=lambda each: (each.op == node.op, works[each.name]), default=None)
+@once_of
+def _with_most_work(before: Graph) -> dict[str, Node]:
+    """The operator of each kind with the most work; under "" that of all. Those without are left out."""
+    most: dict[str, Node] = {}
+    worked = ((node_work(before, node).forward.flops, node) for node in before)
+    for _, node in sorted(((flops, node) for flops, node in worked if flops), key=lambda each: each[0]):
+        most |= {node.op: node, "": node}
+    return most
 
 
 def _fraction(part: Pass, whole: Pass) -> float:

@@ -20,7 +20,10 @@ from netsplit.rewrite.algebra.rule import Ref
 from netsplit.rewrite.algebra.shapes import arity
 from netsplit.rewrite.emitter import Emitter
 
-__all__ = ["applied_rule", "fingerprint", "with_algebra"]
+__all__ = ["CAPTURED", "applied_rule", "fingerprint", "with_algebra"]
+
+CAPTURED = "rewrite.algebra"
+"""Under this a graph has, derived, that to which algebra was applied."""
 
 
 def with_algebra(graph: Graph, algebra: tuple[Algebra, ...]) -> Graph:
@@ -60,7 +63,9 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
     for k, _ in match.kept:
         if k in emitter.layouts and emitter.layouts[k].shape != graph.variables[k].shape:
             raise RewriteError(f"'{match.rule.name}' would make '{k}' of another shape: the rule is wrong.")
-    return emitter.finish((*graph.rewrites, match.record))
+    made = emitter.finish((*graph.rewrites, match.record))
+    made.derived[CAPTURED] = graph.derived.get(CAPTURED, graph)
+    return made
 
 
 def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], dict[str, Reference]]:

@@ -1,0 +1,154 @@
+"""Whether algebra computes what the captured graph does: both on the same drawn values, in float64.
+
+    what only one of two graphs has ──► what hangs together of it ──► results and all gradients, of both
+
+All other operators read the same of both, so the loss and the gradients of parameters are the same, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.errors import RewriteError
+from netsplit.graph.arguments import Reference, read_by, renamed
+from netsplit.graph.ir import Graph
+from netsplit.graph.module import rebuild
+from netsplit.rewrite.algebra.applying import CAPTURED
+from netsplit.rewrite.algebra.patterns import shape_of
+from netsplit.rewrite.lowering import lowered_from
+
+__all__ = ["require_same_algebra", "require_same_training"]
+
+_CHECKED = "rewrite.algebra.checked"
+
+TOLERANCE = 1e-10
+"""Relative to the largest number of a tensor."""
+
+
+_Pair: TypeAlias = tuple[Reference, Reference]
+"""What others read in the captured graph, and what they read of the other in its place."""
+
+
+def require_same_training(captured: Graph, after: Graph) -> None:
+    """Results and gradients of what algebra changed; what is alike is compared once.
+
+    Raises:
+        RewriteError: some differ; names the operator.
+    """
+    import networkx  # a fifth of a second to load
+
+    graphs, joined = (captured, after), networkx.Graph()
+    for number, (one, other) in enumerate((graphs, graphs[::-1])):
+        new = [node for node in one if node.name not in other.nodes]
+        made = {("var", k) for node in new for k in node.outputs if k}
+        for node in new:
+            own = (("var", k) for k in node.outputs if k)
+            near = {*own, *made.intersection(read_by(node)), *(("init", k) for k in node.initializers)}
+            joined.add_edges_from(((number, node.name), each) for each in near)
+    pairs = _pairs(captured, after)
+    joined.add_edges_from(pair for pair in pairs if joined.has_node(pair[1]))
+    known: set[str] = set()
+    for together in networkx.connected_components(joined):
+        nodes = [[name for name in graph.nodes if (i, name) in together] for i, graph in enumerate(graphs)]
+        region = _Region(graphs, nodes, [pair for pair in pairs if pair[0] in together])
+        if region.said not in known:
+            known.add(region.said)
+            region.compare()
+
+
+def require_same_algebra(graph: Graph) -> None:
+    """`require_same_training` of what a graph with algebra was made of, once; others pass.
+
+    Raises:
+        RewriteError: as that.
+    """
+    lowered = lowered_from(graph)
+    after = graph if lowered is None else lowered.captured
+    captured = after.derived.get(CAPTURED)
+    if captured is not None and _CHECKED not in after.derived:
+        require_same_training(captured, after)
+        after.derived[_CHECKED] = True
+
+
+def _pairs(captured: Graph, after: Graph) -> list[_Pair]:
+    pairs: dict[_Pair, None] = {}
+    for node in after:
+        if node.name in captured.nodes:
+            pairs |= dict.fromkeys(zip(read_by(captured.nodes[node.name]), read_by(node), strict=True))
+    pairs |= {(("var", k), ("var", k)): None for k in captured.output_variables}
+    gone = captured.nodes.keys() - after.nodes.keys()
+    return [pair for pair in pairs if pair[0][0] == "var" and captured.variables[pair[0][1]].producer in gone]
+
+
+@dataclass
+class _Region:
+    """What hangs together of what two graphs have of their own."""
+
+    graphs: tuple[Graph, Graph]
+    nodes: Sequence[Sequence[str]]
+    pairs: Sequence[_Pair]
+
+    @property
+    def said(self) -> str:
+        """The same for regions that are the same but for names."""
+        numbers: dict[Reference, int] = {}
+        said: list[Any] = []
+        for graph, names in zip(self.graphs, self.nodes, strict=True):
+            for node in map(graph.nodes.__getitem__, names):
+                every = [*read_by(node), *(("var", k) for k in node.outputs if k)]
+                own = {each: numbers.setdefault(each, len(numbers)) for each in every}
+                call = renamed(node, {each: (each[0], str(number)) for each, number in own.items()})
+                said.append(
+                    (node.op, call, [(number, shape_of(graph, each)) for each, number in own.items()])
+                )
+        return repr([said, [(numbers.get(a), numbers.get(b)) for a, b in self.pairs]])
+
+    def compare(self) -> None:
+        given, kept = self._drawn(), [{}, {}]  # type: list[dict[Reference, Tensor]]
+        for number, graph in enumerate(self.graphs):
+            wanted = [k for _, (tag, k) in self.pairs] if number else [k for (_, k), _ in self.pairs]
+            inputs = [k for tag, k in given if tag == "var"]
+            values = {k: value for (tag, k), value in given.items() if tag == "init"}
+            module = rebuild(graph, values, nodes=self.nodes[number], inputs=inputs, outputs=wanted)
+            made = module(*(given["var", k] for k in inputs))
+            torch.manual_seed(1)
+            total = sum(((each * torch.randn_like(each)).sum() for each in made), torch.zeros(()))
+            trained = {key: value for key, value in given.items() if value.requires_grad}
+            grads = torch.autograd.grad(total, [*trained.values()], allow_unused=True)
+            zeros = (torch.zeros_like(value) if g is None else g for g, value in zip(grads, trained.values()))
+            kept[number] = dict(zip(trained, zeros, strict=True))
+            kept[number] |= {pair[0]: each.detach() for pair, each in zip(self.pairs, made, strict=True)}
+        for (tag, k), one in kept[0].items():
+            two = kept[1][tag, k]
+            if one.shape != two.shape or (one - two).abs().max() > TOLERANCE * one.abs().max():
+                raise RewriteError(
+                    f"'{k}' or its gradient is another after algebra at '{self.nodes[0][0]}': the rule is wrong."
+                )
+
+    def _drawn(self) -> dict[Reference, Tensor]:
+        """Values of all that is read and not made."""
+        given: dict[Reference, Tensor] = {}
+        generator = torch.Generator().manual_seed(0)
+        instead = [], [own for _, own in self.pairs]  # type: tuple[list[Reference], list[Reference]]
+        for graph, names, later in zip(self.graphs, self.nodes, instead, strict=True):
+            nodes = [graph.nodes[name] for name in names]
+            made = {k for node in nodes for k in node.outputs}
+            rows = [shape_of(graph, read_by(node)[0])[0] for node in nodes if "embedding" in node.op]
+            read = [
+                each for node in nodes for each in read_by(node) if each[0] == "init" or each[1] not in made
+            ]
+            for tag, k in dict.fromkeys([*read, *(each for each in later if each[1] not in made)]):
+                shape = shape_of(graph, (tag, k))
+                dtype = (graph.variables if tag == "var" else graph.initializers)[k].dtype
+                if dtype.startswith("int"):
+                    drawn = torch.randint(min(rows, default=2), shape, generator=generator)
+                else:
+                    drawn = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+                    drawn = nn.Parameter(drawn) if tag == "init" else drawn
+                given.setdefault((tag, k), drawn)
+        return given
