@@ -141,7 +141,7 @@ def graph_captured(graph: Graph) -> Graph | None:
 
 
 def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
-    """Raises `RewriteError`: what it is of moves tensors for others; or it is algebra, of a graph in parts."""
+    """Raises `RewriteError`: what it is of moves tensors for others; or it is algebra that comes late."""
     if isinstance(rewrite, Algebra):
         raise RewriteError(f"'{rewrite.rule.name}' comes after what cuts operators: give algebra first.")
     node = graph.nodes.get(rewrite.node)

@@ -152,8 +152,8 @@ def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
     )
     if len(order) < len(nodes) or moved:
         raise RewriteError(
-            f"'{match.rule.name}' cannot be applied at '{match.nodes[0]}': what it reads comes of what it makes, "
-            "or is written in between."
+            f"'{match.rule.name}' cannot be applied at '{match.nodes[0]}': what it reads comes of what it "
+            "makes, or is written in between."
         )
     return [nodes[i] for i in order]
 

@@ -14,15 +14,15 @@ __all__ = ["rules_builtin"]
 def rules_builtin() -> tuple[Rule, ...]:
     """Each both ways, where that may be."""
     forwards = [
-        *_merged(), *_taken_apart(), *_by_rows(), *_linear(), *_reassociated(), *_of_concat(), *_element_wise(),
-        *_inverses(), *_bags(), *_convolutions(),
+        *_merged(), *_taken_apart(), *_by_rows(), *_linear(), *_reassociated(), *_of_concat(),
+        *_element_wise(), *_inverses(), *_bags(), *_convolutions(),
     ]  # fmt: skip
     return tuple(own for rule in forwards for own in (rule, rule.reversed) if _is_bound(own))
 
 
 def _is_bound(rule: Rule) -> bool:
     """Whether its left side has all that its right side needs."""
-    there = {ref for term in rule.left for ref in term.inputs} | set()
+    there = {ref for term in rule.left for ref in term.inputs}
     numbers = {value for term in rule.left for _, value in term.parameters if isinstance(value, str)}
     read = {ref for term in rule.right for ref in term.inputs if isinstance(ref, str)}
     wanted = {value for term in rule.right for _, value in term.parameters if isinstance(value, str)}
@@ -155,13 +155,13 @@ def _of_concat() -> Iterator[Rule]:
 def _element_wise() -> Iterator[Rule]:
     """Through `cat` and `split`."""
     for n in (2, 3, 4):
-        x = _named("x", n)
+        x, made = _named("x", n), _t("concat", *((i, 0) for i in range(n)), dim="d")
         yield Rule(
             f"element-wise through a cat, {n}",
             (_t("concat", *x, dim="d"), _t("unary", (0, 0), function="f")),
-            (*(_t("unary", each, function="f") for each in x), _t("concat", *((i, 0) for i in range(n)), dim="d")),
+            (*(_t("unary", each, function="f") for each in x), made),
             (((1, 0), (n, 0)),),
-        )  # fmt: skip
+        )
         yield Rule(
             f"element-wise through a split, {n}",
             (_t("unary", "x", function="f"), _t("split", (0, 0), dim="d")),

@@ -116,18 +116,23 @@ class _Region:
             values = {k: value for (tag, k), value in given.items() if tag == "init"}
             module = rebuild(graph, values, nodes=self.nodes[number], inputs=inputs, outputs=wanted)
             made = module(*(given["var", k] for k in inputs))
-            torch.manual_seed(1)
-            total = sum(((each * torch.randn_like(each)).sum() for each in made), torch.zeros(()))
+            draws = torch.Generator().manual_seed(1)
+            weights = (torch.randn(each.shape, dtype=each.dtype, generator=draws) for each in made)
+            total = sum(((a * b).sum() for a, b in zip(made, weights, strict=True)), torch.zeros(()))
             trained = {key: value for key, value in given.items() if value.requires_grad}
             grads = torch.autograd.grad(total, [*trained.values()], allow_unused=True)
-            zeros = (torch.zeros_like(value) if g is None else g for g, value in zip(grads, trained.values()))
+            zeros = (
+                torch.zeros_like(value) if g is None else g
+                for g, value in zip(grads, trained.values(), strict=True)
+            )
             kept[number] = dict(zip(trained, zeros, strict=True))
             kept[number] |= {pair[0]: each.detach() for pair, each in zip(self.pairs, made, strict=True)}
         for (tag, k), one in kept[0].items():
             two = kept[1][tag, k]
             if one.shape != two.shape or (one - two).abs().max() > TOLERANCE * one.abs().max():
+                at = self.nodes[0][0]
                 raise RewriteError(
-                    f"'{k}' or its gradient is another after algebra at '{self.nodes[0][0]}': the rule is wrong."
+                    f"'{k}' or its gradient is another after algebra at '{at}': a rule is wrong."
                 )
 
     def _drawn(self) -> dict[Reference, Tensor]:

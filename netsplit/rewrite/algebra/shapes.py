@@ -85,7 +85,8 @@ def _one(term: Term, given: Sequence[Shape], numbers: Mapping[str, object]) -> S
     if term.op == "transpose":
         order = list(range(len(x)))
         a, b = numbers["first"], numbers["second"]
-        assert isinstance(a, int) and isinstance(b, int)
+        assert isinstance(a, int)
+        assert isinstance(b, int)
         order[a], order[b] = order[b], order[a]
         return tuple(x[d] for d in order)
     if term.op in ("sum", "mean"):
