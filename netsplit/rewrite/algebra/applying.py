@@ -70,7 +70,7 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
 
 def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], dict[str, Reference]]:
     """The nodes of the right side, and what is read now in the place of variables that are gone."""
-    rule, first = match.rule, min(match.nodes, key=graph.position.__getitem__)
+    rule, first = match.rule, min((call.node.name for call in match.calls), key=graph.position.__getitem__)
     like, nodes = graph.nodes[first], list[Node]()
     there: dict[Ref, Reference] = dict(match.bound)
     kept: dict[Ref, str] = {}
