@@ -19,7 +19,7 @@ from netsplit.graph.operators import touching_initializers
 from netsplit.rewrite.algebra.patterns import Call, CallIndex, Shape, calls_of, shape_of
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
-from netsplit.rewrite.algebra.shapes import arity, exact_dims, right_shapes
+from netsplit.rewrite.algebra.shapes import arity, right_shapes
 
 __all__ = ["Match", "match_of", "matches"]
 
@@ -100,6 +100,12 @@ class _Plan:
     arities: tuple[int, ...]
 
 
+def _exact_dims(rule: Rule) -> bool:
+    """Whether its dimensions are those of tensors, not of matrices."""
+    tensors = ("conv", "enlarge", "embedding", "bag")
+    return any(term.op in tensors for term in (*rule.left, *rule.right))
+
+
 @lru_cache(maxsize=4096)
 def _plan(rule: Rule) -> _Plan:
     terms = rule.left
@@ -120,7 +126,7 @@ def _plan(rule: Rule) -> _Plan:
             alike[i] = seen[key]
         seen[key] = i
     return _Plan(
-        tuple(order), alike, exact_dims(rule), tuple(arity(rule, False, i) for i in range(len(terms)))
+        tuple(order), alike, _exact_dims(rule), tuple(arity(rule, False, i) for i in range(len(terms)))
     )
 
 

@@ -306,6 +306,9 @@ def written(
         shapes: of that.
         numbers: its parameters, dimensions as torch counts them.
         sizes: of a split.
+
+    Raises:
+        ValueError: kernels would not be where they were.
     """
     tensors = tuple({tag: k} for tag, k in given)
     if op in ("unary", "scale"):
@@ -327,16 +330,23 @@ def written(
         return [(_PLAIN[op], (tensors[0], [numbers["dim"]]), {})]
     if op == "enlarge":
         margins = [(b - a) // 2 for a, b in zip(shapes[0][2:], shapes[1][2:], strict=True)]
+        own, other = (_list(numbers[key], len(margins)) for key in ("padding", "padding_of"))
+        if (
+            margins != [q - p for p, q in zip(own, other, strict=True)]
+            or not max(margins) > 0
+            or min(margins) < 0
+        ):
+            raise ValueError("kernels are enlarged by as much as there is more padding")
         pads = [margin for each in reversed(margins) for margin in (each, each)]
         return [("aten.constant_pad_nd.default", (tensors[0], pads), {})]
     if op == "bag":
         rows, each = shapes[1]
         bounds = {"dtype": {"dtype": "int64"}, "device": {"device": "cpu"}, "pin_memory": False}
-        own = (tensors[0], {"made": 0}, {"made": 1}, False, numbers["mean"], False, None, False, None)
+        call = (tensors[0], {"made": 0}, {"made": 1}, False, numbers["mean"], False, None, False, None)
         return [
             ("aten.reshape.default", (tensors[1], [-1]), {}),
             ("aten.arange.start_step", (0, rows * each, each), bounds),
-            ("aten.embedding_bag.padding_idx", own, {}),
+            ("aten.embedding_bag.padding_idx", call, {}),
         ]
     return [(_PLAIN[op], tensors, {})]
 
