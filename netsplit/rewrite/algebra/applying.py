@@ -51,10 +51,10 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
     """
     emitter = Emitter(graph)
     new, instead = _written(graph, match, emitter)
-    made = {node.name for node in new}
+    added = {node.name for node in new}
     for node in _ordered(graph, match, new):
         now = {("var", k): instead[k] for k in node.inputs if k in instead}
-        if node.name in made:
+        if node.name in added:
             emitter.emit(node)
         elif now:
             emitter.reread(node, now)
@@ -72,7 +72,7 @@ def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], 
     """The nodes of the right side, and what is read now in the place of variables that are gone."""
     rule, first = match.rule, min((call.node.name for call in match.calls), key=graph.position.__getitem__)
     like, nodes = graph.nodes[first], list[Node]()
-    there: dict[Ref, Reference] = dict(match.bound)
+    there: dict[Ref, Reference] = {name: reference for name, reference in match.bound.items()}
     kept: dict[Ref, str] = {}
     instead: dict[str, str | Ref] = {}
     for k, right in match.kept:

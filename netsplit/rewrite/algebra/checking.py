@@ -7,7 +7,7 @@ All other operators read the same of both, so the loss and the gradients of para
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -55,7 +55,7 @@ def require_same_training(captured: Graph, after: Graph) -> None:
     known: set[str] = set()
     for together in networkx.connected_components(joined):
         nodes = [[name for name in graph.nodes if (i, name) in together] for i, graph in enumerate(graphs)]
-        region = _Region(graphs, nodes, [pair for pair in pairs if pair[0] in together])
+        region = _Changed(graphs, nodes, [pair for pair in pairs if pair[0] in together])
         if region.said not in known:
             known.add(region.said)
             region.compare()
@@ -86,7 +86,7 @@ def _pairs(captured: Graph, after: Graph) -> list[_Pair]:
 
 
 @dataclass
-class _Region:
+class _Changed:
     """What hangs together of what two graphs have of their own."""
 
     graphs: tuple[Graph, Graph]
@@ -109,37 +109,22 @@ class _Region:
         return repr([said, [(numbers.get(a), numbers.get(b)) for a, b in self.pairs]])
 
     def compare(self) -> None:
-        given, kept = self._drawn(), [{}, {}]  # type: list[dict[Reference, Tensor]]
-        for number, graph in enumerate(self.graphs):
-            wanted = [k for _, (tag, k) in self.pairs] if number else [k for (_, k), _ in self.pairs]
-            inputs = [k for tag, k in given if tag == "var"]
-            values = {k: value for (tag, k), value in given.items() if tag == "init"}
-            module = rebuild(graph, values, nodes=self.nodes[number], inputs=inputs, outputs=wanted)
-            made = module(*(given["var", k] for k in inputs))
-            draws = torch.Generator().manual_seed(1)
-            weights = (torch.randn(each.shape, dtype=each.dtype, generator=draws) for each in made)
-            total = sum(((a * b).sum() for a, b in zip(made, weights, strict=True)), torch.zeros(()))
-            trained = {key: value for key, value in given.items() if value.requires_grad}
-            grads = torch.autograd.grad(total, [*trained.values()], allow_unused=True)
-            zeros = (
-                torch.zeros_like(value) if g is None else g
-                for g, value in zip(grads, trained.values(), strict=True)
-            )
-            kept[number] = dict(zip(trained, zeros, strict=True))
-            kept[number] |= {pair[0]: each.detach() for pair, each in zip(self.pairs, made, strict=True)}
-        for (tag, k), one in kept[0].items():
-            two = kept[1][tag, k]
-            if one.shape != two.shape or (one - two).abs().max() > TOLERANCE * one.abs().max():
-                at = self.nodes[0][0]
+        given = self._drawn()
+        ones = _computed(self.graphs[0], self.nodes[0], given, [k for (_, k), _ in self.pairs])
+        others = _computed(self.graphs[1], self.nodes[1], given, [k for _, (_, k) in self.pairs])
+        for one, other in zip(ones, others, strict=True):
+            size = float(one.nan_to_num(0.0, 0.0, 0.0).abs().max()) if one.numel() else 0.0
+            same = one.shape == other.shape
+            if not (same and torch.allclose(one, other, rtol=0.0, atol=TOLERANCE * size, equal_nan=True)):
                 raise RewriteError(
-                    f"'{k}' or its gradient is another after algebra at '{at}': a rule is wrong."
+                    f"algebra in the place of '{self.nodes[0][0]}' computes something else: a rule is wrong."
                 )
 
     def _drawn(self) -> dict[Reference, Tensor]:
         """Values of all that is read and not made."""
         given: dict[Reference, Tensor] = {}
         generator = torch.Generator().manual_seed(0)
-        instead = [], [own for _, own in self.pairs]  # type: tuple[list[Reference], list[Reference]]
+        instead: tuple[list[Reference], list[Reference]] = [], [own for _, own in self.pairs]
         for graph, names, later in zip(self.graphs, self.nodes, instead, strict=True):
             nodes = [graph.nodes[name] for name in names]
             made = {k for node in nodes for k in node.outputs}
@@ -157,3 +142,18 @@ class _Region:
                     drawn = nn.Parameter(drawn) if tag == "init" else drawn
                 given.setdefault((tag, k), drawn)
         return given
+
+
+def _computed(
+    graph: Graph, names: Sequence[str], given: Mapping[Reference, Tensor], wanted: Sequence[str]
+) -> list[Tensor]:
+    """What is wanted of some nodes, and the gradients of all that is given."""
+    inputs = [k for tag, k in given if tag == "var"]
+    values = {k: value for (tag, k), value in given.items() if tag == "init"}
+    module = rebuild(graph, values, nodes=names, inputs=inputs, outputs=wanted)
+    made = module(*(given["var", k] for k in inputs))
+    draws = torch.Generator().manual_seed(1)
+    weights = [torch.randn(each.shape, dtype=each.dtype, generator=draws) for each in made]
+    trained = [value for value in given.values() if value.requires_grad]
+    grads = torch.autograd.grad(made, trained, weights, allow_unused=True, materialize_grads=True)
+    return [*(each.detach() for each in made), *grads]

@@ -16,7 +16,7 @@ from typing import Any
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import touching_initializers
-from netsplit.rewrite.algebra.patterns import Call, CallIndex, Shape, calls_of, shape_of
+from netsplit.rewrite.algebra.patterns import RuleCall, RuleCalls, Shape, calls_of, shape_of
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 from netsplit.rewrite.algebra.shapes import arity, right_shapes
@@ -42,7 +42,7 @@ class Match:
     """
 
     rule: Rule
-    calls: tuple[Call, ...]
+    calls: tuple[RuleCall, ...]
     bound: Mapping[str, Reference]
     numbers: tuple[Mapping[str, Any], ...] = ()
     shapes: Mapping[Ref, Shape] = field(default_factory=dict)
@@ -72,7 +72,7 @@ def matches(graph: Graph, rules: Sequence[Rule]) -> list[Match]:
 
     Rules that change in how many pieces tensors are match nothing.
     """
-    return [match for rule in rules for match in islice(_Search(graph, rule).run(), MOST)]
+    return [match for rule in rules for match in islice(_Matcher(graph, rule).run(), MOST)]
 
 
 def match_of(graph: Graph, algebra: Algebra, elsewhere: bool = False) -> Match | None:
@@ -85,12 +85,12 @@ def match_of(graph: Graph, algebra: Algebra, elsewhere: bool = False) -> Match |
     def read(record: Algebra) -> set[tuple[str, str, str]]:
         return {each for each in record.reads if not elsewhere or each[1] == "init"}
 
-    there = _Search(graph, algebra.rule, algebra.nodes).run()
+    there = _Matcher(graph, algebra.rule, algebra.nodes).run()
     return next((match for match in there if read(match.record) == read(algebra)), None)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _LeftTerms:
     """Of a rule: its left terms in the order in which they are looked for, and terms that may change places
     with earlier ones of the same kind."""
 
@@ -107,7 +107,7 @@ def _exact_dims(rule: Rule) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _plan(rule: Rule) -> _Plan:
+def _plan(rule: Rule) -> _LeftTerms:
     terms = rule.left
     used = {ref[0] for term in terms for ref in term.inputs if not isinstance(ref, str)}
     order = [len(terms) - 1]
@@ -125,7 +125,7 @@ def _plan(rule: Rule) -> _Plan:
         if key in seen:
             alike[i] = seen[key]
         seen[key] = i
-    return _Plan(
+    return _LeftTerms(
         tuple(order), alike, _exact_dims(rule), tuple(arity(rule, False, i) for i in range(len(terms)))
     )
 
@@ -139,26 +139,26 @@ def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
 
 
 @dataclass(frozen=True)
-class _State:
-    calls: Mapping[int, Call]
+class _PartlyMatched:
+    calls: Mapping[int, RuleCall]
     bound: Mapping[str, Reference]
     numbers: Mapping[str, Any]
 
 
-class _Search:
+class _Matcher:
     def __init__(self, graph: Graph, rule: Rule, nodes: Sequence[str] = ()) -> None:
         self.graph, self.rule, self.nodes = graph, rule, nodes
         self.plan = _plan(rule)
-        self.index: CallIndex = calls_of(graph)
+        self.index: RuleCalls = calls_of(graph)
 
     def run(self) -> Iterator[Match]:
         if self.nodes and len(self.nodes) != len(self.rule.left):
             return
         if not self.rule.left or any(term.op not in self.index.by_op for term in self.rule.left):
             return
-        yield from filter(None, map(self._made, self._from(_State({}, {}, {}), 0)))
+        yield from filter(None, map(self._made, self._from(_PartlyMatched({}, {}, {}), 0)))
 
-    def _from(self, state: _State, depth: int) -> Iterator[_State]:
+    def _from(self, state: _PartlyMatched, depth: int) -> Iterator[_PartlyMatched]:
         if depth == len(self.plan.order):
             yield state
             return
@@ -169,7 +169,7 @@ class _Search:
                 if more is not None:
                     yield from self._from(more, depth + 1)
 
-    def _candidates(self, state: _State, i: int) -> Sequence[Call]:
+    def _candidates(self, state: _PartlyMatched, i: int) -> Sequence[RuleCall]:
         term, best = self.rule.left[i], self.index.by_op[self.rule.left[i].op]
         for j, call in state.calls.items():
             for place, ref in enumerate(self.rule.left[j].inputs):
@@ -185,18 +185,20 @@ class _Search:
         wanted = self.nodes[i] if self.nodes else None
         return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
 
-    def _reference(self, state: _State, ref: Ref) -> Reference | None:
+    def _reference(self, state: _PartlyMatched, ref: Ref) -> Reference | None:
         if isinstance(ref, str):
             return state.bound.get(ref)
         call = state.calls.get(ref[0])
         return None if call is None or ref[1] >= len(call.outputs) else ("var", call.outputs[ref[1]])
 
-    def _orders(self, call: Call) -> Iterator[tuple[Reference, ...]]:
+    def _orders(self, call: RuleCall) -> Iterator[tuple[Reference, ...]]:
         yield call.inputs
         if call.op in _SWAPPABLE and call.inputs[0] != call.inputs[1]:
             yield call.inputs[::-1]
 
-    def _unified(self, state: _State, i: int, call: Call, inputs: tuple[Reference, ...]) -> _State | None:
+    def _unified(
+        self, state: _PartlyMatched, i: int, call: RuleCall, inputs: tuple[Reference, ...]
+    ) -> _PartlyMatched | None:
         term, plan = self.rule.left[i], self.plan
         if len(inputs) != len(term.inputs) or any(call.node is each.node for each in state.calls.values()):
             return None
@@ -216,13 +218,13 @@ class _Search:
                 if ref[1] >= len(made) or ("var", made[ref[1]]) != reference:
                     return None
         numbers = self._numbers(state.numbers, term, call)
-        return None if numbers is None else _State(calls, bound, numbers)
+        return None if numbers is None else _PartlyMatched(calls, bound, numbers)
 
-    def _before(self, first: Call, second: Call) -> bool:
+    def _before(self, first: RuleCall, second: RuleCall) -> bool:
         position = self.graph.position
         return position[first.node.name] < position[second.node.name]
 
-    def _numbers(self, known: Mapping[str, Any], term: Term, call: Call) -> Mapping[str, Any] | None:
+    def _numbers(self, known: Mapping[str, Any], term: Term, call: RuleCall) -> Mapping[str, Any] | None:
         numbers = dict(known)
         for key, value in term.parameters:
             if key not in call.parameters:
@@ -242,7 +244,7 @@ class _Search:
             return None
         return numbers
 
-    def _made(self, state: _State) -> Match | None:
+    def _made(self, state: _PartlyMatched) -> Match | None:
         """With its right side; None where it may not be replaced."""
         rule = self.rule
         calls = tuple(state.calls[i] for i in range(len(rule.left)))
@@ -278,7 +280,7 @@ class _Search:
         shapes = right_shapes(match.rule, left, numbers)
         return None if shapes is None else Match(match.rule, match.calls, match.bound, tuple(numbers), shapes)
 
-    def _joined(self, calls: Sequence[Call], bound: Mapping[str, Reference]) -> bool:
+    def _joined(self, calls: Sequence[RuleCall], bound: Mapping[str, Reference]) -> bool:
         """Whether every term reads what the rule says, whichever way round a sum was read."""
         for i, term in enumerate(self.rule.left):
             wanted = [

@@ -1,6 +1,6 @@
 """Which operators of torch are which of the rules', and the other way round.
 
-    aten.linear.default(x, w, b)  ──calls_of──►  Call("linear", (x, w, b))  ──written──►  aten.linear.default
+    aten.linear.default(x, w, b)  ──calls_of──►  RuleCall("linear", (x, w, b))  ──written──►  aten.linear.default
 
 What draws, writes, hands on its argument, or runs in a mode or a checkpoint of the model's own, is none.
 """
@@ -23,7 +23,7 @@ from netsplit.graph.storage import storage_of
 from netsplit.rewrite.algebra.rule import Operator
 from netsplit.rewrite.emitter import in_no_mode
 
-__all__ = ["Call", "CallIndex", "Function", "Shape", "Written", "calls_of", "shape_of", "written"]
+__all__ = ["RuleCall", "RuleCalls", "Function", "Shape", "Written", "calls_of", "shape_of", "written"]
 
 Shape: TypeAlias = tuple[int, ...]
 Written: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -45,7 +45,7 @@ class Function:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class RuleCall:
     """A node as an operator of rules. `also`: nodes that are there for it alone, and go with it."""
 
     op: Operator
@@ -62,12 +62,12 @@ class Call:
 
 
 @dataclass(frozen=True)
-class CallIndex:
+class RuleCalls:
     """Of a graph. `by_op`, `made`: by variable; `readers`: by what is read, each once."""
 
-    by_op: Mapping[str, Sequence[Call]]
-    made: Mapping[str, Sequence[Call]]
-    readers: Mapping[Reference, Sequence[Call]]
+    by_op: Mapping[str, Sequence[RuleCall]]
+    made: Mapping[str, Sequence[RuleCall]]
+    readers: Mapping[Reference, Sequence[RuleCall]]
 
 
 def shape_of(graph: Graph, reference: Reference) -> Shape:
@@ -76,11 +76,11 @@ def shape_of(graph: Graph, reference: Reference) -> Shape:
 
 
 @once_of
-def calls_of(graph: Graph) -> CallIndex:
+def calls_of(graph: Graph) -> RuleCalls:
     """All that rules may be about."""
-    by_op: dict[str, list[Call]] = {}
-    made: dict[str, list[Call]] = {}
-    readers: dict[Reference, list[Call]] = {}
+    by_op: dict[str, list[RuleCall]] = {}
+    made: dict[str, list[RuleCall]] = {}
+    readers: dict[Reference, list[RuleCall]] = {}
     written_roots = _written(graph)
     within = {name for unit in graph.units for name in unit}
     for node in graph if graph.autocast is None else ():
@@ -94,14 +94,14 @@ def calls_of(graph: Graph) -> CallIndex:
                 made.setdefault(k, []).append(call)
             for reference in dict.fromkeys(call.inputs):
                 readers.setdefault(reference, []).append(call)
-    return CallIndex(by_op, made, readers)
+    return RuleCalls(by_op, made, readers)
 
 
 def _written(graph: Graph) -> frozenset[str]:
     return frozenset(root for node in graph for root in written_storages(graph, node))
 
 
-def _is_plain(graph: Graph, call: Call, written_roots: frozenset[str]) -> bool:
+def _is_plain(graph: Graph, call: RuleCall, written_roots: frozenset[str]) -> bool:
     """Whether its tensors are never written, and those that are computed with are of one dtype."""
     roots = {storage_of(graph, k) for k in call.outputs}
     roots |= {INITIALIZER + k if tag == "init" else storage_of(graph, k) for tag, k in call.inputs}
@@ -111,7 +111,7 @@ def _is_plain(graph: Graph, call: Call, written_roots: frozenset[str]) -> bool:
     return written_roots.isdisjoint(roots) and len(dtypes) == 1 and dtypes.pop().startswith(("float", "bf"))
 
 
-def _calls(graph: Graph, node: Node) -> Iterator[Call]:
+def _calls(graph: Graph, node: Node) -> Iterator[RuleCall]:
     reader = _READERS.get(node.op)
     call = None if reader is None else reader(graph, node)
     if call is not None:
@@ -122,7 +122,7 @@ def _calls(graph: Graph, node: Node) -> Iterator[Call]:
         if node.op in ("aten.mul.Tensor", "aten.div.Tensor", "aten.neg.default"):
             kinds.append("scale")
         for op in kinds:
-            yield Call(op, node, (function.given,), outputs, {"function": function})  # type: ignore[arg-type]
+            yield RuleCall(op, node, (function.given,), outputs, {"function": function})  # type: ignore[arg-type]
 
 
 def _function(graph: Graph, node: Node) -> Function | None:
@@ -152,14 +152,14 @@ def _read(node: Node, *templates: Any) -> tuple[Reference, ...] | None:
     return None if None in read else tuple(read)  # type: ignore[arg-type]
 
 
-def _linear(graph: Graph, node: Node) -> Call | None:
+def _linear(graph: Graph, node: Node) -> RuleCall | None:
     read = _read(node, *node.args)
     if read is None or len(shape_of(graph, read[1])) != 2 or len(shape_of(graph, read[0])) < 2:
         return None
-    return Call("linear", node, read, node.outputs)
+    return RuleCall("linear", node, read, node.outputs)
 
 
-def _matmul(graph: Graph, node: Node) -> Call | None:
+def _matmul(graph: Graph, node: Node) -> RuleCall | None:
     order = (*node.args[1:3], node.args[0]) if node.kind == "addmm" else node.args
     read = _read(node, *order)
     if read is None or node.kwargs:
@@ -168,10 +168,10 @@ def _matmul(graph: Graph, node: Node) -> Call | None:
     alike = len(y) == 2 or (len(x) == len(y) and x[:-2] == y[:-2])
     if len(x) < 2 or not alike or bias not in ([], [y[-1:]]):
         return None
-    return Call("matmul", node, read, node.outputs)
+    return RuleCall("matmul", node, read, node.outputs)
 
 
-def _conv(graph: Graph, node: Node) -> Call | None:
+def _conv(graph: Graph, node: Node) -> RuleCall | None:
     read = _read(node, *node.args[:2], argument(node, 2, "bias"))
     if read is None or len(shape_of(graph, read[0])) != len(shape_of(graph, read[1])):
         return None
@@ -179,7 +179,7 @@ def _conv(graph: Graph, node: Node) -> Call | None:
         key: _uniform(default if (given := argument(node, place, key)) is None else given)
         for place, (key, default) in enumerate(_CONV.items(), 3)
     }
-    return Call("conv", node, read, node.outputs, numbers)
+    return RuleCall("conv", node, read, node.outputs, numbers)
 
 
 _CONV = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
@@ -192,67 +192,67 @@ def _uniform(value: Any) -> Any:
     return value[0] if len(set(value)) == 1 else tuple(value)
 
 
-def _two(graph: Graph, node: Node) -> Call | None:
+def _two(graph: Graph, node: Node) -> RuleCall | None:
     """Of tensors of one shape."""
     read = _read(node, *node.args)
     if read is None or len(read) != 2 or node.kwargs or len({shape_of(graph, each) for each in read}) > 1:
         return None
-    return Call("add" if node.kind == "add" else "mul", node, read, node.outputs)
+    return RuleCall("add" if node.kind == "add" else "mul", node, read, node.outputs)
 
 
-def _concat(graph: Graph, node: Node) -> Call | None:
+def _concat(graph: Graph, node: Node) -> RuleCall | None:
     read = _read(node, *node.args[0])
     rank = len(graph.variables[node.outputs[0]].shape)
     if read is None or any(len(shape_of(graph, each)) != rank for each in read):
         return None
     dim = int(argument(node, 1, "dim") or 0) % rank
-    return Call("concat", node, read, node.outputs, {"dim": dim}, rank)
+    return RuleCall("concat", node, read, node.outputs, {"dim": dim}, rank)
 
 
-def _split(graph: Graph, node: Node) -> Call | None:
+def _split(graph: Graph, node: Node) -> RuleCall | None:
     read = _read(node, node.args[0])
     if read is None or len(node.outputs) < 2 or not all(node.outputs):
         return None
     rank = len(shape_of(graph, read[0]))
     dim = int(argument(node, 2, "dim") or 0) % rank
-    return Call("split", node, read, node.outputs, {"dim": dim}, rank)
+    return RuleCall("split", node, read, node.outputs, {"dim": dim}, rank)
 
 
-def _transpose(graph: Graph, node: Node) -> Call | None:
+def _transpose(graph: Graph, node: Node) -> RuleCall | None:
     read, rank = _read(node, node.args[0]), len(graph.variables[node.outputs[0]].shape)
     if read is None or rank < 2 or (node.kind != "transpose" and rank != 2):
         return None
     dims = sorted(int(d) % rank for d in (node.args[1:3] if node.kind == "transpose" else (0, 1)))
-    return Call(
+    return RuleCall(
         "transpose", node, read, node.outputs, dict(zip(("first", "second"), dims, strict=True)), rank
     )
 
 
-def _reduction(graph: Graph, node: Node) -> Call | None:
+def _reduction(graph: Graph, node: Node) -> RuleCall | None:
     read, dims = _read(node, node.args[0]), argument(node, 1, "dim")
     if read is None or len(node.args) > 2 or set(node.kwargs) - {"dim"} or not isinstance(dims, list | tuple):
         return None
     rank = len(shape_of(graph, read[0]))
     if len(dims) != 1:
         return None
-    return Call(
+    return RuleCall(
         "sum" if node.kind == "sum" else "mean", node, read, node.outputs, {"dim": dims[0] % rank}, rank
     )
 
 
-def _embedding(graph: Graph, node: Node) -> Call | None:
+def _embedding(graph: Graph, node: Node) -> RuleCall | None:
     read = _read(node, *node.args[:2])
     plain = list(node.args[2:]) in ([], [-1], [-1, False], [-1, False, False]) and not node.kwargs
     if read is None or not plain or graph.variables[node.inputs[-1]].dtype != "int64":
         return None
-    return Call("embedding", node, read, node.outputs)
+    return RuleCall("embedding", node, read, node.outputs)
 
 
 _BAG = (None, None, None, False, None, False, None, False, None)
 """What `embedding_bag.padding_idx` is given by a module of equal bags that sums or takes the mean."""
 
 
-def _bag(graph: Graph, node: Node) -> Call | None:
+def _bag(graph: Graph, node: Node) -> RuleCall | None:
     """Of bags of one size: a table of indices, made flat for it."""
     if len(node.args) != 9 or node.kwargs or node.args[4] not in (0, 1) or node.args[6] is not None:
         return None
@@ -273,14 +273,14 @@ def _bag(graph: Graph, node: Node) -> Call | None:
     if any(graph.variables[k].consumers for k in node.outputs[1:] if k):
         return None
     also = tuple(each.name for each in (reshape, arange) if _feeds_alone(graph, each, node))
-    return Call("bag", node, (table, index), node.outputs[:1], {"mean": node.args[4]}, also=also)
+    return RuleCall("bag", node, (table, index), node.outputs[:1], {"mean": node.args[4]}, also=also)
 
 
 def _feeds_alone(graph: Graph, node: Node, reader: Node) -> bool:
     return all(graph.variables[k].consumers == (reader.name,) for k in node.outputs)
 
 
-_READERS: dict[str, Callable[[Graph, Node], Call | None]] = {
+_READERS: dict[str, Callable[[Graph, Node], RuleCall | None]] = {
     "aten.linear.default": _linear,
     **dict.fromkeys(("aten.matmul.default", "aten.mm.default", "aten.addmm.default"), _matmul),
     **{f"aten.conv{n}d.default": _conv for n in (1, 2, 3)},

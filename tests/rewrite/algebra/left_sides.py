@@ -83,13 +83,12 @@ class LeftSide(nn.Module):
             bias = [self._weight(values, each, WIDTH) for each in names[2:]]
             if term.op == "linear":
                 return F.linear(x, y, *bias)
-            return torch.addmm(*bias, x, y) if bias else x @ y
+            return torch.addmm(bias[0], x, y) if bias else x @ y
         if term.op == "conv":
             small = term.of("padding") == "q"
             w = self._weight(values, names[1], 6, 4, *((1, 1) if small else (3, 3)))
-            return F.conv2d(
-                x, w, *(self._weight(values, each, 6) for each in names[2:]), padding=0 if small else 1
-            )
+            biases = [self._weight(values, each, 6) for each in names[2:]]
+            return F.conv2d(x, w, biases[0] if biases else None, padding=0 if small else 1)
         given = [x, *(self._input(values, each, batch) for each in names[1:])]
         dim: Any = term.of("dim") if term.of("dim") != "d" else -1
         dim = {0: -2, 1: -1}.get(dim, dim) if x.dim() == 3 else dim

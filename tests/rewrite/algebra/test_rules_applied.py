@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -72,12 +73,12 @@ def test_a_rule_keeps_loss_and_gradients(name: str, lead: tuple[int, ...]) -> No
 class Two(nn.Module):
     """Two products of one input, in some way."""
 
-    def __init__(self, run: Callable[[Two, Tensor], Tensor]) -> None:
+    def __init__(self, run: Callable[[Two, Tensor], Any]) -> None:
         super().__init__()
         self.a, self.b, self.run = nn.Linear(4, 4), nn.Linear(4, 4), run
         self.drop = nn.Dropout(0.5)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.run(self, x)
 
 
@@ -149,7 +150,7 @@ def test_five_products_in_the_place_of_a_cat() -> None:
 
 
 def test_a_wrong_rule_is_refused() -> None:
-    """By numbers, whoever says that it is proven."""
+    """By numbers, whatever it says of its proof."""
     left = (Term("linear", ("x", "w1", "b1")), Term("linear", ("x", "w2", "b2")))
     right = (Term("linear", ("x", "w1", "b2")), Term("linear", ("x", "w2", "b1")))
     rule = Rule("biases change places", left, right, (((0, 0), (0, 0)), ((1, 0), (1, 0))), proof="proven")
