@@ -72,7 +72,8 @@ def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], 
     """The nodes of the right side, and what is read now in the place of variables that are gone."""
     rule, first = match.rule, min((call.node.name for call in match.calls), key=graph.position.__getitem__)
     like, nodes = graph.nodes[first], list[Node]()
-    there: dict[Ref, Reference] = {name: reference for name, reference in match.bound.items()}
+    there: dict[Ref, Reference] = {}
+    there.update(match.bound.items())
     kept: dict[Ref, str] = {}
     instead: dict[str, str | Ref] = {}
     for k, right in match.kept:

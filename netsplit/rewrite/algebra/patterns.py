@@ -1,6 +1,6 @@
 """Which operators of torch are which of the rules', and the other way round.
 
-    aten.linear.default(x, w, b)  ──calls_of──►  RuleCall("linear", (x, w, b))  ──written──►  aten.linear.default
+    aten.linear.default(x, w, b) ──calls_of──► RuleCall("linear", (x, w, b)) ──written──► aten.linear.default
 
 What draws, writes, hands on its argument, or runs in a mode or a checkpoint of the model's own, is none.
 """
@@ -23,7 +23,7 @@ from netsplit.graph.storage import storage_of
 from netsplit.rewrite.algebra.rule import Operator
 from netsplit.rewrite.emitter import in_no_mode
 
-__all__ = ["RuleCall", "RuleCalls", "Function", "Shape", "Written", "calls_of", "shape_of", "written"]
+__all__ = ["Function", "RuleCall", "RuleCalls", "Shape", "Written", "calls_of", "shape_of", "written"]
 
 Shape: TypeAlias = tuple[int, ...]
 Written: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
