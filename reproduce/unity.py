@@ -12,7 +12,7 @@ from netsplit.config import build
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, Partitioner, Problem
-from netsplit.partition.common.side_by_side import linked_groups, side_by_side
+from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.methods.baselines import Ddp
 from netsplit.program.schedules import GPipe, SingleBatch
 from netsplit.rewrite import (
@@ -117,8 +117,9 @@ class ColumnsAndRows(Partitioner):
     name = "columns_and_rows"
 
     def choose(self, problem: Problem) -> Choice:
-        groups = linked_groups(problem.cluster)
-        return _beside(problem, megatron_tasks(problem.graph, len(groups), len(groups[0])), {})
+        hosts = max(len(problem.cluster.nics), 1)
+        inner = len(problem.cluster.devices) // hosts
+        return _beside(problem, megatron_tasks(problem.graph, hosts, inner), {})
 
 
 def megatron_tasks(graph: Graph, hosts: int, inner: int) -> tuple[OperatorTasks, ...]:

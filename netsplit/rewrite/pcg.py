@@ -167,7 +167,7 @@ class ParallelGraph:
             RewriteError: it is something else.
         """
         try:
-            read = [
+            read: list[dict[str, Any]] = [
                 {k: tuple(v) if isinstance(v, list) else v for k, v in each.items()}
                 for each in values["operators"]
             ]
@@ -213,11 +213,13 @@ def parallel_operators(graph: Graph, tasks: Sequence[OperatorTasks]) -> list[Par
     given = {each.node: each for each in tasks}
     made = {name: task_layouts(graph, given.get(name, OperatorTasks(name))) for name in graph.nodes}
     return [
-        ParallelOperator(kind, reference[1], name, place, *rest)
+        ParallelOperator(kind, reference[1], name, place, degree, dim, sizes, blocks)
         for name in graph.nodes
         for place, reference in _read(graph, name).items()
         if place in made[name].reads
-        for kind, *rest in _made(graph, reference, made).until(_Spread.of(made[name].reads[place]))
+        for kind, degree, dim, sizes, blocks in _made(graph, reference, made).until(
+            _Spread.of(made[name].reads[place])
+        )
     ]
 
 

@@ -48,7 +48,9 @@ def _batch(name: str, generator: torch.Generator) -> Batch:
         images = torch.randn(SAMPLES, 3, SIDE, SIDE, generator=generator, dtype=torch.float64)
         return (images,), torch.randint(0, CLASSES, (SAMPLES, SIDE, SIDE), generator=generator)
     if name in INPUTS or name == "resnext":
-        shapes = [(size,) for size in INPUTS.get(name, ())] or [(3, SIDE, SIDE)] * (name == "resnext")
+        shapes: list[tuple[int, ...]] = [(size,) for size in INPUTS.get(name, ())] or [(3, SIDE, SIDE)] * (
+            name == "resnext"
+        )
         given = [torch.randn(SAMPLES, *each, generator=generator, dtype=torch.float64) for each in shapes]
         if name in ("dlrm", "xdl"):
             given.append(torch.randint(0, 7, (SAMPLES, 2, 3), generator=generator))

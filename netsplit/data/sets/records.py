@@ -50,9 +50,9 @@ def records(
         raise ConfigError("dataset.numbers is []: give the size of at least one input, as in [4].")
     counts = (count if limit is None else min(count, limit) for count in (train, test))
     given = tuple(numbers), tuple(categories), bag, num_classes
-    halves = (_Records(*given, count, seed, half) for half, count in enumerate(counts))
+    first, second = (_Records(*given, count, seed, half) for half, count in enumerate(counts))
     classes = tuple(map(str, range(num_classes)))
-    return Data("records", *halves, num_classes, classes, workers, prefetch, read_by=read_by)
+    return Data("records", first, second, num_classes, classes, workers, prefetch, read_by=read_by)
 
 
 @dataclass(frozen=True)
