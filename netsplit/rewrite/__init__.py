@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from netsplit.rewrite.following import followed
     from netsplit.rewrite.laid_out_tasks import task_layouts
     from netsplit.rewrite.lowering import lowered
+    from netsplit.rewrite.pcg import ParallelGraph, parallel_operators
     from netsplit.rewrite.rewriting import (
         also,
         applied,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CopyWeights",
     "OperatorTasks",
+    "ParallelGraph",
     "ReadWeights",
     "Rewrite",
     "Split",
@@ -43,6 +45,7 @@ __all__ = [
     "copy_weights",
     "followed",
     "lowered",
+    "parallel_operators",
     "read_weights",
     "replicate",
     "require_operators",
