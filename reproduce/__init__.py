@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from reproduce.render import markdown, record, write
     from reproduce.resharding import MeshHosts, ReshardCase, layer_bytes, reshard_seconds
     from reproduce.result import Picture, StudyResult
+    from reproduce.unity import ColumnsAndRows, TablesApart, parallel_speeds
 
 __all__ = [
     "ByName",
     "Column",
+    "ColumnsAndRows",
     "LinkCase",
     "MeshHosts",
     "ModelCase",
@@ -37,6 +39,7 @@ __all__ = [
     "ReshardCase",
     "RunCase",
     "StudyResult",
+    "TablesApart",
     "V100Servers",
     "edge_bytes",
     "largest_batches",
@@ -45,6 +48,7 @@ __all__ = [
     "markdown",
     "memory_needs",
     "operator_seconds",
+    "parallel_speeds",
     "pipeline_speeds",
     "record",
     "reshard_seconds",

@@ -30,7 +30,7 @@ from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references
 from reproduce.result import StudyResult
 
-__all__ = ["V100Servers", "largest_batches", "planner_of_case", "split_speeds"]
+__all__ = ["V100Servers", "fits", "largest_batches", "planner_of_case", "split_speeds"]
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def _compared(
     case: ModelCase, cluster: ClusterDescription, n: int, batch: int, limit_s: float, seed: int
 ) -> tuple[Cell, ...]:
     replicated = planner_of_case(case, cluster, batch, GPipe(n)).plan(Ddp(), seed)
-    ddp_s = replicated.objective_s if _fits(replicated) else None
+    ddp_s = replicated.objective_s if fits(replicated) else None
     try:
         plan = planner_of_case(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
     except InfeasibleError:
@@ -198,7 +198,7 @@ def out_of_place(model: nn.Module) -> nn.Module:
     return model
 
 
-def _fits(plan: Plan) -> bool:
+def fits(plan: Plan) -> bool:
     _, timeline = plan.simulated
     capacity = {device.name: device.capacity_bytes for device in plan.problem.cluster.devices}
     return all(nbytes <= capacity[name] for name, nbytes in timeline.peak_bytes.items())
@@ -274,7 +274,7 @@ def largest_batches(
 def _replicas_fit(case: ModelCase, cluster: ClusterDescription, n: int, batch: int, seed: int) -> bool:
     if batch % n:
         return False
-    return _fits(planner_of_case(case, cluster, batch, GPipe(n)).plan(Ddp(), seed))
+    return fits(planner_of_case(case, cluster, batch, GPipe(n)).plan(Ddp(), seed))
 
 
 def _splits_fit(case: ModelCase, cluster: ClusterDescription, batch: int, limit_s: float, seed: int) -> bool:

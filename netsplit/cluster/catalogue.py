@@ -4,7 +4,7 @@ A described device names one (`model: TITAN RTX`), and its seconds are predicted
 
 Shares of the peaks are of classes of operators: a table for GPUs whose convolutions are in float32, one for
 those whose tensor cores take them in TF32, one for half precision. They come from what others have published,
-above all images per second of networks in training: docs/clusters.md has the figures and how near they come.
+above all images per second of networks in training: docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations

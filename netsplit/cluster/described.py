@@ -145,6 +145,7 @@ def uniform_cluster(
     model: str | None = None,
     overlap: bool = True,
     nic: float | str | None = "auto",
+    nodes: int | None = None,
 ) -> ClusterDescription:
     """Equal devices "d0", "d1", ..., with one kind of link or with one per level.
 
@@ -160,25 +161,32 @@ def uniform_cluster(
         nic: where there are levels, what the devices of a machine share on the way to others: bytes per
             second of each direction; "auto": as of the link between two machines; None: nothing, every
             pair of devices has a network of its own.
+        nodes: how many machines, each of all the levels of `devices`; one level more then joins them, for
+            which `bandwidth` and `latency` have an entry. None: the innermost level is a machine.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
     """
     counts = [given_count(value) for value in _as_list(devices)]
+    machine = math.prod(counts[:1] if nodes is None else counts)
+    counts += [] if nodes is None else [given_count(nodes, "cluster.nodes")]
     if not counts:
         raise ConfigError("cluster.devices is an empty list: give a number, or one per level as in [4,2].")
     total = math.prod(counts)
     if total > MOST_DEVICES:
-        raise ConfigError(f"cluster.devices is {devices}, which makes {total}: give at most {MOST_DEVICES}.")
+        many = f"cluster.devices is {devices}" + (f" in {nodes} nodes" if nodes else "")
+        raise ConfigError(f"{many}, which makes {total}: give at most {MOST_DEVICES}.")
     given = {"bandwidth": _as_list(bandwidth), "latency": _as_list(latency)}
     for key, values in given.items():
         if len(values) not in (1, len(counts)):
             raise ConfigError(
-                f"cluster.{key} has {len(values)} entries and cluster.devices {len(counts)} levels: "
+                f"cluster.{key} has {len(values)} entries, and there are {len(counts)} levels of devices: "
                 "give one number, or one for each level."
             )
     rates = [given_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
     waits = [given_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
+    if nodes == 1:
+        counts.pop()  # with its link, which joins nothing
     names = [f"d{i}" for i in range(total)]
     if model is None and capacity is None:
         raise ConfigError(
@@ -193,10 +201,10 @@ def uniform_cluster(
         speeds=dict.fromkeys(names, given_speed(speed, "cluster.speed")),
         capacities=dict.fromkeys(names, _device_capacity(each, "cluster")),
         links=links,
-        levels=tuple(zip(counts, rates, strict=True)),
+        levels=tuple(zip(counts, rates, strict=False)),
         accelerators={} if known is None else dict.fromkeys(names, known),
         overlap=overlap,
-        nics=() if nic is None else _nics_of_machines(names, counts[0], links, nic),
+        nics=() if nic is None else _nics_of_machines(names, machine, links, nic),
     )
 
 
@@ -222,7 +230,7 @@ def _links_of_levels(
     sizes = list(accumulate(counts, mul))
     return {
         (names[i], names[j]): next(
-            link for link, size in zip(links, sizes, strict=True) if i // size == j // size
+            link for link, size in zip(links, sizes, strict=False) if i // size == j // size
         )
         for i, j in permutations(range(len(names)), 2)
     }

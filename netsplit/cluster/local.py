@@ -201,14 +201,13 @@ def _device(device: LocalDevice, key: str) -> Device:
 LARGEST_BYTES = 2**60  # sums of capacities stay below what a 64-bit integer holds
 
 
-def given_count(value: object) -> int:
+def given_count(value: object, key: str = "cluster.devices") -> int:
     whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
     if isinstance(value, float) and value.is_integer():
         whole = int(value)
     if whole < 1:
-        raise ConfigError(
-            f"cluster.devices is {value!r}: give a whole number of at least 1, or a list of them."
-        )
+        several = ", or a list of them" if key == "cluster.devices" else ""
+        raise ConfigError(f"{key} is {value!r}: give a whole number of at least 1{several}.")
     return whole
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from netsplit.data.sets.digits_segmentation import digits_segmentation
     from netsplit.data.sets.hugging_face import hugging_face
     from netsplit.data.sets.image_folders import imagefolder, imagenet
+    from netsplit.data.sets.records import records
     from netsplit.data.sets.synthetic import synthetic
     from netsplit.data.sets.text import text
     from netsplit.data.sets.voc2012 import voc2012
@@ -28,6 +29,7 @@ __all__ = [
     "hugging_face",
     "imagefolder",
     "imagenet",
+    "records",
     "synthetic",
     "text",
     "voc2012",

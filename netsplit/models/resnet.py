@@ -37,10 +37,13 @@ class ResNetFeatures(nn.Module):
         in_channels: int = 3,
         small_images: bool = False,
         dilated: tuple[int, ...] = (),
+        groups: int = 1,
+        group_width: int = 64,
     ) -> None:
         super().__init__()
         # As torchvision counts: 128 of 64 doubles the middle of every block and nothing else.
-        self.base_width = 128 if widening == "bottleneck" else 64
+        self.base_width = group_width * (2 if widening == "bottleneck" else 1)
+        self.groups = groups
         planes = 2 * width if widening == "all" else width
         self.channels, self.dilation = planes, 1
         kernel, stride = (3, 1) if small_images else (7, 2)
@@ -70,14 +73,14 @@ class ResNetFeatures(nn.Module):
             shortcut = nn.Sequential(
                 nn.Conv2d(self.channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)
             )
-        first = bottleneck(
-            self.channels, planes, stride, shortcut, base_width=self.base_width, dilation=dilation
-        )
+        first = bottleneck(self.channels, planes, stride, shortcut, self.groups, self.base_width, dilation)
         self.channels = out
         return nn.Sequential(
             first,
             *(
-                bottleneck(out, planes, base_width=self.base_width, dilation=self.dilation)
+                bottleneck(
+                    out, planes, groups=self.groups, base_width=self.base_width, dilation=self.dilation
+                )
                 for _ in range(blocks - 1)
             ),
         )
@@ -103,10 +106,13 @@ class ResNet(ResNetFeatures):
         widening: Widening,
         in_channels: int,
         small_images: bool,
+        groups: int,
+        group_width: int,
     ) -> None:
         super().__init__(
-            blocks=blocks, width=width, widening=widening, in_channels=in_channels, small_images=small_images
-        )
+            blocks=blocks, width=width, widening=widening, in_channels=in_channels,
+            small_images=small_images, groups=groups, group_width=group_width,
+        )  # fmt: skip
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(self.out_channels, num_classes)
 
@@ -121,6 +127,8 @@ def resnet(
     widening: Widening = "none",
     in_channels: int = 3,
     small_images: bool = False,
+    groups: int = 1,
+    group_width: int = 64,
 ) -> nn.Module:
     """A ResNet; the defaults are ResNet-152's.
 
@@ -132,13 +140,15 @@ def resnet(
             "all" doubles every channel count, which is to give twice the `width`.
         in_channels: colour planes of an image.
         small_images: a stem of one 3x3 convolution, which keeps the sides: for images of 32x32.
+        groups: of the 3x3 convolutions: 32 in ResNeXt (Xie et al., CVPR 2017).
+        group_width: channels of each in the first layer, of 64 a `width`: 4 in ResNeXt-50 32x4d.
 
     Raises:
         ConfigError: a size that cannot be.
     """
-    check_least(1, num_classes=num_classes, in_channels=in_channels)
+    check_least(1, num_classes=num_classes, in_channels=in_channels, groups=groups, group_width=group_width)
     check_backbone(blocks, width)
-    return ResNet(num_classes, blocks, width, widening, in_channels, small_images)
+    return ResNet(num_classes, blocks, width, widening, in_channels, small_images, groups, group_width)
 
 
 def check_backbone(blocks: tuple[int, ...], width: int) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from netsplit.rewrite.following import followed
     from netsplit.rewrite.laid_out_tasks import task_layouts
     from netsplit.rewrite.lowering import lowered
+    from netsplit.rewrite.pcg import ParallelGraph, parallel_operators
     from netsplit.rewrite.rewriting import (
         also,
         applied,
@@ -37,6 +38,7 @@ __all__ = [
     "CopyWeights",
     "Match",
     "OperatorTasks",
+    "ParallelGraph",
     "ReadWeights",
     "Rewrite",
     "Split",
@@ -52,6 +54,7 @@ __all__ = [
     "followed",
     "lowered",
     "matches",
+    "parallel_operators",
     "read_weights",
     "replicate",
     "require_operators",

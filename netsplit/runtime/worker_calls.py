@@ -334,7 +334,8 @@ def inspect(
     """What is not finite while the iteration is computed, which is then taken back."""
     executor: Executor = worker.memory["programs"][number]
     inspection = executor.inspection = Inspection()
-    inspection.of(executor.share.tensors)
+    share = executor.share
+    inspection.of({share.initializer(name): tensor for name, tensor in share.kept.items()})
     attempt = worker.memory["attempt"] = Attempt(executor)
     try:
         attempt.compute(feeds, fractions, False, key)

@@ -74,6 +74,7 @@ def test_a_device_of_a_model_has_its_kind_and_its_memory() -> None:
         ("titan_rtx5", ["TITAN RTX"] * 5),
         ("titan_rtx3", ["TITAN RTX"] * 3),
         ("v100x8", ["V100-SXM2-16GB"] * 8),
+        ("summit", ["V100-SXM2-16GB"] * 6),
         ("h200x8", ["H200-SXM"] * 8),
         ("old_new", ["GTX 1080 Ti", "RTX 4090"]),
     ],

@@ -35,6 +35,17 @@ def test_levels_are_innermost_first() -> None:
     assert cluster.links["d1", "d2"] == cluster.links["d5", "d0"] == Link(1e-5, 1 / 1.25e9)
 
 
+def test_a_machine_has_all_levels_of_devices_where_nodes_are_given() -> None:
+    rates = {"bandwidth": [9e9, 4e9, 1e9], "capacity": 1e9}
+    cluster = uniform_cluster([3, 2], nodes=2, **rates).cluster("gpu", 0)
+    assert cluster.levels == ((3, 9e9), (2, 4e9), (2, 1e9))
+    assert cluster.links["d2", "d3"].bandwidth == pytest.approx(4e9)
+    assert [nic.devices for nic in cluster.nics] == [tuple(f"d{i + j}" for i in range(6)) for j in (0, 6)]
+    one = uniform_cluster([3, 2], nodes=1, **rates).cluster("gpu", 0)
+    assert one.levels == ((3, 9e9), (2, 4e9))
+    assert one.nics == ()
+
+
 def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() -> None:
     devices = [
         DescribedDevice("a", 1.0, "50%"),
@@ -56,6 +67,8 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
         ({"bandwidth": 0}, ["cluster.bandwidth is 0"]),
         ({"bandwidth": "fast"}, ["cluster.bandwidth is 'fast'", "12GB"]),
         ({"bandwidth": [1e9, 1e9]}, ["cluster.bandwidth has 2 entries", "1 levels"]),
+        ({"nodes": 0}, ["cluster.nodes is 0"]),
+        ({"nodes": 500}, ["cluster.devices is 4 in 500 nodes, which makes 2000"]),
         ({"capacity": "x%"}, ["cluster.capacity is 'x%'", "40%"]),
         ({"capacity": None}, ["cluster.capacity=16GB", "cluster.model='TITAN RTX'"]),
         ({"nic": "1GB"}, ["cluster.nic is '1GB'", "one machine"]),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from netsplit.data import synthetic
+from netsplit.data import records, synthetic
+from netsplit.errors import ConfigError
 
 KINDS = {"image": (2, 12, 10), "mask": (3, 12, 10), "tokens": (30,)}
 
@@ -38,3 +39,17 @@ def accuracy_of_centroids(learnable: bool) -> float:
 def test_images_say_their_class_only_when_learnable() -> None:
     assert accuracy_of_centroids(True) > 0.95
     assert accuracy_of_centroids(False) < 0.4
+
+
+def test_records_are_numbers_and_categories_that_say_the_class() -> None:
+    data = records((2, 1), (10, 7), bag=3, num_classes=2, train=10**12)
+    (pair, one, categories), target = data.train[5]
+    assert (pair.shape, one.shape, categories.shape) == ((2,), (1,), (2, 3))
+    assert (categories < torch.tensor([[10], [7]])).all()
+    assert torch.equal(categories[0] % 2, target.expand(3))
+    inputs, targets = data.shapes(4)
+    assert [each.shape for each in (*inputs, targets)] == [(4, 2), (4, 1), (4, 2, 3), (4,)]
+    alone, number = records((4,), (), num_classes=0).train[0]
+    assert torch.equal(number, alone.mean(0, keepdim=True))
+    with pytest.raises(ConfigError, match=r"dataset\.numbers is \[\]"):
+        records((), ())

@@ -104,7 +104,8 @@ def _python(words: list[str], page: str) -> None:
     if "--" in words:  # a command that is given to another
         _python(words[words.index("--") + 1 :], page)
         words = words[: words.index("--")]
-    home, _, name = words[1].partition(".")
+    home, *names = words[1].split(".")
+    name = "/".join(names)
     whole = ROOT / home / name / "__main__.py"
     file = whole if whole.is_file() else ROOT / home / f"{name}.py"
     assert file.is_file(), words[1]

@@ -10,8 +10,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from netsplit.config import build
+from netsplit.data import records
 
 __all__ = ["CONF", "SUBJECTS", "Subject", "config_of", "count", "on_meta"]
 
@@ -20,15 +22,27 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 @dataclass(frozen=True)
 class Subject:
-    """Parameters; sides of the images, or tokens a sample; `dense`: a class for each pixel."""
+    """Parameters; sides of the images, or tokens a sample, or sizes of several inputs and of categories;
+    `dense`: a class for each pixel."""
 
     parameters: int
     side: int = 0
     tokens: int = 0
     dense: bool = False
+    numbers: tuple[int, ...] = ()
+    categories: tuple[int, ...] = ()
 
-    def batch(self, name: str, size: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    def batch(self, name: str, size: int, device: str = "cpu") -> tuple[tuple[Tensor, ...], Tensor]:
         """Inputs and targets of `size` samples, drawn alike every time."""
+        if self.numbers or self.categories:
+            data = records(self.numbers, self.categories, num_classes=config_of(name).num_classes)
+            inputs, targets = default_collate([data.train[i] for i in range(size)])
+            every = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+            return tuple(each.to(device) for each in every), targets.to(device)
+        image, targets = self._picture_or_text(name, size, device)
+        return (image,), targets
+
+    def _picture_or_text(self, name: str, size: int, device: str) -> tuple[Tensor, Tensor]:
         config = config_of(name)
         classes = config.get("num_classes") or config.vocabulary
         generator = torch.Generator().manual_seed(3)
@@ -52,9 +66,11 @@ SUBJECTS = {
     "amoebanet_d_small": Subject(391_354, side=32),
     "bert": Subject(109_514_298, tokens=512),
     "bert_small": Subject(839_523, tokens=32),
+    "candle_uno": Subject(820_948_704, numbers=(1, 1, 942, 5270, 2048, 5270, 2048)),
     "deeplab_v3": Subject(188_740_181, side=224, dense=True),
     "deeplab_v3_all": Subject(263_588_757, side=224, dense=True),
     "deeplab_v3_small": Subject(398_899, side=64, dense=True),
+    "dlrm": Subject(256_025_154, numbers=(4,), categories=(1_000_000,) * 4),
     "gnmt": Subject(262_046_976, tokens=50),
     "gnmt_small": Subject(251_683, tokens=32),
     "googlenet": Subject(6_624_904, side=224),
@@ -64,10 +80,12 @@ SUBJECTS = {
     "inception_v3": Subject(23_834_568, side=299),
     "inception_v3_small": Subject(21_806_058, side=75),
     "lenet": Subject(3_276_234, side=28),
+    "mlp": Subject(956_301_312, numbers=(1024, 1024)),
     "resnet152": Subject(60_192_808, side=224),
     "resnet152_small": Subject(187_922, side=32),
     "resnet200": Subject(64_673_832, side=224),
     "resnet50": Subject(25_557_032, side=224),
+    "resnext50": Subject(25_028_904, side=224),
     "rnnlm": Subject(66_034_000, tokens=35),
     "rnnlm_small": Subject(289_635, tokens=32),
     "transformer": Subject(63_082_496, tokens=512),
@@ -83,6 +101,7 @@ SUBJECTS = {
     "wide_resnet152": Subject(174_658_344, side=224),
     "wide_resnet152_all": Subject(236_350_568, side=224),
     "wide_resnet152_small": Subject(579_994, side=32),
+    "xdl": Subject(256_132_098, categories=(1_000_000,) * 4),
 }
 """By the name of the config. Sides and tokens are those the model is made for; the small ones' are small."""
 

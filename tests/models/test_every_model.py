@@ -48,7 +48,7 @@ def test_parameters_are_as_many_as_the_page_and_the_config_say(name: str) -> Non
 def test_scores_have_classes_second_and_the_shape_of_the_targets(name: str) -> None:
     inputs, targets = SUBJECTS[name].batch(name, 2, "meta")
     config = config_of(name)
-    scores = on_meta(name).eval()(inputs)
+    scores = on_meta(name).eval()(*inputs)
     classes = config.get("num_classes") or config.vocabulary
     assert scores.shape == (2, classes, *targets.shape[1:])
 
@@ -65,17 +65,17 @@ def test_the_captured_step_of_a_small_model_is_the_models_bit_for_bit(name: str)
     model = build(config_of(name))
     inputs, targets = SUBJECTS[name].batch(name, 2)
     loss = nn.CrossEntropyLoss()
-    graph = capture(model, loss, ((inputs,), (targets,)))
+    graph = capture(model, loss, (inputs, (targets,)))
     rebuilt = rebuild(graph, initial_values(model, graph))
     state = {key: value.clone() for key, value in model.state_dict().items()}
     torch.manual_seed(1)
-    outputs = rebuilt(inputs, targets)
+    outputs = rebuilt(*inputs, targets)
     outputs.backward()
     gradients = {key: p.grad for key, p in model.named_parameters()}
     model.load_state_dict(state)
     model.zero_grad()
     torch.manual_seed(1)
-    wanted = loss(model.train()(inputs), targets)
+    wanted = loss(model.train()(*inputs), targets)
     wanted.backward()
     assert torch.isfinite(wanted)
     assert torch.equal(outputs, wanted)
@@ -93,7 +93,7 @@ def test_the_step_of_a_large_model_is_captured_without_memory(name: str) -> None
     inputs, targets = SUBJECTS[name].batch(name, 2, "meta")
     if config_of(name).get("num_classes") == 1:
         targets = torch.zeros_like(targets)
-    graph = capture(model, nn.CrossEntropyLoss(), ((inputs,), (targets,)))
+    graph = capture(model, nn.CrossEntropyLoss(), (inputs, (targets,)))
     trained = {key for key, init in graph.initializers.items() if init.is_parameter}
     assert trained == {key for key, _ in model.named_parameters()}
     assert graph.batch_size == 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
-from netsplit.models import bert, deeplab_v3, gpt, u_transformer, unet
+from netsplit.models import bert, deeplab_v3, dlrm, gpt, resnet, towers, u_transformer, unet
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus
@@ -27,8 +27,14 @@ TINY: dict[str, Callable[[], nn.Module]] = {
     "deeplab_v3": lambda: deeplab_v3(
         CLASSES, blocks=(1, 1, 1, 1), width=2, rates=(1, 2), channels=4, dropout=0.0
     ),
+    "resnext": lambda: resnet(CLASSES, (1, 1, 1, 1), 4, small_images=True, groups=2, group_width=32),
+    "dlrm": lambda: dlrm(CLASSES, tables=(9, 7), width=4, bottom=(3, 4), top=(6,)),
+    "xdl": lambda: dlrm(CLASSES, tables=(9, 7), width=4, bottom=(), top=(6,)),
+    "mlp": lambda: towers(CLASSES, inputs=(3, 3), tower=(6, 6)),
+    "candle_uno": lambda: towers(CLASSES, inputs=(1, 3), tower=(6, 6), joined="cat", top=(5,)),
     "u_transformer": lambda: u_transformer(CLASSES, image_size=SIDE, base_channels=4, depth=2, heads=2),
 }
+INPUTS = {"mlp": (3, 3), "candle_uno": (1, 3), "dlrm": (3,), "xdl": ()}
 SLOW = {"gpt_untied", "u_transformer"}
 
 
@@ -41,6 +47,14 @@ def _batch(name: str, generator: torch.Generator) -> Batch:
     if name in ("unet", "deeplab_v3", "u_transformer"):
         images = torch.randn(SAMPLES, 3, SIDE, SIDE, generator=generator, dtype=torch.float64)
         return (images,), torch.randint(0, CLASSES, (SAMPLES, SIDE, SIDE), generator=generator)
+    if name in INPUTS or name == "resnext":
+        shapes: list[tuple[int, ...]] = [(size,) for size in INPUTS.get(name, ())] or [(3, SIDE, SIDE)] * (
+            name == "resnext"
+        )
+        given = [torch.randn(SAMPLES, *each, generator=generator, dtype=torch.float64) for each in shapes]
+        if name in ("dlrm", "xdl"):
+            given.append(torch.randint(0, 7, (SAMPLES, 2, 3), generator=generator))
+        return tuple(given), torch.randint(0, CLASSES, (SAMPLES,), generator=generator)
     tokens = torch.randint(0, VOCABULARY, (SAMPLES, CONTEXT), generator=generator)
     if name != "bert":
         return (tokens,), tokens.roll(-1, 1)

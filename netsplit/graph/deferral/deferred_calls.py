@@ -94,7 +94,7 @@ def _weight_gradients(
 
 
 @dataclass(frozen=True)
-class _Rule:
+class _DeferralRule:
     """How a product is computed, and its two factors' gradients, as autograd has them."""
 
     forward: Callable[[Tensor, Tensor, Tensor | None, _Scales], Tensor]
@@ -111,7 +111,7 @@ class _Product(Function):
         left: Tensor,
         right: Tensor,
         bias: Tensor | None,
-        rule: _Rule,
+        rule: _DeferralRule,
         weight: int,
         scales: _Scales = _UNSCALED,
     ) -> Tensor:
@@ -193,14 +193,16 @@ def _linear_right(grad: Tensor, x: Tensor, layout: _Layout) -> Tensor:
 _apply_convolution: Callable[..., Tensor] = super(Function, _Convolution).apply
 _apply_product: Callable[..., Tensor] = super(Function, _Product).apply
 
-_LINEAR = _Rule(lambda x, weight, bias, _: _functions.linear(x, weight, bias), _linear_left, _linear_right)
-_MATMUL = _Rule(lambda left, right, *_: left.matmul(right), _mm_left, _mm_right)
-_ADDMM = _Rule(
+_LINEAR = _DeferralRule(
+    lambda x, weight, bias, _: _functions.linear(x, weight, bias), _linear_left, _linear_right
+)
+_MATMUL = _DeferralRule(lambda left, right, *_: left.matmul(right), _mm_left, _mm_right)
+_ADDMM = _DeferralRule(
     lambda left, right, bias, by: torch.ops.aten.addmm.default(bias, left, right, beta=by[0], alpha=by[1]),
     _mm_left,
     _mm_right,
 )
-_BMM = _Rule(
+_BMM = _DeferralRule(
     lambda left, right, *_: left.bmm(right),
     lambda grad, right, layout: grad.bmm(right.transpose(1, 2)),
     lambda grad, left, layout: left.transpose(1, 2).bmm(grad),
@@ -222,7 +224,12 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _multiply(
-    left: Tensor, right: Tensor, bias: Tensor | None, rule: _Rule, weight: int, scales: _Scales = _UNSCALED
+    left: Tensor,
+    right: Tensor,
+    bias: Tensor | None,
+    rule: _DeferralRule,
+    weight: int,
+    scales: _Scales = _UNSCALED,
 ) -> Tensor:
     dtype = _autocast_dtype(left)
     if dtype is not None:

@@ -164,6 +164,7 @@ class Judge:
         self.best: dict[Kind, Tried] = {}
         self.seen: dict[tuple[object, ...], Tried | None] = {}
         self.met: dict[tuple[object, ...], Met] = {}  # everything that was simulated, under any schedule
+        self.levels: dict[tuple[object, ...], list[Tried]] = {}  # by `identity`: whole states, and slices
         self.left_out = 0  # for want of time
         self.refused: set[tuple[object, ...]] = set()  # by verification
 
@@ -214,11 +215,11 @@ class Judge:
     def _tried(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
         tried = self._simulated(origin, schedule, placement)
         if tried is not None and not tried.fits and self._worth_recomputing(tried):
-            again = [
-                *self._sharded(origin, schedule, placement),
-                *self._recomputed(origin, schedule, placement),
-            ]
-            tried = min([tried, *again], key=lambda each: each.rank)
+            sharded = self._sharded(origin, schedule, placement)
+            if sharded:
+                self.levels[identity(placement)] = [tried, *sharded]
+            again = self._recomputed(origin, schedule, placement)
+            tried = min([tried, *sharded, *again], key=lambda each: each.rank)
         return tried
 
     def _meet(self, origin: str, microbatches: int, placement: Placement, seconds: float) -> None:
@@ -275,7 +276,8 @@ class Judge:
         if not self.recompute or not self.affords(schedule, placement):
             return []
         problem = problem_under(self.problem_for(schedule.microbatches, placement), schedule)
-        nearest, _ = nearest_recomputed(problem, placement, self.pace.deadline)
+        until = float("inf") if self.winner is None else self.pace.deadline
+        nearest, _ = nearest_recomputed(problem, placement, until)
         other = self._simulated(origin, schedule, nearest)
         return [] if other is None else [other]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from functools import partial
@@ -163,6 +164,22 @@ def test_what_surrounds_the_step(pools: Pools, level: str, options: str, where: 
         runtime.train_batch(*batch, fraction=1.0 / group, step=(n + 1) % group == 0, **own)
     state = runtime.state(averaged=True) if averaged else runtime.state()
     names = [name for name, _ in case.fresh().named_parameters()]  # every replica has buffers of its own
+    assert_close({k: state[k] for k in names}, {k: wanted.state[k] for k in names})
+
+
+def test_a_batch_that_is_not_finite_is_left_out(pools: Pools) -> None:
+    """Slices are looked at: whole parameters are not there between computations."""
+    case, (first, second, *_) = CASES["chain"], batches_of(CASES["chain"], 2)
+    graph = captured_for(case, SCHEDULES["gpipe"])
+    program = sharded(graph, "gpipe", "parameters", 2)
+    rule = UpdateRule(on_nonfinite="skip")
+    trained = DistributedRuntime(program, pools(2), initial_values(case.fresh(), graph), SGD, rule)
+    trained.train_batch(*first)
+    assert math.isnan(trained.train_batch(tuple(x * math.nan for x in first[0]), first[1]))
+    trained.train_batch(*second)
+    wanted = plain_loop(case.fresh(), case.loss, [first, second], 2, SGD)
+    names = [name for name, _ in case.fresh().named_parameters()]  # every replica has buffers of its own
+    state = trained.state()
     assert_close({k: state[k] for k in names}, {k: wanted.state[k] for k in names})
 
 

@@ -108,6 +108,7 @@ class StageCosts:
     microbatches: int
     recompute: bool  # where a run does not fit otherwise
     added: bool  # transfers come on top of computing; else the longer of both counts
+    shard: bool = False  # replicas keep slices of their states where whole ones do not fit
 
     def period_s(self, groups: Sequence[Group], g: int) -> Floats:
         """Seconds a micro-batch of every run as stage g; inf where it does not fit."""
@@ -201,7 +202,7 @@ class StageCosts:
         line, r = self.line, len(groups[g])
         behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
-        saved, states = line.between("saved_bytes"), line.between("state_bytes")
+        saved, states = line.between("saved_bytes"), line.between("state_bytes") / (r if self.shard else 1)
         capacity = min(self.problem.cluster.devices[q].capacity_bytes for q in groups[g])
         capacity //= list(groups).count(groups[g])
         missing = np.maximum(states + flight * saved - capacity, 0.0)

@@ -211,7 +211,7 @@ class WholeSearch:
             return
         seen: set[tuple[tuple[int, int], ...]] = set()
         for added in (False, True):
-            costs = StageCosts(problem, line, m, self.open.recompute, added)
+            costs = StageCosts(problem, line, m, self.open.recompute, added, self.judge.shard)
             cut = stages_of_line(costs, groups)
             if cut is not None and cut.runs not in seen:
                 seen.add(cut.runs)

@@ -1,0 +1,83 @@
+"""Records as recommenders and models of tables read them, drawn when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from netsplit.data.dataset import Data
+from netsplit.data.draw import generator_of
+from netsplit.data.keys import ReadBy, at_least, check_common
+from netsplit.errors import ConfigError
+
+__all__ = ["records"]
+
+
+def records(
+    numbers: Sequence[int] = (4,),
+    categories: Sequence[int] = (1000, 1000, 1000, 1000),
+    bag: int = 1,
+    num_classes: int = 2,
+    train: int = 1024,
+    test: int = 256,
+    limit: int | None = None,
+    workers: int = 0,
+    prefetch: int = 2,
+    seed: int = 0,
+    read_by: ReadBy = "auto",
+) -> Data:
+    """Samples drawn from (seed, half, index), of several inputs where there are several.
+
+    Inputs: float32 of each size in `numbers`, then int64 (categories, bag), each below its own of
+    `categories`. Target: a class, which shifts all numbers and is the rest of most categories; or, without
+    classes, float32 (1,): the mean of the first numbers.
+
+    Args:
+        num_classes: 0: a number is to be predicted.
+        train, test: samples in each half, which cost no memory.
+        limit: at most so many of each half.
+
+    Raises:
+        ConfigError: no inputs, or a number that cannot be used.
+    """
+    check_common(limit, workers, prefetch, seed, train=train, test=test, bag=bag)
+    at_least(1, numbers=min(numbers, default=1), categories=min(categories, default=1))
+    at_least(0, num_classes=num_classes)
+    if not numbers and (not categories or not num_classes):
+        raise ConfigError("dataset.numbers is []: give the size of at least one input, as in [4].")
+    counts = (count if limit is None else min(count, limit) for count in (train, test))
+    given = tuple(numbers), tuple(categories), bag, num_classes
+    first, second = (_Records(*given, count, seed, half) for half, count in enumerate(counts))
+    classes = tuple(map(str, range(num_classes)))
+    return Data("records", first, second, num_classes, classes, workers, prefetch, read_by=read_by)
+
+
+@dataclass(frozen=True)
+class _Records:
+    numbers: tuple[int, ...]
+    categories: tuple[int, ...]
+    bag: int
+    num_classes: int
+    count: int
+    seed: int
+    half: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        rng = generator_of(self.seed, self.half, index)
+        target = int(rng.integers(max(self.num_classes, 1)))
+        drawn = (rng.standard_normal(size, dtype="float32") for size in self.numbers)
+        made = [torch.from_numpy(each + target) for each in drawn]
+        wanted = torch.tensor(target) if self.num_classes else made[0].mean(0, keepdim=True)
+        if self.categories:
+            step, sizes = max(self.num_classes, 1), torch.tensor(self.categories)[:, None]
+            rows = torch.from_numpy(rng.integers(2**40, size=(len(self.categories), self.bag))) % sizes
+            made.append((rows - rows % step + target) % sizes)
+        return (made[0] if len(made) == 1 else tuple(made)), wanted
