@@ -1,0 +1,248 @@
+"""Both sides of a rule computed exactly: integers modulo a prime, element-wise functions as drawn tables.
+
+A tensor is its whole array and a degree for each dimension (copies, rows, columns); dimension 0 of a rule is
+rows, 1 columns, -1 copies. Degree 0: nobody asks in how many pieces it is.
+
+    partition, combine (d, k)   the degree alone, times and by k          replicate (d, k)   repeats along d
+    reduce (d, k)               adds k consecutive blocks along d         concat             adds sizes and degrees
+    linear(x[c, n, i], w[c', o, i]) = [1, n, o], of equal copies          split              where a concat met
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from itertools import product
+from math import prod
+from zlib import crc32
+
+import numpy as np
+
+from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+
+__all__ = ["PARALLEL", "PRIME", "Absent", "Case", "Tensor", "applied", "cases", "drawn"]
+
+PRIME = 65521
+PARALLEL = ("partition", "combine", "replicate", "reduce")
+Three = tuple[int, int, int]
+
+
+class Absent(Exception):
+    """An operator cannot be computed with these sizes or degrees."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """`cuts`: per dimension, size and degree of the first part of its split; None: it cannot be split."""
+
+    array: np.ndarray
+    degrees: Three
+    cuts: tuple[tuple[int, int] | None, ...]
+
+    @property
+    def key(self) -> bytes:
+        """Equal for equal arrays and degrees."""
+        text = repr((self.array.shape, self.degrees)).encode()
+        return blake2b(np.ascontiguousarray(self.array).tobytes() + text, digest_size=12).digest()
+
+
+@cache
+def drawn(name: str, sizes: Three, degrees: Three = (0, 0, 0), equal_copies: bool = False) -> Tensor:
+    """An input; it splits in halves, or near them where it has no degrees."""
+    draws = np.random.default_rng(crc32(repr((name, sizes)).encode()))
+    array = draws.integers(1, PRIME, (1 if equal_copies else sizes[0], *sizes[1:]), dtype=np.int64)
+    cuts = tuple(
+        (size // 2, degree // 2) if size > 1 and (not degree or degree % 2 == 0 == size % 2) else None
+        for size, degree in zip(sizes, degrees, strict=True)
+    )
+    return Tensor(np.broadcast_to(array, sizes), degrees, cuts)
+
+
+def _need(holds: object) -> None:
+    if not holds:
+        raise Absent
+
+
+def _with(three: tuple, d: int, value: object) -> tuple:
+    return (*three[:d], value, *three[d + 1 :])
+
+
+def _number(parameters: Mapping[str, int | str], key: str, numbers: Mapping[str, int]) -> int:
+    value = parameters[key]
+    return value if isinstance(value, int) else prod(numbers[name] for name in value.split("*"))
+
+
+@cache
+def _table(function: str) -> np.ndarray:
+    return np.random.default_rng(crc32(function.encode())).integers(1, PRIME, PRIME, dtype=np.int64)
+
+
+def _linear(x: Tensor, w: Tensor) -> Tensor:
+    _need(x.array.shape[2] == w.array.shape[2] and x.degrees[2] == w.degrees[2])
+    _need(all((each.array == each.array[:1]).all() for each in (x, w)))
+    array = (x.array[0] @ w.array[0].T % PRIME)[None]
+    return Tensor(
+        array, (min(1, x.degrees[1]), x.degrees[1], w.degrees[1]), (None, x.cuts[1], w.cuts[1])
+    )
+
+
+def _transposed(x: Tensor) -> Tensor:
+    (a, b, c), (p, q, r) = x.degrees, x.cuts
+    return Tensor(x.array.swapaxes(1, 2), (a, c, b), (p, r, q))
+
+
+def _concat(parts: Sequence[Tensor], d: int) -> Tensor:
+    first = parts[0]
+    for each in parts[1:]:
+        _need(_with(each.array.shape, d, 0) == _with(first.array.shape, d, 0))
+        _need(_with(each.degrees, d, 0) == _with(first.degrees, d, 0))
+    _need(len({min(1, each.degrees[d]) for each in parts}) == 1)
+    same = (a if all(a == each.cuts[e] for each in parts) else None for e, a in enumerate(first.cuts))
+    cuts = _with(tuple(same), d, (first.array.shape[d], first.degrees[d]) if len(parts) == 2 else None)
+    degrees = _with(first.degrees, d, sum(each.degrees[d] for each in parts))
+    return Tensor(np.concatenate([each.array for each in parts], d), degrees, cuts)
+
+
+def _split(x: Tensor, d: int) -> list[Tensor]:
+    cut = x.cuts[d]
+    if cut is None:
+        raise Absent
+    rest = (x.array.shape[d] - cut[0], x.degrees[d] - cut[1])
+    cuts = _with(x.cuts, d, None)
+    arrays = np.split(x.array, [cut[0]], d)
+    return [
+        Tensor(array, _with(x.degrees, d, degree), cuts)
+        for array, (_, degree) in zip(arrays, (cut, rest), strict=True)
+    ]
+
+
+def _is_even(x: Tensor, d: int) -> bool:
+    """Whether the pieces of what was put together along a dimension are of one size."""
+    cut = x.cuts[d]
+    return cut is None or cut[0] * x.degrees[d] == cut[1] * x.array.shape[d]
+
+
+def _parallel(op: str, x: Tensor, d: int, k: int) -> Tensor:
+    size, degree, cut = x.array.shape[d], x.degrees[d], x.cuts[d]
+    _need(degree > 0)
+    if op in ("partition", "replicate"):
+        made, array = degree * k, x.array
+        if op == "replicate":
+            array, cut = np.concatenate([array] * k, d), None
+        else:
+            _need(size % made == 0)
+        cut = cut and (cut[0], cut[1] * k)
+    else:
+        _need(degree % k == 0 and (op == "combine" or (size % k == 0 and _is_even(x, d))))
+        made, array = degree // k, x.array
+        if op == "reduce":
+            array, cut = sum(np.split(array, k, d)) % PRIME, None
+        cut = (cut[0], cut[1] // k) if cut and cut[1] % k == 0 else None
+    return Tensor(array, _with(x.degrees, d, made), _with(x.cuts, d, cut))
+
+
+def applied(
+    op: str, given: Sequence[Tensor], parameters: Mapping[str, int | str], numbers: Mapping[str, int]
+) -> list[Tensor]:
+    """What an operator makes.
+
+    Args:
+        numbers: of the parameters that are names.
+
+    Raises:
+        Absent: sizes or degrees do not fit.
+    """
+    x = given[0]
+    if op in ("linear", "matmul"):
+        return [_linear(x, given[1] if op == "linear" else _transposed(given[1]))]
+    if op in ("add", "mul"):
+        y = given[1]
+        _need(x.array.shape == y.array.shape and x.degrees == y.degrees)
+        array = (x.array + y.array if op == "add" else x.array * y.array) % PRIME
+        cuts = tuple(a if a == b else None for a, b in zip(x.cuts, y.cuts, strict=True))
+        return [Tensor(array, x.degrees, cuts)]
+    if op in ("unary", "scale"):
+        table = _table(f"{op} {parameters['function']}")
+        array = table[x.array] if op == "unary" else x.array * table[0] % PRIME
+        return [Tensor(array, x.degrees, x.cuts)]
+    if op == "transpose":
+        return [_transposed(x)]
+    d = _number(parameters, "dim", numbers) + 1
+    if op == "concat":
+        return [_concat(given, d)]
+    if op == "split":
+        return _split(x, d)
+    if op in PARALLEL:
+        return [_parallel(op, x, d, _number(parameters, "degree", numbers))]
+    raise Absent(op)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes and degrees at which the left side exists, and what is there."""
+
+    inputs: Mapping[str, Tensor]
+    right: bool
+    agrees: bool
+
+
+def cases(rule: Rule, most: int, degrees: bool, numbers: Sequence[int] = (2, 3)) -> Iterator[Case]:
+    """All sizes to `most`, where asked with degrees 1, 2 and 3, at which the left side exists.
+
+    Args:
+        numbers: that parameters which are names may be.
+    """
+    terms = (*rule.left, *rule.right)
+    values = {v for term in terms for k, v in term.parameters if isinstance(v, str) and k != "function"}
+    names = sorted({name for value in values for name in value.split("*")})
+    for own in product(numbers, repeat=len(names)):
+        yield from _extended(rule, dict(zip(names, own, strict=True)), {}, ({}, {}), [*_kinds(most, degrees)])
+
+
+def _extended(
+    rule: Rule, numbers: Mapping[str, int], inputs: Mapping[str, Tensor], values: tuple, kinds: Sequence
+) -> Iterator[Case]:
+    left = _side(rule.left, inputs, values[0], numbers)
+    right = _side(rule.right, inputs, values[1], numbers)
+    rest = [name for name in rule.inputs if name not in inputs]
+    if left is None:
+        return
+    if rest:
+        for kind in kinds:
+            given = {**inputs, rest[0]: drawn(rest[0], *kind)}
+            yield from _extended(rule, numbers, given, (left, right), kinds)
+        return
+    there = {**inputs, **left}
+    agrees = right is not None and all(
+        there[a].key == {**inputs, **right}[b].key for a, b in rule.outputs
+    )
+    yield Case(inputs, right is not None, agrees)
+
+
+def _side(
+    terms: Sequence[Term], inputs: Mapping[str, Tensor], known: Mapping[Ref, Tensor] | None,
+    numbers: Mapping[str, int],
+) -> dict[Ref, Tensor] | None:  # fmt: skip
+    """What is known of a side with these inputs; None: an operator cannot be computed."""
+    if known is None:
+        return None
+    values: dict[Ref, Tensor] = {**inputs, **known}
+    for i, term in enumerate(terms):
+        sources = (ref if isinstance(ref, str) else (ref[0], 0) for ref in term.inputs)
+        if (i, 0) not in values and all(source in values for source in sources):
+            try:
+                made = applied(term.op, [values[ref] for ref in term.inputs], dict(term.parameters), numbers)
+            except (Absent, KeyError):
+                return None
+            values |= {(i, j): tensor for j, tensor in enumerate(made)}
+    return {ref: tensor for ref, tensor in values.items() if not isinstance(ref, str)}
+
+
+def _kinds(most: int, degrees: bool) -> Iterator[tuple[Three, Three, bool]]:
+    copies = [(1, 1, False), (2, 1, True), (2, 2, True), (2, 2, False), (3, 3, False)] if degrees else [(1, 0, False)]
+    for (c, g, equal), n, m in product(copies, range(1, most + 1), range(1, most + 1)):
+        pairs = [[e for e in (1, 2, 3, 4) if s % e == 0] if degrees else [0] for s in (n, m)]
+        for dn, dm in product(*pairs):
+            yield (c, n, m), (g, dn, dm), equal
