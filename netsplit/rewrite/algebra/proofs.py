@@ -36,8 +36,7 @@ transpose(mul(x, y)) = mul(transpose(x), transpose(y))
 transpose(scale(x)) = scale(transpose(x))
 transpose(unary(x)) = unary(transpose(x))
 transpose(concat(x, y, dim=0)) = concat(transpose(x), transpose(y), dim=1)
-transpose(split(x, dim=0, part=0)) = split(transpose(x), dim=1, part=0)
-transpose(split(x, dim=0, part=1)) = split(transpose(x), dim=1, part=1)
+transpose(split(x, dim=d, part=p)) = split(transpose(x), dim=e, part=p)
 matmul(x, y) = linear(x, transpose(y))
 transpose(linear(x, y)) = linear(y, x)
 linear(linear(x, y), z) = linear(x, linear(z, transpose(y)))
@@ -46,8 +45,12 @@ linear(scale(x), y) = scale(linear(x, y))
 linear(concat(x, y, dim=0), z) = concat(linear(x, z), linear(y, z), dim=0)
 linear(concat(x, y, dim=1), concat(z, w, dim=1)) = add(linear(x, z), linear(y, w))
 linear(x, y) = add(linear(split(x, dim=1, part=0), split(y, dim=1, part=0)), linear(split(x, dim=1, part=1), split(y, dim=1, part=1)))
-linear(split(x, dim=0, part=0), y) = split(linear(x, y), dim=0, part=0)
-linear(split(x, dim=0, part=1), y) = split(linear(x, y), dim=0, part=1)
+linear(x, concat(y, z, dim=0)) = concat(linear(x, y), linear(x, z), dim=1)
+linear(split(x, dim=0, part=p), y) = split(linear(x, y), dim=0, part=p)
+linear(x, split(y, dim=0, part=p)) = split(linear(x, y), dim=1, part=p)
+linear(x, scale(y)) = scale(linear(x, y))
+linear(x, add(y, z)) = add(linear(x, y), linear(x, z))
+concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)
 split(concat(x, y, dim=d), dim=d, part=0) = x
 split(concat(x, y, dim=d), dim=d, part=1) = y
 concat(split(x, dim=d, part=0), split(x, dim=d, part=1), dim=d) = x
@@ -94,17 +97,23 @@ concat(partition(x, dim=d, degree=k), partition(y, dim=d, degree=k), dim=d) = pa
 concat(combine(x, dim=d, degree=k), combine(y, dim=d, degree=k), dim=d) = combine(concat(x, y, dim=d), dim=d, degree=k)
 linear(PAR(x, dim=0, degree=k), y) = PAR(linear(x, y), dim=0, degree=k)
 linear(reduce(x, dim=0, degree=k), y) = reduce(linear(x, y), dim=0, degree=k)
+linear(x, PAR(y, dim=0, degree=k)) = PAR(linear(x, y), dim=1, degree=k)
+linear(x, reduce(y, dim=0, degree=k)) = reduce(linear(x, y), dim=1, degree=k)
 linear(partition(x, dim=1, degree=k), partition(y, dim=1, degree=k)) = linear(x, y)
 linear(combine(x, dim=1, degree=k), combine(y, dim=1, degree=k)) = linear(x, y)
 linear(replicate(x, dim=1, degree=k), y) = linear(x, reduce(y, dim=1, degree=k))
 linear(replicate(x, dim=-1, degree=k), y) = linear(x, y)
 linear(partition(x, dim=-1, degree=k), y) = linear(x, y)
 linear(combine(x, dim=-1, degree=k), y) = linear(x, y)
+linear(x, replicate(y, dim=-1, degree=k)) = linear(x, y)
+linear(x, partition(y, dim=-1, degree=k)) = linear(x, y)
+linear(x, combine(y, dim=-1, degree=k)) = linear(x, y)
 reduce(transpose(x), dim=0, degree=k) = transpose(reduce(x, dim=1, degree=k))
 PAR(transpose(x), dim=0, degree=k) = transpose(PAR(x, dim=1, degree=k))
 """
 """`d` and `e` are two different dimensions, `p` and `q` a part of a split; OP is add or mul, ONE unary or
 scale, PAR partition, combine or replicate. One line is one property."""
+ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
 
 
 @cache
@@ -133,7 +142,7 @@ def property_counts() -> dict[str, int]:
 
 def rule_of(text: str) -> Rule:
     """A rule as it is written above: ``linear(x, y) = ...``."""
-    left, right = (ast.parse(side.strip(), mode="eval").body for side in text.replace("=", "\0", 0).split(" = "))
+    left, right = (ast.parse(side.strip(), mode="eval").body for side in text.split(" = "))
     sides: tuple[list[Term], list[Term]] = ([], [])
     a, b = _terms(left, sides[0]), _terms(right, sides[1])
     return Rule(text, tuple(sides[0]), tuple(sides[1]), ((a, b),))
@@ -164,7 +173,7 @@ def is_proven(rule: Rule) -> bool:
     Raises:
         NetSplitError: z3 is not installed.
     """
-    z3, solver = _solver()
+    z3, solver = _solver(any(term.op == "split" for term in (*rule.left, *rule.right)))
     solver.push()
     try:
         solver.add(z3.Or(*(a != b for a, b in _equations(z3, rule))))
@@ -174,19 +183,19 @@ def is_proven(rule: Rule) -> bool:
 
 
 @cache
-def _solver() -> tuple[Any, Any]:
+def _solver(splits: bool) -> tuple[Any, Any]:
+    """Where there are splits, which are where a concat met, a concat of three is two different ones."""
     z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
     solver = z3.SimpleSolver()
     solver.set("rlimit", LIMIT, "mbqi", False)
-    for _, rules in properties():
-        for rule in rules:
-            names = [*(z3.Const(name, _sort(z3)) for name in rule.inputs), z3.Const("f", _functions(z3))]
-            for a, b in _equations(z3, rule):
-                for pattern in (a, b):
-                    variables = _variables(z3, pattern)
-                    if z3.is_app(pattern) and pattern.num_args() and _variables(z3, a) | _variables(z3, b) <= variables:
-                        names = sorted(variables, key=str)
-                        solver.add(z3.ForAll(names, a == b, patterns=[pattern]))
+    for line, rules in properties():
+        if line == ASSOCIATIVE if splits else "split" in line:
+            continue
+        for a, b in (pair for rule in rules for pair in _equations(z3, rule)):
+            both = _variables(z3, a) | _variables(z3, b)
+            for pattern in (a, b):
+                if pattern.num_args() and both <= _variables(z3, pattern):
+                    solver.add(z3.ForAll(sorted(both, key=str), a == b, patterns=[pattern]))
     return z3, solver
 
 
@@ -205,11 +214,12 @@ def _variables(z3: Any, term: Any) -> set[Any]:
 
 
 def _equations(z3: Any, rule: Rule) -> list[tuple[Any, Any]]:
-    left, right = (_side(z3, terms, rule.inputs) for terms in (rule.left, rule.right))
+    names = {*rule.inputs, *(ref for pair in rule.outputs for ref in pair if isinstance(ref, str))}
+    left, right = (_side(z3, terms, names) for terms in (rule.left, rule.right))
     return [(left[a], right[b]) for a, b in rule.outputs]
 
 
-def _side(z3: Any, terms: tuple[Term, ...], inputs: tuple[str, ...]) -> Mapping[Ref, Any]:
+def _side(z3: Any, terms: tuple[Term, ...], inputs: set[str]) -> Mapping[Ref, Any]:
     tensor, integers = _sort(z3), z3.IntSort()
     values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in inputs}
     for i, term in enumerate(terms):
