@@ -184,21 +184,25 @@ class Case:
     """Sizes and degrees at which the left side exists, and what is there."""
 
     inputs: Mapping[str, Tensor]
+    numbers: Mapping[str, int]
     right: bool
     agrees: bool
 
 
-def cases(rule: Rule, most: int, degrees: bool, numbers: Sequence[int] = (2, 3)) -> Iterator[Case]:
-    """All sizes to `most`, where asked with degrees 1, 2 and 3, at which the left side exists.
+def cases(
+    rule: Rule, sizes: Sequence[int], degrees: Sequence[int] = (), numbers: Sequence[int] = (2, 3)
+) -> Iterator[Case]:
+    """All of these sizes and degrees at which the left side exists.
 
     Args:
+        degrees: from 1 on; none: nobody asks in how many pieces tensors are.
         numbers: that parameters which are names may be.
     """
     terms = (*rule.left, *rule.right)
     values = {v for term in terms for k, v in term.parameters if isinstance(v, str) and k != "function"}
     names = sorted({name for value in values for name in value.split("*")})
     for own in product(numbers, repeat=len(names)):
-        yield from _extended(rule, dict(zip(names, own, strict=True)), {}, ({}, {}), [*_kinds(most, degrees)])
+        yield from _extended(rule, dict(zip(names, own, strict=True)), {}, ({}, {}), [*_kinds(sizes, degrees)])
 
 
 def _extended(
@@ -218,7 +222,7 @@ def _extended(
     agrees = right is not None and all(
         there[a].key == {**inputs, **right}[b].key for a, b in rule.outputs
     )
-    yield Case(inputs, right is not None, agrees)
+    yield Case(inputs, numbers, right is not None, agrees)
 
 
 def _side(
@@ -240,9 +244,9 @@ def _side(
     return {ref: tensor for ref, tensor in values.items() if not isinstance(ref, str)}
 
 
-def _kinds(most: int, degrees: bool) -> Iterator[tuple[Three, Three, bool]]:
-    copies = [(1, 1, False), (2, 1, True), (2, 2, True), (2, 2, False), (3, 3, False)] if degrees else [(1, 0, False)]
-    for (c, g, equal), n, m in product(copies, range(1, most + 1), range(1, most + 1)):
-        pairs = [[e for e in (1, 2, 3, 4) if s % e == 0] if degrees else [0] for s in (n, m)]
-        for dn, dm in product(*pairs):
+def _kinds(sizes: Sequence[int], degrees: Sequence[int]) -> Iterator[tuple[Three, Three, bool]]:
+    copies = [(1, min(1, len(degrees)), False), *((k, k, False) for k in degrees[1:3])]
+    copies += [(k, g, True) for k in degrees[1:2] for g in (1, k)]
+    for (c, g, equal), n, m in product(copies, sizes, sizes):
+        for dn, dm in product(*([e for e in degrees if s % e == 0] or [0] for s in (n, m))):
             yield (c, n, m), (g, dn, dm), equal

@@ -144,6 +144,7 @@ def candidates(kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0) -
     three = (1, 4, 4)
     space = _Space(kinds, {f"x{i}": drawn(f"x{i}", three, (degree,) * 3) for i in range(inputs)})
     rules: dict[str, Rule] = {}
+    met: set[str] = set()
     counts = {"graphs": 0, "same": 0, "renamed": 0, "contain smaller": 0}
     splits: dict[int, list[Ref]] = {}
     for n in range(1, size + 1):
@@ -162,7 +163,9 @@ def candidates(kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0) -
                 if len(frozenset().union(*(space.under[r] for r in right))) > size:
                     continue
                 rule = space.rule(left, right)
-                if rule.name in rules:
+                known_before = rule.name in met
+                met.add(rule.name)
+                if known_before:
                     counts["renamed"] += 1
                 elif _contains_smaller(rule, degree > 0) or _is_special(rule, degree > 0):
                     counts["contain smaller"] += 1
@@ -180,7 +183,7 @@ def _contains_smaller(rule: Rule, degrees: bool) -> bool:
             return True
         sides = (_without(rule.left, i), _without(rule.right, j))
         outputs = tuple((_moved(a, i), _moved(b, j)) for a, b in rule.outputs)
-        if _is_true(replace(rule, left=sides[0], right=sides[1], outputs=outputs), 3, degrees):
+        if _is_true(replace(rule, left=sides[0], right=sides[1], outputs=outputs), degrees):
             return True
     return False
 
@@ -200,7 +203,7 @@ def _is_special(rule: Rule, degrees: bool) -> bool:
             )
             pairs = tuple((next(rest), next(rest)) for _ in rule.outputs)
             general = replace(rule, left=left, right=right, outputs=pairs)
-            if _is_bound(general) and _is_true(general, 3, degrees):
+            if _is_bound(general) and _is_true(general, degrees):
                 return True
     return False
 
@@ -223,11 +226,11 @@ def _without(terms: Sequence[Term], i: int) -> tuple[Term, ...]:
     return tuple(replace(term, inputs=tuple(_moved(ref, i) for ref in term.inputs)) for term in rest)
 
 
-def _is_true(rule: Rule, most: int, degrees: bool, enough: int = 400) -> bool:
+def _is_true(rule: Rule, degrees: bool, enough: int = 400) -> bool:
     """Whether both sides agree where both exist, which is somewhere."""
     there = 0
     for number in (2, 3) if degrees else (2,):
-        both = (case for case in cases(rule, most, degrees, (number,)) if case.right)
+        both = (case for case in cases(rule, (1, 2, 3), (1, 2, 3) if degrees else (), (number,)) if case.right)
         for case in islice(both, enough):
             if not case.agrees:
                 return False
@@ -243,9 +246,9 @@ def prove(rules: Iterable[Rule], degrees: bool) -> tuple[list[Rule], list[str]]:
     """
     proven, rest = [], []
     for rule in rules:
-        if degrees and _is_true(general := _any_degree(rule), 3, True):
+        if degrees and _is_true(general := _any_degree(rule), True):
             rule = general
-        if not _is_true(rule, 3, degrees):
+        if not _is_true(rule, degrees):
             rest.append(f"{rule.name}: differs at other sizes")
         elif is_proven(rule):
             proven.append(replace(rule, proof="proven"))

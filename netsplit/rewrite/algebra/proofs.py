@@ -83,6 +83,9 @@ replicate(partition(x, dim=d, degree=k), dim=d, degree=j) = partition(replicate(
 replicate(combine(x, dim=d, degree=k), dim=d, degree=j) = combine(replicate(x, dim=d, degree=j), dim=d, degree=k)
 reduce(replicate(replicate(x, dim=d, degree=k), dim=e, degree=j), dim=d, degree=k) = reduce(replicate(replicate(x, dim=e, degree=k), dim=e, degree=j), dim=e, degree=k)
 reduce(replicate(x, dim=d, degree=k), dim=d, degree=k) = reduce(replicate(x, dim=e, degree=k), dim=e, degree=k)
+mul(reduce(replicate(x, dim=d, degree=k), dim=d, degree=k), y) = reduce(replicate(mul(x, y), dim=d, degree=k), dim=d, degree=k)
+linear(reduce(replicate(x, dim=d, degree=k), dim=d, degree=k), y) = reduce(replicate(linear(x, y), dim=d, degree=k), dim=d, degree=k)
+linear(x, reduce(replicate(y, dim=d, degree=k), dim=d, degree=k)) = reduce(replicate(linear(x, y), dim=d, degree=k), dim=d, degree=k)
 reduce(concat(x, y, dim=d), dim=d, degree=2) = add(x, y)
 concat(x, x, dim=d) = replicate(x, dim=d, degree=2)
 reduce(concat(x, y, dim=d), dim=e, degree=k) = concat(reduce(x, dim=e, degree=k), reduce(y, dim=e, degree=k), dim=d)
@@ -224,6 +227,10 @@ def _side(z3: Any, terms: tuple[Term, ...], inputs: set[str]) -> Mapping[Ref, An
     values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in inputs}
     for i, term in enumerate(terms):
         given = dict(term.parameters)
+        if term.op == "concat":
+            put = z3.Function(f"concat {given['dim']}", tensor, tensor, tensor)
+            values[i, 0] = reduce(put, (values[ref] for ref in term.inputs))
+            continue
         own, sorts = [], []
         if "function" in given:
             own, sorts = [z3.Const(str(given["function"]), _functions(z3))], [_functions(z3)]
@@ -232,6 +239,6 @@ def _side(z3: Any, terms: tuple[Term, ...], inputs: set[str]) -> Mapping[Ref, An
             own, sorts = [z3.IntVal(factors[0]) if isinstance(factors[0], int) else reduce(mul, factors)], [integers]
         many = [tensor] * len(term.inputs)
         for j in range(2 if term.op == "split" else 1):
-            name = f"{term.op} {given.get('dim', '')} {len(many)} {j}"
+            name = f"{term.op} {given.get('dim', '')} {j}"
             values[i, j] = z3.Function(name, *sorts, *many, tensor)(*own, *(values[ref] for ref in term.inputs))
     return values
