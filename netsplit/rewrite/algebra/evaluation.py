@@ -3,9 +3,9 @@
 A tensor is its whole array and a degree for each dimension (copies, rows, columns); dimension 0 of a rule is
 rows, 1 columns, -1 copies. Degree 0: nobody asks in how many pieces it is.
 
-    partition, combine (d, k)   the degree alone, times and by k          replicate (d, k)   repeats along d
-    reduce (d, k)               adds k consecutive blocks along d         concat             adds sizes and degrees
-    linear(x[c, n, i], w[c', o, i]) = [1, n, o], of equal copies          split              where a concat met
+    partition, combine (d, k)   the degree alone, times and by k     replicate (d, k)  repeats along d
+    reduce (d, k)               adds k consecutive blocks along d    concat            adds sizes, degrees
+    linear(x[c, n, i], w[c', o, i]) = [1, n, o], of equal copies     split             where a concat met
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cache
 from hashlib import blake2b
 from itertools import product
 from math import prod
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -26,7 +27,8 @@ __all__ = ["PARALLEL", "PRIME", "Absent", "Case", "Tensor", "applied", "cases", 
 
 PRIME = 65521
 PARALLEL = ("partition", "combine", "replicate", "reduce")
-Three = tuple[int, int, int]
+Three: TypeAlias = tuple[int, int, int]
+Side: TypeAlias = dict[Ref, "Tensor"] | None
 
 
 class Absent(Exception):
@@ -65,7 +67,7 @@ def _need(holds: object) -> None:
         raise Absent
 
 
-def _with(three: tuple, d: int, value: object) -> tuple:
+def _with(three: tuple[Any, ...], d: int, value: object) -> Any:
     return (*three[:d], value, *three[d + 1 :])
 
 
@@ -83,9 +85,7 @@ def _linear(x: Tensor, w: Tensor) -> Tensor:
     _need(x.array.shape[2] == w.array.shape[2] and x.degrees[2] == w.degrees[2])
     _need(all((each.array == each.array[:1]).all() for each in (x, w)))
     array = (x.array[0] @ w.array[0].T % PRIME)[None]
-    return Tensor(
-        array, (min(1, x.degrees[1]), x.degrees[1], w.degrees[1]), (None, x.cuts[1], w.cuts[1])
-    )
+    return Tensor(array, (min(1, x.degrees[1]), x.degrees[1], w.degrees[1]), (None, x.cuts[1], w.cuts[1]))
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def _parallel(op: str, x: Tensor, d: int, k: int) -> Tensor:
         _need(degree % k == 0 and (op == "combine" or (size % k == 0 and _is_even(x, d))))
         made, array = degree // k, x.array
         if op == "reduce":
-            array, cut = sum(np.split(array, k, d)) % PRIME, None
+            array, cut = np.sum(np.split(array, k, d), axis=0) % PRIME, None
         cut = (cut[0], cut[1] // k) if cut and cut[1] % k == 0 else None
     return Tensor(array, _with(x.degrees, d, made), _with(x.cuts, d, cut))
 
@@ -183,10 +183,12 @@ def applied(
 class Case:
     """Sizes and degrees at which the left side exists, and what is there."""
 
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[Ref, Tensor]
     numbers: Mapping[str, int]
     right: bool
     agrees: bool
+    splits_alike: bool
+    """Or one of them cannot be split."""
 
 
 def cases(
@@ -202,11 +204,17 @@ def cases(
     values = {v for term in terms for k, v in term.parameters if isinstance(v, str) and k != "function"}
     names = sorted({name for value in values for name in value.split("*")})
     for own in product(numbers, repeat=len(names)):
-        yield from _extended(rule, dict(zip(names, own, strict=True)), {}, ({}, {}), [*_kinds(sizes, degrees)])
+        yield from _extended(
+            rule, dict(zip(names, own, strict=True)), {}, ({}, {}), [*_kinds(sizes, degrees)]
+        )
 
 
 def _extended(
-    rule: Rule, numbers: Mapping[str, int], inputs: Mapping[str, Tensor], values: tuple, kinds: Sequence
+    rule: Rule,
+    numbers: Mapping[str, int],
+    inputs: dict[Ref, Tensor],
+    values: tuple[Side, Side],
+    kinds: Sequence[tuple[Three, Three, bool]],
 ) -> Iterator[Case]:
     left = _side(rule.left, inputs, values[0], numbers)
     right = _side(rule.right, inputs, values[1], numbers)
@@ -215,20 +223,19 @@ def _extended(
         return
     if rest:
         for kind in kinds:
-            given = {**inputs, rest[0]: drawn(rest[0], *kind)}
+            given: dict[Ref, Tensor] = {**inputs, rest[0]: drawn(rest[0], *kind)}
             yield from _extended(rule, numbers, given, (left, right), kinds)
         return
-    there = {**inputs, **left}
-    agrees = right is not None and all(
-        there[a].key == {**inputs, **right}[b].key for a, b in rule.outputs
-    )
-    yield Case(inputs, numbers, right is not None, agrees)
+    sides = {**inputs, **left}, {**inputs, **(right or {})}
+    pairs = [(sides[0][a], sides[1][b]) for a, b in rule.outputs] if right is not None else []
+    agrees = right is not None and all(a.key == b.key for a, b in pairs)
+    cuts = [cut for a, b in pairs for cut in zip(a.cuts, b.cuts, strict=True) if None not in cut]
+    yield Case(inputs, numbers, right is not None, agrees, all(a == b for a, b in cuts))
 
 
 def _side(
-    terms: Sequence[Term], inputs: Mapping[str, Tensor], known: Mapping[Ref, Tensor] | None,
-    numbers: Mapping[str, int],
-) -> dict[Ref, Tensor] | None:  # fmt: skip
+    terms: Sequence[Term], inputs: Mapping[Ref, Tensor], known: Side, numbers: Mapping[str, int]
+) -> Side:
     """What is known of a side with these inputs; None: an operator cannot be computed."""
     if known is None:
         return None
@@ -246,7 +253,8 @@ def _side(
 
 def _kinds(sizes: Sequence[int], degrees: Sequence[int]) -> Iterator[tuple[Three, Three, bool]]:
     copies = [(1, min(1, len(degrees)), False), *((k, k, False) for k in degrees[1:3])]
-    copies += [(k, g, True) for k in degrees[1:2] for g in (1, k)]
+    for k in degrees[1:2]:
+        copies += [(k, 1, True), (k, k, True), (k * k, 1, False), (k * k, k * k, False)]
     for (c, g, equal), n, m in product(copies, sizes, sizes):
         for dn, dm in product(*([e for e in degrees if s % e == 0] or [0] for s in (n, m))):
             yield (c, n, m), (g, dn, dm), equal

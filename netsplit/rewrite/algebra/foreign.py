@@ -25,7 +25,8 @@ __all__ = ["applicable", "judged", "read_rules"]
 OPERATORS = {
     "OP_LINEAR": "linear", "OP_EW_ADD": "add", "OP_EW_MUL": "mul", "OP_CONCAT": "concat", "OP_SPLIT": "split",
     "OP_PARTITION": "partition", "OP_REPARTITION": "partition", "OP_COMBINE": "combine",
-    "OP_REPLICATE": "replicate", "OP_REDUCE": "reduce", "OP_RELU": "unary", "OP_SIGMOID": "unary", "OP_TANH": "unary",
+    "OP_REPLICATE": "replicate", "OP_REDUCE": "reduce",
+    "OP_RELU": "unary", "OP_SIGMOID": "unary", "OP_TANH": "unary",
 }  # fmt: skip
 ACTIVATIONS = {1: "sigmoid", 2: "relu", 3: "tanh"}
 
@@ -68,9 +69,13 @@ def judged(text: Mapping[str, Any]) -> Rule:
         for each in text["mappedOutput"]
     )
     rule = Rule(text["name"], left, right, outputs, origin="file")
-    unbound = sorted({ref for t in right for ref in t.inputs if isinstance(ref, str)} - {r for t in left for r in t.inputs})
+    unbound = sorted(
+        {ref for t in right for ref in t.inputs if isinstance(ref, str)} - {r for t in left for r in t.inputs}
+    )
     if unbound:
-        return _rejected(rule, f"its right side reads {', '.join(map(str, unbound))}, which its left side does not bind")
+        return _rejected(
+            rule, f"its right side reads {', '.join(map(str, unbound))}, which its left side does not bind"
+        )
     any_degree = _tried(rule)
     if any_degree.proof != "rejected" or all(term.op not in PARALLEL for term in (*left, *right)):
         return any_degree
@@ -107,7 +112,9 @@ def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], lis
             parameters = {"function": each["type"][3:].lower()}
         terms.append(Term(op, inputs, tuple(parameters.items())))  # type: ignore[arg-type]
         if op == "linear" and given.get("PM_ACTI", 0):
-            terms.append(Term("unary", ((len(terms) - 1, 0),), (("function", ACTIVATIONS[given["PM_ACTI"]]),)))
+            terms.append(
+                Term("unary", ((len(terms) - 1, 0),), (("function", ACTIVATIONS[given["PM_ACTI"]]),))
+            )
         made.append(len(terms) - 1)
     return tuple(terms), made
 
@@ -165,9 +172,9 @@ def _described(case: Case) -> str:
 
 def _holds(guard: Guard, case: Case) -> bool:
     (name, d), right = guard.left, guard.right
-    size = case.inputs[str(name)].array.shape[d + 1]
+    size = case.inputs[name].array.shape[d + 1]
     if isinstance(right, tuple):
-        return size == case.inputs[str(right[0])].array.shape[right[1] + 1]
+        return size == case.inputs[right[0]].array.shape[right[1] + 1]
     number = right if isinstance(right, int) else case.numbers[right]
     return size == number if guard.kind == "equal" else size % number == 0
 
@@ -181,7 +188,7 @@ def _conditions(rule: Rule) -> Iterator[Guard]:
 
 
 def _guards(rule: Rule, there: Sequence[Case]) -> tuple[Guard, ...]:
-    """What holds where both sides agree and, together, nowhere else; as few as may be, none if there are none."""
+    """What holds where both sides agree and, together, nowhere else; none where nothing tells."""
     right = [case for case in there if case.agrees]
     rest = [case for case in there if not case.agrees]
     usable = [guard for guard in _conditions(rule) if all(_holds(guard, case) for case in right)]

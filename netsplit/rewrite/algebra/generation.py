@@ -1,7 +1,7 @@
 """All small graphs with the same fingerprint are candidates for rules; what z3 proves of them is kept.
 
-    expressions of n operators over the first of each fingerprint   two of one fingerprint ──► Rule
-    ──► without renamings, and what contains a smaller rule ──► true at other sizes ──► proven ──► generated.json
+    expressions of n operators over the first of each fingerprint ──► two of one fingerprint ──► Rule
+    ──► without renamings, and what contains a smaller rule ──► true at other sizes ──► proven ──► the file
 
 ``python -m netsplit.rewrite.algebra.generation`` makes the file of the package anew.
 """
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.rewrite.algebra.evaluation import PARALLEL, Absent, Tensor, applied, cases, drawn
-from netsplit.rewrite.algebra.proofs import is_proven, property_counts
+from netsplit.rewrite.algebra.proofs import follows, is_proven, property_counts
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 
-__all__ = ["ALGEBRA", "Kind", "PARALLELISM", "candidates", "generated_rules", "main"]
+__all__ = ["ALGEBRA", "PARALLELISM", "Kind", "candidates", "generated_rules", "main"]
 
 log = logging.getLogger(__name__)
 
@@ -94,20 +94,29 @@ class _Space:
         for under in sorted(sets, key=sorted):
             whole = self.at.get(under, [])
             yield from ((under, (ref,)) for ref in whole)
-            inside = [part for size in range(n + 1) for part in map(frozenset, combinations(sorted(under), size))]
+            inside = [
+                part for size in range(n + 1) for part in map(frozenset, combinations(sorted(under), size))
+            ]
             there = [ref for part in inside for ref in self.at.get(part, [])]
             for pair in product(there, repeat=2):
                 if self.under[pair[0]] | self.under[pair[1]] == under:
                     yield under, pair
 
-    def side(self, refs: Iterable[Ref]) -> tuple[tuple[Term, ...], tuple[Ref, ...]]:
-        """Terms that make these, and what they are there."""
-        refs = tuple(refs)
-        numbers = sorted(frozenset().union(*(self.under[ref] for ref in refs)))
+    def side(self, refs: Sequence[Ref]) -> tuple[tuple[Term, ...], tuple[Ref, ...]]:
+        """Terms that make these, each after those that it reads, and what they are there."""
+        numbers: list[int] = []
+
+        def visit(ref: Ref) -> None:
+            if not isinstance(ref, str) and ref[0] not in numbers:
+                for each in self.terms[ref[0]].inputs:
+                    visit(each)
+                numbers.append(ref[0])
 
         def own(ref: Ref) -> Ref:
             return ref if isinstance(ref, str) else (numbers.index(ref[0]), ref[1])
 
+        for ref in refs:
+            visit(ref)
         terms = (replace(self.terms[n], inputs=tuple(map(own, self.terms[n].inputs))) for n in numbers)
         return tuple(terms), tuple(map(own, refs))
 
@@ -117,29 +126,43 @@ class _Space:
 
 
 def _renamed(rule: Rule) -> Rule:
-    names = {name: f"x{i}" for i, name in enumerate(rule.inputs)}
+    read = [*rule.inputs, *(ref for pair in rule.outputs for ref in pair if isinstance(ref, str))]
+    names = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(read))}
 
     def own(ref: Ref) -> Ref:
-        return names.get(ref, ref) if isinstance(ref, str) else ref
+        return names[ref] if isinstance(ref, str) else ref
 
     left, right = (
         tuple(replace(term, inputs=tuple(map(own, term.inputs))) for term in side)
         for side in (rule.left, rule.right)
     )
-    text = f"{_text(left)} = {_text(right)}"
-    return replace(rule, name=text, left=left, right=right, outputs=tuple((own(a), own(b)) for a, b in rule.outputs))
+    outputs = tuple((own(a), own(b)) for a, b in rule.outputs)
+    return _named(replace(rule, left=left, right=right, outputs=outputs))
 
 
-def _text(terms: Sequence[Term]) -> str:
-    def one(ref: Ref) -> str:
-        return ref if isinstance(ref, str) else f"t{ref[0]}.{ref[1]}"
-
-    return "; ".join(
-        f"{t.op}({', '.join([*map(one, t.inputs), *(f'{k}={v}' for k, v in t.parameters)])})" for t in terms
+def _named(rule: Rule) -> Rule:
+    (a, b), sides = zip(*rule.outputs, strict=True), (rule.left, rule.right)
+    return replace(
+        rule, name=" = ".join(_text(terms, refs) for terms, refs in zip(sides, (a, b), strict=True))
     )
 
 
-def candidates(kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0) -> tuple[list[Rule], dict[str, int]]:
+def _text(terms: Sequence[Term], outputs: Sequence[Ref]) -> str:
+    """``linear(x0, x1)``; of several outputs, with a comma between them."""
+
+    def one(ref: Ref) -> str:
+        if isinstance(ref, str):
+            return ref
+        term = terms[ref[0]]
+        given = [*map(one, term.inputs), *(f"{k}={v}" for k, v in term.parameters)]
+        return f"{term.op}({', '.join(given)})" + (f"[{ref[1]}]" if term.op == "split" else "")
+
+    return ", ".join(map(one, outputs))
+
+
+def candidates(
+    kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0
+) -> tuple[list[Rule], dict[str, int]]:
     """Pairs of graphs to this size that compute the same at one size, and counts of what was met."""
     three = (1, 4, 4)
     space = _Space(kinds, {f"x{i}": drawn(f"x{i}", three, (degree,) * 3) for i in range(inputs)})
@@ -210,8 +233,13 @@ def _is_special(rule: Rule, degrees: bool) -> bool:
 
 def _is_bound(rule: Rule) -> bool:
     """Whether each side has all inputs of the other, so that neither can be drawn apart."""
-    a, b = ({ref for ref in (*(r for t in side for r in t.inputs), *own) if isinstance(ref, str)}
-            for side, own in ((rule.left, [p[0] for p in rule.outputs]), (rule.right, [p[1] for p in rule.outputs])))
+    a, b = (
+        {ref for ref in (*(r for t in side for r in t.inputs), *own) if isinstance(ref, str)}
+        for side, own in (
+            (rule.left, [p[0] for p in rule.outputs]),
+            (rule.right, [p[1] for p in rule.outputs]),
+        )
+    )
     return b <= a
 
 
@@ -230,7 +258,9 @@ def _is_true(rule: Rule, degrees: bool, enough: int = 400) -> bool:
     """Whether both sides agree where both exist, which is somewhere."""
     there = 0
     for number in (2, 3) if degrees else (2,):
-        both = (case for case in cases(rule, (1, 2, 3), (1, 2, 3) if degrees else (), (number,)) if case.right)
+        both = (
+            case for case in cases(rule, (1, 2, 3), (1, 2, 3) if degrees else (), (number,)) if case.right
+        )
         for case in islice(both, enough):
             if not case.agrees:
                 return False
@@ -260,11 +290,12 @@ def prove(rules: Iterable[Rule], degrees: bool) -> tuple[list[Rule], list[str]]:
 def _any_degree(rule: Rule) -> Rule:
     def own(terms: Sequence[Term]) -> tuple[Term, ...]:
         return tuple(
-            replace(t, parameters=tuple((k, "k" if k == "degree" else v) for k, v in t.parameters)) for t in terms
+            replace(t, parameters=tuple((k, "k" if k == "degree" else v) for k, v in t.parameters))
+            for t in terms
         )
 
     left, right = own(rule.left), own(rule.right)
-    return replace(rule, name=f"{_text(left)} = {_text(right)}", left=left, right=right)
+    return _named(replace(rule, left=left, right=right))
 
 
 def _is_parallel(rule: Rule) -> bool:
@@ -274,25 +305,49 @@ def _is_parallel(rule: Rule) -> bool:
 @cache
 def generated_rules() -> list[Rule]:
     """Those of the file of the package: each proven, for one device, as parallel operators are layouts."""
-    return [Rule.from_dict(each) for each in json.loads(FILE.read_text(encoding="utf-8"))["rules"]]
+    rules = (
+        Rule.from_dict({"name": "", **each}) for each in json.loads(FILE.read_text(encoding="utf-8"))["rules"]
+    )
+    return [_renamed(replace(rule, origin="generated", proof="proven")) for rule in rules]
 
 
-def main(size: int = 3) -> dict[str, Any]:
-    """Generates, proves and writes the file of the package; its counts."""
+def basis(rules: Iterable[Rule], size: int = 2) -> list[Rule]:
+    """Without those of one output and more operators than `size` that follow from those of fewer.
+
+    Those of several outputs stay, as what merges operators is no sequence of rules that a search would
+    take: it begins with a concat that nothing reads.
+
+    Raises:
+        NetSplitError: z3 is not installed.
+    """
+    rules = list(rules)
+    few = tuple(rule for rule in rules if max(len(rule.left), len(rule.right)) <= size)
+    return [rule for rule in rules if rule in few or len(rule.outputs) > 1 or not follows(rule, few)]
+
+
+def main(size: int = 3, parallel_size: int = 2) -> dict[str, Any]:
+    """Generates, proves and writes the file of the package; its counts.
+
+    Args:
+        parallel_size: operators of graphs with parallel ones, which are counted and not kept.
+    """
     algebra, counts = candidates(ALGEBRA, size, 4)
     log.info("%d candidates of algebra: %s", len(algebra), counts)
     proven, rest = prove(algebra, False)
-    log.info("%d proven", len(proven))
-    mixed, more = candidates(PARALLELISM, size, 2, 1)
+    kept = basis(proven)
+    log.info("%d proven, %d without what follows from those of two operators", len(proven), len(kept))
+    mixed, more = candidates(PARALLELISM, parallel_size, 2, 1)
     mixed = [rule for rule in mixed if _is_parallel(rule)]
     log.info("%d candidates with parallel operators: %s", len(mixed), more)
     parallel, others = prove(mixed, True)
     log.info("%d proven", len(parallel))
     result = {
-        "properties": property_counts(), "algebra": counts | {"candidates": len(algebra), "proven": len(proven)},
+        "properties": property_counts(),
+        "algebra": counts | {"candidates": len(algebra), "proven": len(proven), "kept": len(kept)},
         "parallel": more | {"candidates": len(mixed), "proven": len(parallel)},
-        "not proven": [*rest, *others], "rules": [rule.to_dict() for rule in proven],
-    }  # fmt: skip
+        "not proven": [*rest, *others],
+        "rules": [{key: rule.to_dict()[key] for key in ("left", "right", "outputs")} for rule in kept],
+    }
     FILE.write_text(json.dumps(result, separators=(",", ":")) + "\n", encoding="utf-8")
     return result
 

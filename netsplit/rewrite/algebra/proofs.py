@@ -17,7 +17,7 @@ from netsplit.lazy import of_extra
 from netsplit.rewrite.algebra.evaluation import PARALLEL
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 
-__all__ = ["PROPERTIES", "is_proven", "properties", "property_counts", "rule_of"]
+__all__ = ["ASSOCIATIVE", "PROPERTIES", "follows", "is_proven", "properties", "property_counts", "rule_of"]
 
 LIMIT = 3_000_000
 """Of z3's own count of its work, which is the same on every machine."""
@@ -35,7 +35,7 @@ transpose(add(x, y)) = add(transpose(x), transpose(y))
 transpose(mul(x, y)) = mul(transpose(x), transpose(y))
 transpose(scale(x)) = scale(transpose(x))
 transpose(unary(x)) = unary(transpose(x))
-transpose(concat(x, y, dim=0)) = concat(transpose(x), transpose(y), dim=1)
+transpose(concat(x, y, dim=d)) = concat(transpose(x), transpose(y), dim=e)
 transpose(split(x, dim=d, part=p)) = split(transpose(x), dim=e, part=p)
 matmul(x, y) = linear(x, transpose(y))
 transpose(linear(x, y)) = linear(y, x)
@@ -111,9 +111,9 @@ linear(combine(x, dim=-1, degree=k), y) = linear(x, y)
 linear(x, replicate(y, dim=-1, degree=k)) = linear(x, y)
 linear(x, partition(y, dim=-1, degree=k)) = linear(x, y)
 linear(x, combine(y, dim=-1, degree=k)) = linear(x, y)
-reduce(transpose(x), dim=0, degree=k) = transpose(reduce(x, dim=1, degree=k))
-PAR(transpose(x), dim=0, degree=k) = transpose(PAR(x, dim=1, degree=k))
-"""
+reduce(transpose(x), dim=d, degree=k) = transpose(reduce(x, dim=e, degree=k))
+PAR(transpose(x), dim=d, degree=k) = transpose(PAR(x, dim=e, degree=k))
+"""  # noqa: E501 -- one line is one property
 """`d` and `e` are two different dimensions, `p` and `q` a part of a split; OP is add or mul, ONE unary or
 scale, PAR partition, combine or replicate. One line is one property."""
 ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
@@ -128,12 +128,15 @@ def properties() -> tuple[tuple[str, tuple[Rule, ...]], ...]:
 def _written_out(line: str) -> Iterator[str]:
     texts = [line]
     for word, values in (
-        ("OP", ("add", "mul")), ("ONE", ("unary", "scale")), ("PAR", PARALLEL[:3]), ("=p)", ("=0)", "=1)")), ("=q)", ("=0)", "=1)")),
+        ("OP", ("add", "mul")), ("ONE", ("unary", "scale")), ("PAR", PARALLEL[:3]),
+        ("=p)", ("=0)", "=1)")), ("=q)", ("=0)", "=1)")),
     ):  # fmt: skip
         texts = [text.replace(word, value) for text in texts for value in (values if word in text else ("",))]
-    dims = (0, 1) if "split" in line else (-1, 0, 1)
+    dims = (0, 1) if "split" in line or "transpose" in line else (-1, 0, 1)
     for text in texts:
-        written = (text.replace("dim=d", f"dim={d}").replace("dim=e", f"dim={e}") for d, e in permutations(dims, 2))
+        written = (
+            text.replace("dim=d", f"dim={d}").replace("dim=e", f"dim={e}") for d, e in permutations(dims, 2)
+        )
         yield from dict.fromkeys(written)
 
 
@@ -154,10 +157,13 @@ def rule_of(text: str) -> Rule:
 def _terms(node: ast.expr, terms: list[Term]) -> Ref:
     if isinstance(node, ast.Name):
         return node.id
-    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    assert isinstance(node, ast.Call)
+    assert isinstance(node.func, ast.Name)
     op = node.func.id
     inputs = tuple(_terms(each, terms) for each in node.args)
-    given: dict[str, Any] = {str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords}
+    given: dict[str, Any] = {
+        str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords
+    }
     parameters = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in given.items()}
     part = int(parameters.pop("part", 0))
     if op in ("unary", "scale"):
@@ -171,12 +177,21 @@ def _terms(node: ast.expr, terms: list[Term]) -> Ref:
 
 
 def is_proven(rule: Rule) -> bool:
-    """Whether z3 proves it within its limit.
+    """Whether z3 proves it from the properties within its limit.
 
     Raises:
         NetSplitError: z3 is not installed.
     """
-    z3, solver = _solver(any(term.op == "split" for term in (*rule.left, *rule.right)))
+    return follows(rule, tuple(own for _, rules in properties() for own in rules))
+
+
+def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
+    """Whether z3 proves it from these within its limit.
+
+    Raises:
+        NetSplitError: z3 is not installed.
+    """
+    z3, solver = _solver(others, _splits(rule))
     solver.push()
     try:
         solver.add(z3.Or(*(a != b for a, b in _equations(z3, rule))))
@@ -185,16 +200,21 @@ def is_proven(rule: Rule) -> bool:
         solver.pop()
 
 
+def _splits(rule: Rule) -> bool:
+    return any(term.op == "split" for term in (*rule.left, *rule.right))
+
+
 @cache
-def _solver(splits: bool) -> tuple[Any, Any]:
+def _solver(rules: tuple[Rule, ...], splits: bool) -> tuple[Any, Any]:
     """Where there are splits, which are where a concat met, a concat of three is two different ones."""
     z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
     solver = z3.SimpleSolver()
     solver.set("rlimit", LIMIT, "mbqi", False)
-    for line, rules in properties():
-        if line == ASSOCIATIVE if splits else "split" in line:
+    for rule in rules:
+        joins_alone = all(term.op == "concat" for term in (*rule.left, *rule.right))
+        if joins_alone if splits else _splits(rule):
             continue
-        for a, b in (pair for rule in rules for pair in _equations(z3, rule)):
+        for a, b in _equations(z3, rule):
             both = _variables(z3, a) | _variables(z3, b)
             for pattern in (a, b):
                 if pattern.num_args() and both <= _variables(z3, pattern):
@@ -236,9 +256,14 @@ def _side(z3: Any, terms: tuple[Term, ...], inputs: set[str]) -> Mapping[Ref, An
             own, sorts = [z3.Const(str(given["function"]), _functions(z3))], [_functions(z3)]
         if "degree" in given:
             factors = [int(n) if n.isdigit() else z3.Int(n) for n in str(given["degree"]).split("*")]
-            own, sorts = [z3.IntVal(factors[0]) if isinstance(factors[0], int) else reduce(mul, factors)], [integers]
+            own, sorts = (
+                [z3.IntVal(factors[0]) if isinstance(factors[0], int) else reduce(mul, factors)],
+                [integers],
+            )
         many = [tensor] * len(term.inputs)
         for j in range(2 if term.op == "split" else 1):
             name = f"{term.op} {given.get('dim', '')} {j}"
-            values[i, j] = z3.Function(name, *sorts, *many, tensor)(*own, *(values[ref] for ref in term.inputs))
+            values[i, j] = z3.Function(name, *sorts, *many, tensor)(
+                *own, *(values[ref] for ref in term.inputs)
+            )
     return values
