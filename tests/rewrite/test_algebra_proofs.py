@@ -9,7 +9,7 @@ import pytest
 from netsplit.errors import RewriteError
 from netsplit.rewrite.algebra.evaluation import PARALLEL, cases
 from netsplit.rewrite.algebra.foreign import applicable, read_rules
-from netsplit.rewrite.algebra.generation import ALGEBRA, candidates, generated_rules, prove
+from netsplit.rewrite.algebra.generation import ALGEBRA, candidates, generated_rules, prove, summary
 from netsplit.rewrite.algebra.proofs import ASSOCIATIVE, is_proven, properties, property_counts, rule_of
 from netsplit.rewrite.algebra.rule import Rule
 
@@ -64,18 +64,20 @@ def test_rules_of_two_operators_made_anew_are_those_of_the_package() -> None:
     """Order and names as well, as both are drawn and met in the same order everywhere."""
     made, _ = prove(candidates(ALGEBRA, 2, 4)[0], False)
     kept = [rule for rule in generated_rules() if len(rule.left) <= 2 and len(rule.right) <= 2]
-    assert made and made == kept
+    assert made
+    assert made == kept
     assert all(rule.proof == "proven" and rule.origin == "generated" for rule in generated_rules())
 
 
 def test_rules_of_three_operators_have_products_merged_and_reassociated() -> None:
     """Rules that the built-in ones have, met by the generation without knowing of them."""
     names = {rule.name for rule in generated_rules()}
-    merged = "split(linear(x0, concat(x1, x2, dim=0)), dim=1)"
-    assert f"{merged}[0], {merged}[1] = linear(x0, x1), linear(x0, x2)" in names
-    assert "linear(x0, concat(x1, x2, dim=0)) = concat(linear(x0, x1), linear(x0, x2), dim=1)" in names
+    merged = "split(linear(x2, concat(x0, x1, dim=0)), dim=1)"
+    assert f"{merged}[0], {merged}[1] = linear(x2, x0), linear(x2, x1)" in names
+    assert "concat(linear(x0, x1), linear(x0, x2), dim=1) = linear(x0, concat(x1, x2, dim=0))" in names
     assert len(names) == len(generated_rules())
     assert property_counts() == {"without parallel operators": 42, "with": 48}
+    assert f"{len(names)} kept" in summary()
 
 
 def _operator(kind: str, *inputs: int, **parameters: int) -> dict[str, Any]:
@@ -96,21 +98,30 @@ def _concat(a: int, b: int, axis: int) -> dict[str, Any]:
 
 _ADD, _RELU = _operator("EW_ADD", -1, -2), _operator("RELU", -1)
 _LINEAR = _operator("LINEAR", -1, -2, acti=0)
+
+
+def _second(activation: int) -> dict[str, Any]:
+    return _operator("LINEAR", 0, -2, acti=activation)
+
+
 _ENDS: dict[str, tuple[list[Any], list[Any], str, str]] = {
     "one input of a weight": (
         [_operator("LINEAR", -1, -3, acti=0), _operator("LINEAR", -2, -3, acti=0), _concat(0, 1, 1)],
         [_concat(-1, -2, 1), _operator("LINEAR", 0, -3, acti=0)], "proven", "",
     ),
-    "a sum is put together, then added": ([_ADD], [_concat(-1, -2, 0), _parallel("REDUCE", 0, 0)], "proven", "degree 2"),
+    "a sum is put together, then added": (
+        [_ADD], [_concat(-1, -2, 0), _parallel("REDUCE", 0, 0)],
+        "proven", "degree 2",
+    ),
     "fused": ([_operator("LINEAR", -1, -2, acti=2)], [_LINEAR, _operator("RELU", 0)], "proven", ""),
     "cut after": ([_parallel("PARTITION", -1, 1), _parallel("COMBINE", 0, 1)],
                   [_parallel("PARTITION", -1, 2), _parallel("COMBINE", 0, 2)], "identity of layouts", ""),
     "two orders": ([_parallel("PARTITION", -1, 1), _parallel("PARTITION", 0, 2)],
                    [_parallel("PARTITION", -1, 2), _parallel("PARTITION", 0, 1)], "identity of layouts", ""),
-    "rows": ([_LINEAR], [_parallel("PARTITION", -1, 1), _operator("LINEAR", 0, -2, acti=0), _parallel("COMBINE", 1, 1)],
+    "rows": ([_LINEAR], [_parallel("PARTITION", -1, 1), _second(0), _parallel("COMBINE", 1, 1)],
              "way", ""),
     "rows of both": ([_LINEAR, _operator("RELU", 0)],
-                     [_parallel("PARTITION", -1, 1), _operator("LINEAR", 0, -2, acti=2), _parallel("COMBINE", 1, 1)],
+                     [_parallel("PARTITION", -1, 1), _second(2), _parallel("COMBINE", 1, 1)],
                      "guarded", "where both sides exist"),
     "scaled": ([_RELU], [_parallel("REPLICATE", -1, 0), _operator("RELU", 0), _parallel("REDUCE", 1, 0)],
                "rejected", "differ"),
@@ -119,7 +130,10 @@ _ENDS: dict[str, tuple[list[Any], list[Any], str, str]] = {
                    [_ADD, _operator("RELU", 0)], "rejected", "differ"),
     "copies that differ": ([_LINEAR], [_concat(-2, -1, 0), _operator("LINEAR", -1, 0, acti=0)],
                            "rejected", "differ|no sizes"),
-    "no sizes": ([_concat(-1, -2, 1), _concat(-1, -2, 2), _operator("EW_ADD", 0, 1)], [_ADD], "rejected", "no sizes"),
+    "no sizes": (
+        [_concat(-1, -2, 1), _concat(-1, -2, 2), _operator("EW_ADD", 0, 1)], [_ADD],
+        "rejected", "no sizes",
+    ),
     "convolution": ([_operator("CONV2D", -1, -2)], [_LINEAR], "rejected", "OP_CONV2D"),
 }  # fmt: skip
 

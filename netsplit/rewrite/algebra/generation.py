@@ -21,7 +21,17 @@ from netsplit.rewrite.algebra.evaluation import PARALLEL, Absent, Tensor, applie
 from netsplit.rewrite.algebra.proofs import follows, is_proven, property_counts
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 
-__all__ = ["ALGEBRA", "PARALLELISM", "Kind", "candidates", "generated_rules", "main"]
+__all__ = [
+    "ALGEBRA",
+    "PARALLELISM",
+    "Kind",
+    "basis",
+    "candidates",
+    "generated_rules",
+    "main",
+    "prove",
+    "summary",
+]
 
 log = logging.getLogger(__name__)
 
@@ -311,6 +321,18 @@ def generated_rules() -> list[Rule]:
     return [_renamed(replace(rule, origin="generated", proof="proven")) for rule in rules]
 
 
+def summary() -> str:
+    """What the file of the package came from, beside the counts of Unity's paper (with TASO's)."""
+    text = json.loads(FILE.read_text(encoding="utf-8"))
+    algebra, parallel, known = text["algebra"], text["parallel"], text["properties"]
+    return (
+        f"{known['without parallel operators']} + {known['with']} properties (43 + 33 in the paper)\n"
+        f"{algebra['proven']} + {parallel['proven']} rules proven (743 + 651), {algebra['kept']} kept\n"
+        f"of {algebra['candidates']} + {parallel['candidates']} candidates; not proven:\n"
+        + "\n".join(f"    {each}" for each in text["not proven"])
+    )
+
+
 def basis(rules: Iterable[Rule], size: int = 2) -> list[Rule]:
     """Without those of one output and more operators than `size` that follow from those of fewer.
 
@@ -355,3 +377,4 @@ def main(size: int = 3, parallel_size: int = 2) -> dict[str, Any]:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     main()
+    log.info(summary())
