@@ -9,7 +9,7 @@ import pytest
 from netsplit.errors import RewriteError
 from netsplit.rewrite.algebra.evaluation import PARALLEL, cases
 from netsplit.rewrite.algebra.foreign import applicable, read_rules
-from netsplit.rewrite.algebra.generation import ALGEBRA, candidates, generated_rules, prove, summary
+from netsplit.rewrite.algebra.generation import ALGEBRA, generated_rules, prove, rule_candidates, summary
 from netsplit.rewrite.algebra.proofs import ASSOCIATIVE, is_proven, properties, property_counts, rule_of
 from netsplit.rewrite.algebra.rule import Rule
 
@@ -62,7 +62,7 @@ def test_what_is_true_is_proven_and_nothing_else(text: str, is_true: bool) -> No
 
 def test_rules_of_two_operators_made_anew_are_those_of_the_package() -> None:
     """Order and names as well, as both are drawn and met in the same order everywhere."""
-    made, _ = prove(candidates(ALGEBRA, 2, 4)[0], False)
+    made, _ = prove(rule_candidates(ALGEBRA, 2, 4)[0], False)
     kept = [rule for rule in generated_rules() if len(rule.left) <= 2 and len(rule.right) <= 2]
     assert made
     assert made == kept

@@ -23,12 +23,12 @@ import numpy as np
 
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 
-__all__ = ["PARALLEL", "PRIME", "Absent", "Case", "Tensor", "applied", "cases", "drawn"]
+__all__ = ["PARALLEL", "PRIME", "Absent", "Case", "DrawnTensor", "cases", "drawn_tensor", "operator_values"]
 
 PRIME = 65521
 PARALLEL = ("partition", "combine", "replicate", "reduce")
 Three: TypeAlias = tuple[int, int, int]
-Side: TypeAlias = dict[Ref, "Tensor"] | None
+Side: TypeAlias = dict[Ref, "DrawnTensor"] | None
 
 
 class Absent(Exception):
@@ -36,7 +36,7 @@ class Absent(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class DrawnTensor:
     """`cuts`: per dimension, size and degree of the first part of its split; None: it cannot be split."""
 
     array: np.ndarray
@@ -51,7 +51,9 @@ class Tensor:
 
 
 @cache
-def drawn(name: str, sizes: Three, degrees: Three = (0, 0, 0), equal_copies: bool = False) -> Tensor:
+def drawn_tensor(
+    name: str, sizes: Three, degrees: Three = (0, 0, 0), equal_copies: bool = False
+) -> DrawnTensor:
     """An input; it splits in halves, or near them where it has no degrees."""
     draws = np.random.default_rng(crc32(repr((name, sizes)).encode()))
     array = draws.integers(1, PRIME, (1 if equal_copies else sizes[0], *sizes[1:]), dtype=np.int64)
@@ -59,7 +61,7 @@ def drawn(name: str, sizes: Three, degrees: Three = (0, 0, 0), equal_copies: boo
         (size // 2, degree // 2) if size > 1 and (not degree or degree % 2 == 0 == size % 2) else None
         for size, degree in zip(sizes, degrees, strict=True)
     )
-    return Tensor(np.broadcast_to(array, sizes), degrees, cuts)
+    return DrawnTensor(np.broadcast_to(array, sizes), degrees, cuts)
 
 
 def _need(holds: object) -> None:
@@ -81,19 +83,21 @@ def _table(function: str) -> np.ndarray:
     return np.random.default_rng(crc32(function.encode())).integers(1, PRIME, PRIME, dtype=np.int64)
 
 
-def _linear(x: Tensor, w: Tensor) -> Tensor:
+def _linear(x: DrawnTensor, w: DrawnTensor) -> DrawnTensor:
     _need(x.array.shape[2] == w.array.shape[2] and x.degrees[2] == w.degrees[2])
     _need(all((each.array == each.array[:1]).all() for each in (x, w)))
     array = (x.array[0] @ w.array[0].T % PRIME)[None]
-    return Tensor(array, (min(1, x.degrees[1]), x.degrees[1], w.degrees[1]), (None, x.cuts[1], w.cuts[1]))
+    return DrawnTensor(
+        array, (min(1, x.degrees[1]), x.degrees[1], w.degrees[1]), (None, x.cuts[1], w.cuts[1])
+    )
 
 
-def _transposed(x: Tensor) -> Tensor:
+def _transposed(x: DrawnTensor) -> DrawnTensor:
     (a, b, c), (p, q, r) = x.degrees, x.cuts
-    return Tensor(x.array.swapaxes(1, 2), (a, c, b), (p, r, q))
+    return DrawnTensor(x.array.swapaxes(1, 2), (a, c, b), (p, r, q))
 
 
-def _concat(parts: Sequence[Tensor], d: int) -> Tensor:
+def _concat(parts: Sequence[DrawnTensor], d: int) -> DrawnTensor:
     first = parts[0]
     for each in parts[1:]:
         _need(_with(each.array.shape, d, 0) == _with(first.array.shape, d, 0))
@@ -102,10 +106,10 @@ def _concat(parts: Sequence[Tensor], d: int) -> Tensor:
     same = (a if all(a == each.cuts[e] for each in parts) else None for e, a in enumerate(first.cuts))
     cuts = _with(tuple(same), d, (first.array.shape[d], first.degrees[d]) if len(parts) == 2 else None)
     degrees = _with(first.degrees, d, sum(each.degrees[d] for each in parts))
-    return Tensor(np.concatenate([each.array for each in parts], d), degrees, cuts)
+    return DrawnTensor(np.concatenate([each.array for each in parts], d), degrees, cuts)
 
 
-def _split(x: Tensor, d: int) -> list[Tensor]:
+def _split(x: DrawnTensor, d: int) -> list[DrawnTensor]:
     cut = x.cuts[d]
     if cut is None:
         raise Absent
@@ -113,18 +117,18 @@ def _split(x: Tensor, d: int) -> list[Tensor]:
     cuts = _with(x.cuts, d, None)
     arrays = np.split(x.array, [cut[0]], d)
     return [
-        Tensor(array, _with(x.degrees, d, degree), cuts)
+        DrawnTensor(array, _with(x.degrees, d, degree), cuts)
         for array, (_, degree) in zip(arrays, (cut, rest), strict=True)
     ]
 
 
-def _is_even(x: Tensor, d: int) -> bool:
+def _is_even(x: DrawnTensor, d: int) -> bool:
     """Whether the pieces of what was put together along a dimension are of one size."""
     cut = x.cuts[d]
     return cut is None or cut[0] * x.degrees[d] == cut[1] * x.array.shape[d]
 
 
-def _parallel(op: str, x: Tensor, d: int, k: int) -> Tensor:
+def _parallel(op: str, x: DrawnTensor, d: int, k: int) -> DrawnTensor:
     size, degree, cut = x.array.shape[d], x.degrees[d], x.cuts[d]
     _need(degree > 0)
     if op in ("partition", "replicate"):
@@ -140,12 +144,12 @@ def _parallel(op: str, x: Tensor, d: int, k: int) -> Tensor:
         if op == "reduce":
             array, cut = np.sum(np.split(array, k, d), axis=0) % PRIME, None
         cut = (cut[0], cut[1] // k) if cut and cut[1] % k == 0 else None
-    return Tensor(array, _with(x.degrees, d, made), _with(x.cuts, d, cut))
+    return DrawnTensor(array, _with(x.degrees, d, made), _with(x.cuts, d, cut))
 
 
-def applied(
-    op: str, given: Sequence[Tensor], parameters: Mapping[str, int | str], numbers: Mapping[str, int]
-) -> list[Tensor]:
+def operator_values(
+    op: str, given: Sequence[DrawnTensor], parameters: Mapping[str, int | str], numbers: Mapping[str, int]
+) -> list[DrawnTensor]:
     """What an operator makes.
 
     Args:
@@ -162,11 +166,11 @@ def applied(
         _need(x.array.shape == y.array.shape and x.degrees == y.degrees)
         array = (x.array + y.array if op == "add" else x.array * y.array) % PRIME
         cuts = tuple(a if a == b else None for a, b in zip(x.cuts, y.cuts, strict=True))
-        return [Tensor(array, x.degrees, cuts)]
+        return [DrawnTensor(array, x.degrees, cuts)]
     if op in ("unary", "scale"):
         table = _table(f"{op} {parameters['function']}")
         array = table[x.array] if op == "unary" else x.array * table[0] % PRIME
-        return [Tensor(array, x.degrees, x.cuts)]
+        return [DrawnTensor(array, x.degrees, x.cuts)]
     if op == "transpose":
         return [_transposed(x)]
     d = _number(parameters, "dim", numbers) + 1
@@ -183,7 +187,7 @@ def applied(
 class Case:
     """Sizes and degrees at which the left side exists, and what is there."""
 
-    inputs: Mapping[Ref, Tensor]
+    inputs: Mapping[Ref, DrawnTensor]
     numbers: Mapping[str, int]
     right: bool
     agrees: bool
@@ -212,7 +216,7 @@ def cases(
 def _extended(
     rule: Rule,
     numbers: Mapping[str, int],
-    inputs: dict[Ref, Tensor],
+    inputs: dict[Ref, DrawnTensor],
     values: tuple[Side, Side],
     kinds: Sequence[tuple[Three, Three, bool]],
 ) -> Iterator[Case]:
@@ -223,7 +227,7 @@ def _extended(
         return
     if rest:
         for kind in kinds:
-            given: dict[Ref, Tensor] = {**inputs, rest[0]: drawn(rest[0], *kind)}
+            given: dict[Ref, DrawnTensor] = {**inputs, rest[0]: drawn_tensor(rest[0], *kind)}
             yield from _extended(rule, numbers, given, (left, right), kinds)
         return
     sides = {**inputs, **left}, {**inputs, **(right or {})}
@@ -234,17 +238,19 @@ def _extended(
 
 
 def _side(
-    terms: Sequence[Term], inputs: Mapping[Ref, Tensor], known: Side, numbers: Mapping[str, int]
+    terms: Sequence[Term], inputs: Mapping[Ref, DrawnTensor], known: Side, numbers: Mapping[str, int]
 ) -> Side:
     """What is known of a side with these inputs; None: an operator cannot be computed."""
     if known is None:
         return None
-    values: dict[Ref, Tensor] = {**inputs, **known}
+    values: dict[Ref, DrawnTensor] = {**inputs, **known}
     for i, term in enumerate(terms):
         sources = (ref if isinstance(ref, str) else (ref[0], 0) for ref in term.inputs)
         if (i, 0) not in values and all(source in values for source in sources):
             try:
-                made = applied(term.op, [values[ref] for ref in term.inputs], dict(term.parameters), numbers)
+                made = operator_values(
+                    term.op, [values[ref] for ref in term.inputs], dict(term.parameters), numbers
+                )
             except (Absent, KeyError):
                 return None
             values |= {(i, j): tensor for j, tensor in enumerate(made)}

@@ -17,7 +17,14 @@ from itertools import combinations, islice, product
 from pathlib import Path
 from typing import Any
 
-from netsplit.rewrite.algebra.evaluation import PARALLEL, Absent, Tensor, applied, cases, drawn
+from netsplit.rewrite.algebra.evaluation import (
+    PARALLEL,
+    Absent,
+    DrawnTensor,
+    cases,
+    drawn_tensor,
+    operator_values,
+)
 from netsplit.rewrite.algebra.proofs import follows, is_proven, property_counts
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 
@@ -26,10 +33,10 @@ __all__ = [
     "PARALLELISM",
     "Kind",
     "basis",
-    "candidates",
     "generated_rules",
     "main",
     "prove",
+    "rule_candidates",
     "summary",
 ]
 
@@ -57,9 +64,9 @@ class _Space:
     """Expressions by number; an input is by its name, what an expression makes by (number, which)."""
 
     kinds: Sequence[Kind]
-    inputs: dict[str, Tensor]
+    inputs: dict[str, DrawnTensor]
     terms: list[Term] = field(default_factory=list)
-    values: dict[Ref, Tensor] = field(default_factory=dict)
+    values: dict[Ref, DrawnTensor] = field(default_factory=dict)
     under: dict[Ref, frozenset[int]] = field(default_factory=dict)
     first: dict[bytes, Ref] = field(default_factory=dict)
     at: dict[frozenset[int], list[Ref]] = field(default_factory=dict)
@@ -68,7 +75,7 @@ class _Space:
         for name, tensor in self.inputs.items():
             self._add(name, tensor, frozenset(), True)
 
-    def _add(self, ref: Ref, tensor: Tensor, under: frozenset[int], kept: bool) -> Ref | None:
+    def _add(self, ref: Ref, tensor: DrawnTensor, under: frozenset[int], kept: bool) -> Ref | None:
         """What has the same fingerprint with no more operators; None: this is the first."""
         known = self.first.setdefault(tensor.key, ref)
         self.under[ref] = under
@@ -86,7 +93,7 @@ class _Space:
                 if count != len(given) or (op in COMMUTE and str(given[0]) > str(given[1])):
                     continue
                 try:
-                    made = applied(op, [self.values[ref] for ref in given], dict(parameters), {})
+                    made = operator_values(op, [self.values[ref] for ref in given], dict(parameters), {})
                 except Absent:
                     continue
                 number = len(self.terms)
@@ -170,12 +177,12 @@ def _text(terms: Sequence[Term], outputs: Sequence[Ref]) -> str:
     return ", ".join(map(one, outputs))
 
 
-def candidates(
+def rule_candidates(
     kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0
 ) -> tuple[list[Rule], dict[str, int]]:
     """Pairs of graphs to this size that compute the same at one size, and counts of what was met."""
     three = (1, 4, 4)
-    space = _Space(kinds, {f"x{i}": drawn(f"x{i}", three, (degree,) * 3) for i in range(inputs)})
+    space = _Space(kinds, {f"x{i}": drawn_tensor(f"x{i}", three, (degree,) * 3) for i in range(inputs)})
     rules: dict[str, Rule] = {}
     met: set[str] = set()
     counts = {"graphs": 0, "same": 0, "renamed": 0, "contain smaller": 0}
@@ -353,12 +360,12 @@ def main(size: int = 3, parallel_size: int = 2) -> dict[str, Any]:
     Args:
         parallel_size: operators of graphs with parallel ones, which are counted and not kept.
     """
-    algebra, counts = candidates(ALGEBRA, size, 4)
+    algebra, counts = rule_candidates(ALGEBRA, size, 4)
     log.info("%d candidates of algebra: %s", len(algebra), counts)
     proven, rest = prove(algebra, False)
     kept = basis(proven)
     log.info("%d proven, %d without what follows from those of two operators", len(proven), len(kept))
-    mixed, more = candidates(PARALLELISM, parallel_size, 2, 1)
+    mixed, more = rule_candidates(PARALLELISM, parallel_size, 2, 1)
     mixed = [rule for rule in mixed if _is_parallel(rule)]
     log.info("%d candidates with parallel operators: %s", len(mixed), more)
     parallel, others = prove(mixed, True)
