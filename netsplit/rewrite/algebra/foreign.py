@@ -1,0 +1,202 @@
+"""Rules of FlexFlow's collections, read from JSON, tried at small sizes and degrees, and proven.
+
+    rule[]: name, srcOp[], dstOp[]: (type, input[]: (opId, tsId), para[]: (key, value)), mappedOutput[]
+
+An opId below 0 is an input. Dimensions 0, 1 and 2 are copies, rows and columns; degree 2 stands for any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+from netsplit.errors import RewriteError, brief
+from netsplit.rewrite.algebra.evaluation import PARALLEL, Case, cases
+from netsplit.rewrite.algebra.proofs import is_proven
+from netsplit.rewrite.algebra.rule import Guard, Ref, Rule, Term
+
+__all__ = ["applicable", "judged", "read_rules"]
+
+OPERATORS = {
+    "OP_LINEAR": "linear", "OP_EW_ADD": "add", "OP_EW_MUL": "mul", "OP_CONCAT": "concat", "OP_SPLIT": "split",
+    "OP_PARTITION": "partition", "OP_REPARTITION": "partition", "OP_COMBINE": "combine",
+    "OP_REPLICATE": "replicate", "OP_REDUCE": "reduce",
+    "OP_RELU": "unary", "OP_SIGMOID": "unary", "OP_TANH": "unary",
+}  # fmt: skip
+ACTIVATIONS = {1: "sigmoid", 2: "relu", 3: "tanh"}
+
+
+def read_rules(path: str | Path) -> list[Rule]:
+    """The rules of a file in its order, each with what came of proving it.
+
+    Raises:
+        RewriteError: it is no collection of rules.
+        NetSplitError: z3 is not installed.
+    """
+    try:
+        texts = json.loads(Path(path).read_text(encoding="utf-8"))["rule"]
+        return [judged(text) for text in texts]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise RewriteError(
+            f"{path} is no collection of rules: {brief(error)}. Give a JSON file with rule[], each of name, "
+            "srcOp[], dstOp[] and mappedOutput[]."
+        ) from error
+
+
+def applicable(rules: Sequence[Rule]) -> list[Rule]:
+    """Those that a graph of one device may be rewritten by: proven or guarded, and about no layouts."""
+    return [
+        rule
+        for rule in rules
+        if rule.proof in ("proven", "guarded")
+        and all(t.op not in PARALLEL and t.of("dim") != -1 for t in (*rule.left, *rule.right))
+    ]
+
+
+def judged(text: Mapping[str, Any]) -> Rule:
+    """One rule of a file. Raises KeyError, TypeError or ValueError: it is none."""
+    unknown = {each["type"] for side in ("srcOp", "dstOp") for each in text[side]} - set(OPERATORS)
+    if unknown:
+        return Rule(text["name"], (), (), (), (), "file", "rejected", f"unknown operators: {sorted(unknown)}")
+    (left, given), (right, made) = _side(text["srcOp"]), _side(text["dstOp"])
+    outputs = tuple(
+        ((given[each["srcOpId"]], each["srcTsId"]), (made[each["dstOpId"]], each["dstTsId"]))
+        for each in text["mappedOutput"]
+    )
+    rule = Rule(text["name"], left, right, outputs, origin="file")
+    unbound = sorted(
+        {ref for t in right for ref in t.inputs if isinstance(ref, str)} - {r for t in left for r in t.inputs}
+    )
+    if unbound:
+        return _rejected(
+            rule, f"its right side reads {', '.join(map(str, unbound))}, which its left side does not bind"
+        )
+    any_degree = _tried(rule)
+    if any_degree.proof != "rejected" or all(term.op not in PARALLEL for term in (*left, *right)):
+        return any_degree
+    two = _tried(replace(rule, left=_of_two(left), right=_of_two(right)))
+    if two.proof == "rejected":
+        return any_degree
+    return replace(two, reason="; ".join(filter(None, (two.reason, "of degree 2 alone"))))
+
+
+def _of_two(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    numbers = {"k": 2}
+    return tuple(
+        replace(t, parameters=tuple((key, numbers.get(str(v), v)) for key, v in t.parameters)) for t in terms
+    )
+
+
+def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], list[int]]:
+    """Terms, and the number of the term that makes each operator's output: an activation is its own."""
+    terms: list[Term] = []
+    made: list[int] = []
+    for each in operators:
+        given = {para["key"]: para["value"] for para in each["para"]}
+        inputs: tuple[Ref, ...] = tuple(
+            f"x{-t['opId']}" if t["opId"] < 0 else (made[t["opId"]], t["tsId"]) for t in each["input"]
+        )
+        op = OPERATORS[each["type"]]
+        parameters: dict[str, int | str] = {}
+        if op in PARALLEL:
+            degree = given["PM_PARALLEL_DEGREE"]
+            parameters = {"dim": given["PM_PARALLEL_DIM"] - 1, "degree": "k" if degree == 2 else degree}
+        elif op in ("concat", "split"):
+            parameters = {"dim": given["PM_AXIS"] + 2 - given.get("PM_NUMDIM", 3)}
+        elif op == "unary":
+            parameters = {"function": each["type"][3:].lower()}
+        terms.append(Term(op, inputs, tuple(parameters.items())))  # type: ignore[arg-type]
+        if op == "linear" and given.get("PM_ACTI", 0):
+            terms.append(
+                Term("unary", ((len(terms) - 1, 0),), (("function", ACTIVATIONS[given["PM_ACTI"]]),))
+            )
+        made.append(len(terms) - 1)
+    return tuple(terms), made
+
+
+def _rejected(rule: Rule, reason: str) -> Rule:
+    return replace(rule, proof="rejected", reason=reason)
+
+
+def _tried(rule: Rule) -> Rule:
+    there = _cases(rule)
+    both = [case for case in there if case.right]
+    if not both:
+        return _rejected(rule, "there are no sizes and degrees at which both sides exist")
+    wrong = [case for case in both if not case.agrees]
+    guards: tuple[Guard, ...] = ()
+    if len(wrong) == len(both):
+        return _rejected(rule, f"both sides differ, as at {_described(both[0])}")
+    if len(both) - len(wrong) < len(there):
+        guards = _guards(rule, there)
+        if wrong and not guards:
+            return _rejected(rule, f"both sides differ, as at {_described(wrong[0])}")
+    if not is_proven(rule):
+        where = "where its guards hold" if wrong else "at all sizes that were tried"
+        return _rejected(rule, f"both sides agree {where}, but z3 does not prove it")
+    own = [[t.op for t in side if t.op not in PARALLEL] for side in (rule.left, rule.right)]
+    if not own[0] and not own[1]:
+        return replace(rule, proof="identity of layouts", guards=guards)
+    if len(own[0]) == 1 and Counter(own[0]) == Counter(own[1]):
+        return replace(rule, proof="way", guards=guards)
+    if len(both) - len(wrong) == len(there):
+        return replace(rule, proof="proven")
+    where = "" if guards else ", which sizes alone do not tell"
+    return replace(rule, proof="guarded", guards=guards, reason=f"where both sides exist and agree{where}")
+
+
+def _cases(rule: Rule) -> list[Case]:
+    """At degrees 2 and 3, and sizes that they divide; of larger ones where none of the smaller fits."""
+    parallel = any(term.op in PARALLEL for term in (*rule.left, *rule.right))
+    if not parallel:
+        return list(cases(rule, (1, 2, 3, 4) if len(rule.inputs) < 4 else (1, 2, 3)))
+    there: list[Case] = []
+    for k in (2, 3):
+        for sizes, degrees in (((1, k, k + 1), (1, k)), ((1, k, k * k), (1, k, k * k))):
+            own = list(cases(rule, sizes, degrees, (k,)))
+            there += own
+            if len(rule.inputs) > 1 and (k == 3 or any(case.right for case in own)):
+                break
+    return there
+
+
+def _described(case: Case) -> str:
+    tensors = (f"{name} {t.array.shape} in {t.degrees} pieces" for name, t in case.inputs.items())
+    return "; ".join((*tensors, *(f"{name} = {number}" for name, number in case.numbers.items())))
+
+
+def _holds(guard: Guard, case: Case) -> bool:
+    (name, d), right = guard.left, guard.right
+    size = case.inputs[name].array.shape[d + 1]
+    if isinstance(right, tuple):
+        return size == case.inputs[right[0]].array.shape[right[1] + 1]
+    number = right if isinstance(right, int) else case.numbers[right]
+    return size == number if guard.kind == "equal" else size % number == 0
+
+
+def _conditions(rule: Rule) -> Iterator[Guard]:
+    dims: list[tuple[Ref, int]] = [(name, d) for name in rule.inputs for d in (0, 1, -1)]
+    yield from (Guard("equal", a, b) for a, b in combinations(dims, 2))
+    names = {t.of("degree") for t in (*rule.left, *rule.right)} & {"k"}
+    yield from (Guard("divides", a, k) for a, k in product(dims, [*sorted(map(str, names)), 2]))  # type: ignore
+    yield from (Guard("equal", a, 1) for a in dims)
+
+
+def _guards(rule: Rule, there: Sequence[Case]) -> tuple[Guard, ...]:
+    """What holds where both sides agree and, together, nowhere else; none where nothing tells."""
+    right = [case for case in there if case.agrees]
+    rest = [case for case in there if not case.agrees]
+    usable = [guard for guard in _conditions(rule) if all(_holds(guard, case) for case in right)]
+    chosen: list[Guard] = []
+    while rest and usable:
+        best = max(usable, key=lambda guard: sum(not _holds(guard, case) for case in rest))
+        left = [case for case in rest if _holds(best, case)]
+        if len(left) == len(rest):
+            return ()
+        chosen, rest = [*chosen, best], left
+    return () if rest else tuple(chosen)

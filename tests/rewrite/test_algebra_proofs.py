@@ -1,0 +1,166 @@
+"""Rules of the algebra: properties that hold, rules made anew, and what is read of others' files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netsplit.errors import RewriteError
+from netsplit.rewrite.algebra.evaluation import PARALLEL, cases
+from netsplit.rewrite.algebra.foreign import applicable, read_rules
+from netsplit.rewrite.algebra.generation import ALGEBRA, generated_rules, prove, rule_candidates, summary
+from netsplit.rewrite.algebra.proofs import ASSOCIATIVE, is_proven, properties, property_counts, rule_of
+from netsplit.rewrite.algebra.rule import Rule
+
+
+def _is_parallel(rule: Rule) -> bool:
+    return any(term.op in PARALLEL for term in (*rule.left, *rule.right))
+
+
+def _exactly(line: str, rule: Rule, most: int) -> None:
+    sizes = range(1, (most if len(rule.inputs) < 4 else 3) + 1)
+    degrees = (1, 2, 3, 4)[:most] if _is_parallel(rule) else ()
+    both = [case for case in cases(rule, sizes, degrees) if case.right]
+    assert both or most < 4, f"{rule.name} exists nowhere"
+    assert all(case.agrees for case in both), rule.name
+    assert line == ASSOCIATIVE or all(case.splits_alike for case in both), rule.name
+
+
+@pytest.mark.parametrize("line", [line for line, _ in properties()])
+def test_every_property_holds_at_small_sizes_and_degrees(line: str) -> None:
+    """And both sides split alike, or one not at all: z3 takes what is equal for equal in a split too."""
+    for rule in dict(properties())[line]:
+        _exactly(line, rule, 4 if len(rule.inputs) < 2 or not _is_parallel(rule) else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", [line for line, _ in properties() if any(op in line for op in (*PARALLEL, "PAR"))]
+)
+def test_every_property_of_parallel_operators_holds_at_all_sizes_to_four(line: str) -> None:
+    """Degrees 1 to 4."""
+    for rule in dict(properties())[line]:
+        _exactly(line, rule, 4 if len(rule.inputs) < 3 else 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_true"),
+    [
+        ("linear(x, concat(y, z, dim=0)) = concat(linear(x, y), linear(x, z), dim=1)", True),
+        ("linear(add(x, y), z) = add(linear(y, z), linear(x, z))", True),
+        ("unary(add(x, y)) = add(unary(x), unary(y))", False),
+        ("linear(x, y) = linear(y, x)", False),
+        ("split(concat(x, y, dim=0), dim=0, part=0) = y", False),
+        ("x = y", False),
+    ],
+)
+def test_what_is_true_is_proven_and_nothing_else(text: str, is_true: bool) -> None:
+    """From `x = y`, all would follow: the properties do not contradict each other as far as z3 looks."""
+    assert is_proven(rule_of(text)) == is_true
+
+
+def test_rules_of_two_operators_made_anew_are_those_of_the_package() -> None:
+    """Order and names as well, as both are drawn and met in the same order everywhere."""
+    made, _ = prove(rule_candidates(ALGEBRA, 2, 4)[0], False)
+    kept = [rule for rule in generated_rules() if len(rule.left) <= 2 and len(rule.right) <= 2]
+    assert made
+    assert made == kept
+    assert all(rule.proof == "proven" and rule.origin == "generated" for rule in generated_rules())
+
+
+def test_rules_of_three_operators_have_products_merged_and_reassociated() -> None:
+    """Rules that the built-in ones have, met by the generation without knowing of them."""
+    names = {rule.name for rule in generated_rules()}
+    merged = "split(linear(x2, concat(x0, x1, dim=0)), dim=1)"
+    assert f"{merged}[0], {merged}[1] = linear(x2, x0), linear(x2, x1)" in names
+    assert "concat(linear(x0, x1), linear(x0, x2), dim=1) = linear(x0, concat(x1, x2, dim=0))" in names
+    assert len(names) == len(generated_rules())
+    assert property_counts() == {"without parallel operators": 42, "with": 48}
+    assert f"{len(names)} kept" in summary()
+
+
+def _operator(kind: str, *inputs: int, **parameters: int) -> dict[str, Any]:
+    return {
+        "type": f"OP_{kind}",
+        "input": [{"opId": i, "tsId": 0} for i in inputs],
+        "para": [{"key": f"PM_{key.upper()}", "value": value} for key, value in parameters.items()],
+    }
+
+
+def _parallel(kind: str, given: int, dim: int) -> dict[str, Any]:
+    return _operator(kind, given, parallel_dim=dim, parallel_degree=2)
+
+
+def _concat(a: int, b: int, axis: int) -> dict[str, Any]:
+    return _operator("CONCAT", a, b, num_inputs=2, axis=axis, numdim=3)
+
+
+_ADD, _RELU = _operator("EW_ADD", -1, -2), _operator("RELU", -1)
+_LINEAR = _operator("LINEAR", -1, -2, acti=0)
+
+
+def _second(activation: int) -> dict[str, Any]:
+    return _operator("LINEAR", 0, -2, acti=activation)
+
+
+_ENDS: dict[str, tuple[list[Any], list[Any], str, str]] = {
+    "one input of a weight": (
+        [_operator("LINEAR", -1, -3, acti=0), _operator("LINEAR", -2, -3, acti=0), _concat(0, 1, 1)],
+        [_concat(-1, -2, 1), _operator("LINEAR", 0, -3, acti=0)], "proven", "",
+    ),
+    "a sum is put together, then added": (
+        [_ADD], [_concat(-1, -2, 0), _parallel("REDUCE", 0, 0)],
+        "proven", "degree 2",
+    ),
+    "fused": ([_operator("LINEAR", -1, -2, acti=2)], [_LINEAR, _operator("RELU", 0)], "proven", ""),
+    "cut after": ([_parallel("PARTITION", -1, 1), _parallel("COMBINE", 0, 1)],
+                  [_parallel("PARTITION", -1, 2), _parallel("COMBINE", 0, 2)], "identity of layouts", ""),
+    "two orders": ([_parallel("PARTITION", -1, 1), _parallel("PARTITION", 0, 2)],
+                   [_parallel("PARTITION", -1, 2), _parallel("PARTITION", 0, 1)], "identity of layouts", ""),
+    "rows": ([_LINEAR], [_parallel("PARTITION", -1, 1), _second(0), _parallel("COMBINE", 1, 1)],
+             "way", ""),
+    "rows of both": ([_LINEAR, _operator("RELU", 0)],
+                     [_parallel("PARTITION", -1, 1), _second(2), _parallel("COMBINE", 1, 1)],
+                     "guarded", "where both sides exist"),
+    "scaled": ([_RELU], [_parallel("REPLICATE", -1, 0), _operator("RELU", 0), _parallel("REDUCE", 1, 0)],
+               "rejected", "differ"),
+    "unbound": ([_RELU], [_operator("EW_ADD", -1, -2), _operator("RELU", 0)], "rejected", "reads x2"),
+    "not linear": ([_operator("RELU", -1), _operator("RELU", -2), _operator("EW_ADD", 0, 1)],
+                   [_ADD, _operator("RELU", 0)], "rejected", "differ"),
+    "copies that differ": ([_LINEAR], [_concat(-2, -1, 0), _operator("LINEAR", -1, 0, acti=0)],
+                           "rejected", "differ|no sizes"),
+    "no sizes": (
+        [_concat(-1, -2, 1), _concat(-1, -2, 2), _operator("EW_ADD", 0, 1)], [_ADD],
+        "rejected", "no sizes",
+    ),
+    "convolution": ([_operator("CONV2D", -1, -2)], [_LINEAR], "rejected", "OP_CONV2D"),
+}  # fmt: skip
+
+
+def test_each_rule_of_a_file_ends_as_what_it_is(tmp_path: Path) -> None:
+    """And those that a graph may be rewritten by are about no layouts."""
+    rules = [
+        {
+            "name": name, "srcOp": left, "dstOp": right,
+            "mappedOutput": [
+                {"srcOpId": len(left) - 1, "srcTsId": 0, "dstOpId": len(right) - 1, "dstTsId": 0}
+            ],
+        }
+        for name, (left, right, _, _) in _ENDS.items()
+    ]  # fmt: skip
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"rule": rules}), encoding="utf-8")
+    read = read_rules(path)
+    for rule, (_, _, proof, reason) in zip(read, _ENDS.values(), strict=True):
+        assert rule.proof == proof, rule
+        assert not reason or any(part in rule.reason for part in reason.split("|")), rule
+    assert {rule.name for rule in applicable(read)} == {"one input of a weight", "fused"}
+
+
+def test_a_file_that_is_no_collection_is_refused(tmp_path: Path) -> None:
+    """With what a collection has."""
+    path = tmp_path / "rules.json"
+    path.write_text('{"rules": []}', encoding="utf-8")
+    with pytest.raises(RewriteError, match=r"rule\[\]"):
+        read_rules(path)
