@@ -126,7 +126,7 @@ def placed() -> Names:
 
 
 def updated() -> Names:
-    return own_model() | {"functools": functools, "state": model_of().state_dict()}
+    return own_model() | {"functools": functools}
 
 
 def recorded() -> Names:

@@ -44,6 +44,7 @@ NOT_RUN = {
     r"graph=\S+\.(txt|json)": "a profiled graph that the reader has (tests/runners/ run others)",
     r"(dataset|model)(\.root|\.path)?=(imagefolder|imagenet|voc2012|cifar10|onnx)": "the reader's own files",
     r"hydra/launcher=|10\.0\.0\.1": "other machines",
+    r"cluster=gpu": "a GPU",
     r"my_pkg|my_module": "the reader's own code (tests/docs/test_tutorial.py runs some)",
     r"scheduler\.warmup=": "more steps than a test has time for",
     r"experiment=(?!quick)": "minutes to hours (tests/runners/test_experiments.py)",

@@ -6,7 +6,6 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.training.parallel import ParallelModel
-from runners import compare, partition, report, train
+from runners import compare, report, train
 from tests.commands import Command
 from tests.cover import few
 from tests.docs.given import LOSS, batch_of, model_of
@@ -73,14 +72,12 @@ def trained_on(inputs: Tensor, targets: Tensor) -> None:
 
 CALLS: dict[str, Callable[[], object]] = {
     "A model without weights": lambda: split(on_meta()),
-    "A number of workers that cannot be": lambda: split(cluster=0),
     "The example batch is no pair": lambda: split(batch=INPUTS),
     "It does not fit": lambda: split(cluster=netsplit.cpu_cluster(2, capacity="1KiB")),
     "A counter in Python": lambda: split(Count()),
     "Random numbers that torch does not draw": lambda: split(Draw()),
     "The loss cannot be trained": lambda: split(loss=None, batch=(INPUTS, None)),
     "It does not train in plain PyTorch either": lambda: split(batch=(INPUTS.double(), TARGETS)),
-    "A hyperparameter that is no number": lambda: split(optimizer=partial(torch.optim.SGD, lr=float("nan"))),
     "A batch that fails": lambda: trained_on(INPUTS, TARGETS + 100),
     "A loss that is not finite": lambda: trained_on(INPUTS * float("nan"), TARGETS),
 }
@@ -89,7 +86,6 @@ COMMANDS: dict[str, tuple[Callable[[], object], str, tuple[str, ...]]] = {
     "My model is not found": (train.main, "train", ("model._target_=my_model.Net",)),
     "The data set needs a folder": (train.main, "train", ("dataset=imagefolder",)),
     "There is nothing to report": (report.main, "report", ()),
-    "A graph file is asked for": (partition.main, "partition", ()),
 }
 
 
