@@ -11,10 +11,11 @@ elements, the vertex with most neighbours gets what is best by its neighbours, a
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +27,8 @@ __all__ = ["Mapped", "best_mapping"]
 LARGEST = 4_000_000  # elements of a table
 BRANCHES = 4  # of which every division is looked at
 
-Pick = Callable[[int, int], dict[int, tuple[Devices, int]]]
+Division: TypeAlias = "tuple[tuple[_Way, Devices], ...]"
+Pick: TypeAlias = Callable[[int, int], dict[int, tuple[Devices, int]]]
 """Choices of both ends -> of every vertex between them, devices and number of its choice there."""
 
 
@@ -121,12 +123,18 @@ class _Programme:
         for a, b in ways:
             near[a].add(b)
             near[b].add(a)
-        queue = sorted(left, reverse=True)
+
+        def turn(v: int) -> tuple[int, bool, int]:
+            """Before all others what leads to one vertex alone: else it would not be beside what also does."""
+            leads = len(near[v]) == 1 and all(_before(ways[_pair(v, u)], v) for u in near[v])
+            return len(near[v]), not leads, v
+
+        queue = [turn(v) for v in left]
+        heapq.heapify(queue)
         while queue:
-            v = queue.pop()
-            if v not in left or len(near[v]) > 2 or len(left) == 1:
-                continue
-            if not near[v]:
+            now = heapq.heappop(queue)
+            v = now[2]
+            if v not in left or now != turn(v) or not 1 <= len(near[v]) <= 2:
                 continue
             left.discard(v)
             hanging = tuple(self.trees.pop(v, ()))
@@ -154,7 +162,8 @@ class _Programme:
                     ways[pair] = made
                 near[a].add(b)
                 near[b].add(a)
-            queue += [u for u in some if u in left]
+            for u in some:
+                heapq.heappush(queue, turn(u))
 
     def _own(self, v: int, hanging: Sequence[_Way]) -> str:
         fixed = f"={self.fixed[v]}" if v in self.fixed else ""
@@ -213,35 +222,31 @@ class _Programme:
 
     def _side_by_side(
         self, ways: Sequence[_Way], inner: Devices, at_a: Devices, at_b: Devices
-    ) -> tuple[Floats, tuple[list[tuple[tuple[tuple[int, ...], Devices], ...]], Numbers]]:
+    ) -> tuple[Floats, tuple[list[Division], Numbers]]:
         """The least of all divisions, of which the first is none: everything on all devices."""
         divisions = list(self._divisions(ways, inner))
         tables = []
-        for each in divisions:
-            longest = None
-            for numbers, devices in each:
-                own = sum(self._table(ways[i], devices, at_a, at_b)[0] for i in numbers)
-                longest = own if longest is None else np.maximum(longest, own)
-            tables.append(longest)
-        direct = [way for way in ways if not way.count]
-        extra = sum((self._table(way, inner, at_a, at_b)[0] for way in direct), 0.0)
-        stacked = np.stack([np.asarray(table) for table in tables]) + extra
+        for number, division in enumerate(divisions):
+            each = [self._table(way, devices, at_a, at_b)[0] for way, devices in division]
+            tables.append(np.maximum(*each) if number else sum(each))
+        stacked = np.stack(tables)
+        stacked += sum(self._table(way, inner, at_a, at_b)[0] for way in ways if not way.count)
         return stacked.min(axis=0), (divisions, stacked.argmin(axis=0))
 
-    def _divisions(
-        self, ways: Sequence[_Way], inner: Devices
-    ) -> Iterator[tuple[tuple[tuple[int, ...], Devices], ...]]:
-        busy = [i for i, way in enumerate(ways) if way.count]
-        yield ((tuple(busy), inner),)
-        if not self.split or len(busy) < 2 or len(inner) < 2 or not all(ways[i].directed for i in busy):
+    def _divisions(self, ways: Sequence[_Way], inner: Devices) -> Iterator[Division]:
+        busy = [way for way in ways if way.count]
+        yield tuple((way, inner) for way in busy)
+        if not self.split or len(busy) < 2 or len(inner) < 2 or not all(way.directed for way in busy):
             return
-        sizes = range(1, len(busy)) if len(busy) <= BRANCHES else [1, len(busy) // 2]
-        for n in sizes:
-            every = combinations(busy, n) if len(busy) <= BRANCHES else [tuple(busy[:n])]
-            for chosen in every:
-                rest = tuple(i for i in busy if i not in chosen)
+        few = len(busy) <= BRANCHES
+        for n in range(1, len(busy)) if few else (1, len(busy) // 2):
+            for chosen in combinations(busy, n) if few else [tuple(busy[:n])]:
+                rest = [way for way in busy if way not in chosen]
                 for k in _counts(inner, self.costed.machines.hosts):
-                    yield (chosen, inner[:k]), (rest, inner[k:])
+                    yield (self._group(chosen), inner[:k]), (self._group(rest), inner[k:])
+
+    def _group(self, ways: Sequence[_Way]) -> _Way:
+        return ways[0] if len(ways) == 1 else _joined(ways)
 
     def _unary(self, v: int, devices: Devices, hanging: Sequence[_Way], inner: Devices) -> Floats:
         """Of every choice of a vertex, with its trees."""
@@ -280,9 +285,8 @@ class _Programme:
     ) -> dict[int, tuple[Devices, int]]:
         divisions, which = argument  # type: ignore[misc]
         made: dict[int, tuple[Devices, int]] = {}
-        for numbers, devices in divisions[which[i, j]]:
-            for number in numbers:
-                made |= self._table(ways[number], devices, at_a, at_b)[1](i, j)
+        for way, devices in divisions[which[i, j]]:
+            made |= self._table(way, devices, at_a, at_b)[1](i, j)
         return made
 
     # -- what is left: several vertices, each with three neighbours or more
