@@ -65,7 +65,7 @@ class OperatorTasks:
         mesh: of every cut, the axis of the mesh that it cuts along; (): in order. Copies have the last ones.
         sliced_bytes: partial sums that several tasks want are added up in slices, one on each device, where
             these have so many bytes; else whole, on one.
-        places: of every task, in order, where operators on other meshes have the same places; (): on its mesh.
+        places: of every task, in order, the same for operators on other meshes; (): on its mesh.
 
     Raises:
         RewriteError: some of it does not go with the rest.

@@ -212,7 +212,7 @@ class TaskChoice:
 
 @once_of
 def task_axes(graph: Graph, name: str, dimensions: tuple[Dimension, ...]) -> tuple[TaskAxis, ...]:
-    """What an operator can be cut along. Heads of a fused projection are blocks, as what reads them has it."""
+    """What an operator can be cut along. Heads of a fused projection are blocks, as its readers have it."""
     calls, ways = ways_of_graph(graph)
     call, samples = calls[name], samples_axes(graph).get(name)
     told = _blocks_of(graph).get(name, {})

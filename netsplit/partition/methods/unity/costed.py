@@ -1,7 +1,7 @@
 """The choices of every operator with their seconds, and what moving costs between those of two.
 
-    operator ──► choices with seconds [C]        tensor ──► its hand-over, where several read it
-    tensor between two ──► seconds of moving [C, C]
+operator ──► choices with seconds [C]        tensor ──► its hand-over, where several read it
+tensor between two ──► seconds of moving [C, C]
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Costed:
 
     Args:
         microbatches: that one step has; sums and steps come once.
+        spread_s: seconds for all of the capacity of the device that an operator fills most.
         price: seconds for a byte on each device.
         tied: initializer -> the layout that all who read it have to have it in (`weight_layout`).
         refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
@@ -100,6 +101,7 @@ class Costed:
     machines: Machines
     dimensions: tuple[Dimension, ...]
     microbatches: int = 1
+    spread_s: float = 0.0
     price: tuple[float, ...] = ()
     tied: Mapping[str, object] = field(default_factory=dict)
     refused: frozenset[tuple[str, int]] = frozenset()
@@ -160,8 +162,14 @@ class Costed:
     def _told(self, k: str, source: Vertex, target: Vertex) -> str:
         """What moving a tensor depends on beside the two vertices."""
         variable = self.graph.variables[k]
-        made = [(i, self.graph.nodes[v].outputs.index(k)) for i, v in enumerate(source.nodes) if k in self.graph.nodes[v].outputs]
-        read = [(i, self._read_at(v, k)) for i, v in enumerate(target.nodes) if k in self.graph.nodes[v].inputs]
+        made = [
+            (i, self.graph.nodes[v].outputs.index(k))
+            for i, v in enumerate(source.nodes)
+            if k in self.graph.nodes[v].outputs
+        ]
+        read = [
+            (i, self._read_at(v, k)) for i, v in enumerate(target.nodes) if k in self.graph.nodes[v].inputs
+        ]
         return f"{variable.shape}{variable.dtype}{k in self.graph.requires_backward}{made}{read}"
 
     def _read_at(self, node: str, k: str) -> list[Place]:
@@ -171,8 +179,8 @@ class Costed:
         return [place for place in call.tensors if call.reference(place) == ("var", k)]
 
     def of_tied(self) -> Iterator[Costed]:
-        """With the layouts that all readers of each weight can have it in: of one weight after another; itself,
-        where no two operators read one."""
+        """With each layout in which all readers can have a weight, of one weight after another; itself, where
+        no two operators read one."""
         read: dict[str, list[int]] = {}
         for v, vertex in enumerate(self.vertices):
             for k in {k for name in vertex.nodes for k in self.graph.nodes[name].initializers}:
@@ -195,7 +203,9 @@ class Costed:
         name = next(name for name in vertex.nodes if k in self.graph.nodes[name].initializers)
         call = self.calls.get(name)
         for choice in self.options(v, devices).choices:
-            there = [p for p in call.tensors if call.reference(p) == ("init", k)] if call and choice.axes else []
+            there = (
+                [p for p in call.tensors if call.reference(p) == ("init", k)] if call and choice.axes else []
+            )
             made.append(self.weight_layout(choice, frozenset(there), k))
         return made
 
@@ -287,21 +297,22 @@ class Costed:
         """Of computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
         cluster, devices = self.machines.cluster, choice.view.devices
         parts = self._parts(name, choice)
-        slowest = max(
-            part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True)
-        )
+        slowest = max(part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True))
         total = self.microbatches * slowest
         trained = {k for k in parts[0].weights if self.graph.initializers[k].requires_grad}
         steps = [
-            sum(part.weights.get(k, 0) for k in trained) * self.costs.of(cluster.devices[p].kind).step_s_per_byte
+            sum(part.weights.get(k, 0) for k in trained)
+            * self.costs.of(cluster.devices[p].kind).step_s_per_byte
             for part, p in zip(parts, devices, strict=True)
         ]
         total += max(steps) + self._sums(name, choice, parts[0], trained)
-        if any(self.price):
-            alpha = self.costs.device_alpha
+        if self.spread_s:
+            alpha, full = self.costs.device_alpha, 0.0
             for part, p in zip(parts, devices, strict=True):
                 held = sum((alpha if k in trained else 1) * n for k, n in part.weights.items())
+                full = max(full, (held + part.kept_bytes) / cluster.devices[p].capacity_bytes)
                 total += self.price[p] * (held + part.kept_bytes)
+            total += self.spread_s * full
         return total
 
     def _parts(self, name: str, choice: TaskChoice) -> list[PartCost]:
@@ -312,12 +323,14 @@ class Costed:
             at, rest = [0] * len(shape), i
             for m in reversed(range(len(shape))):
                 rest, at[m] = divmod(rest, shape[m])
-            sizes.append(tuple((own[0], own[1][at[m]]) for m, own in enumerate(choice.axes) if own is not None))
+            sizes.append(
+                tuple((own[0], own[1][at[m]]) for m, own in enumerate(choice.axes) if own is not None)
+            )
         return self.seconds.of(name, sizes)
 
     def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: set[str]) -> float:
         """A ring over the devices that have one region; its latency is that of all sums together."""
-        cluster, call = self.machines.cluster, self.calls.get(name)
+        call = self.calls.get(name)
         if not choice.axes or not trained or call is None:
             return 0.0
         total: dict[tuple[int, ...], int] = {}
@@ -389,7 +402,9 @@ class Costed:
 
 def _says_what_it_reads(node: Node) -> bool:
     """Not Python code, nor a node of a file without arguments."""
-    return not node.op.startswith(CALL) and {*node.inputs, *node.initializers} == {k for _, k in read_by(node)}
+    return not node.op.startswith(CALL) and {*node.inputs, *node.initializers} == {
+        k for _, k in read_by(node)
+    }
 
 
 def _key_of(layout: Layout) -> object:

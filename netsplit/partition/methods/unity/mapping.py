@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +28,8 @@ __all__ = ["Mapped", "best_mapping"]
 LARGEST = 4_000_000  # elements of a table
 BRANCHES = 4  # of which every division is looked at
 
-Division: TypeAlias = "tuple[tuple[_Way, Devices], ...]"
+Division: TypeAlias = tuple[tuple[tuple[int, ...], Devices], ...]
+"""Of ways side by side: which of them are on which devices."""
 Pick: TypeAlias = Callable[[int, int], dict[int, tuple[Devices, int]]]
 """Choices of both ends -> of every vertex between them, devices and number of its choice there."""
 
@@ -125,7 +127,7 @@ class _Programme:
             near[b].add(a)
 
         def turn(v: int) -> tuple[int, bool, int]:
-            """Before all others what leads to one vertex alone: else it would not be beside what also does."""
+            """First what leads to one vertex alone: else it would not be beside what also does."""
             leads = len(near[v]) == 1 and all(_before(ways[_pair(v, u)], v) for u in near[v])
             return len(near[v]), not leads, v
 
@@ -227,26 +229,23 @@ class _Programme:
         divisions = list(self._divisions(ways, inner))
         tables = []
         for number, division in enumerate(divisions):
-            each = [self._table(way, devices, at_a, at_b)[0] for way, devices in division]
+            each = [self._table(_group(ways, some), on, at_a, at_b)[0] for some, on in division]
             tables.append(np.maximum(*each) if number else sum(each))
         stacked = np.stack(tables)
         stacked += sum(self._table(way, inner, at_a, at_b)[0] for way in ways if not way.count)
         return stacked.min(axis=0), (divisions, stacked.argmin(axis=0))
 
     def _divisions(self, ways: Sequence[_Way], inner: Devices) -> Iterator[Division]:
-        busy = [way for way in ways if way.count]
-        yield tuple((way, inner) for way in busy)
-        if not self.split or len(busy) < 2 or len(inner) < 2 or not all(way.directed for way in busy):
+        busy = [i for i, way in enumerate(ways) if way.count]
+        yield tuple(((i,), inner) for i in busy)
+        if not self.split or len(busy) < 2 or len(inner) < 2 or not all(ways[i].directed for i in busy):
             return
         few = len(busy) <= BRANCHES
         for n in range(1, len(busy)) if few else (1, len(busy) // 2):
             for chosen in combinations(busy, n) if few else [tuple(busy[:n])]:
-                rest = [way for way in busy if way not in chosen]
+                rest = tuple(i for i in busy if i not in chosen)
                 for k in _counts(inner, self.costed.machines.hosts):
-                    yield (self._group(chosen), inner[:k]), (self._group(rest), inner[k:])
-
-    def _group(self, ways: Sequence[_Way]) -> _Way:
-        return ways[0] if len(ways) == 1 else _joined(ways)
+                    yield (chosen, inner[:k]), (rest, inner[k:])
 
     def _unary(self, v: int, devices: Devices, hanging: Sequence[_Way], inner: Devices) -> Floats:
         """Of every choice of a vertex, with its trees."""
@@ -274,19 +273,28 @@ class _Programme:
         made |= self._table(way.ways[0], inner, at_a, inner)[1](i, n)
         return made | self._table(way.ways[1], inner, inner, at_b)[1](n, j)
 
-    def _hanging(self, v: int, hanging: Sequence[_Way], inner: Devices, n: int) -> dict[int, tuple[Devices, int]]:
+    def _hanging(
+        self, v: int, hanging: Sequence[_Way], inner: Devices, n: int
+    ) -> dict[int, tuple[Devices, int]]:
         if not hanging:
             return {}
         argument = self._side_by_side(hanging, inner, inner, inner)[1]
         return self._picked_beside(hanging, inner, inner, inner, argument, 0, n)
 
     def _picked_beside(
-        self, ways: Sequence[_Way], inner: Devices, at_a: Devices, at_b: Devices, argument: object, i: int, j: int
+        self,
+        ways: Sequence[_Way],
+        inner: Devices,
+        at_a: Devices,
+        at_b: Devices,
+        argument: object,
+        i: int,
+        j: int,
     ) -> dict[int, tuple[Devices, int]]:
         divisions, which = argument  # type: ignore[misc]
         made: dict[int, tuple[Devices, int]] = {}
-        for way, devices in divisions[which[i, j]]:
-            made |= self._table(way, devices, at_a, at_b)[1](i, j)
+        for some, devices in divisions[which[i, j]]:
+            made |= self._table(_group(ways, some), devices, at_a, at_b)[1](i, j)
         return made
 
     # -- what is left: several vertices, each with three neighbours or more
@@ -320,15 +328,9 @@ class _Programme:
         picked: dict[int, int] = {}
         size = {v: len(self.costed.options(v, self.devices).choices) for v in left}
         while left:
-            def elements(v: int) -> int:
-                scope = {u for scope, _ in now if v in scope for u in scope}
-                total = 1
-                for u in scope:
-                    total *= size[u]
-                return total
-
-            v = min(sorted(left), key=elements)
-            if elements(v) > LARGEST:
+            elements = {v: _elements(v, now, size) for v in sorted(left)}
+            v = min(elements, key=elements.__getitem__)
+            if elements[v] > LARGEST:
                 u = max(sorted(left), key=lambda u: sum(u in scope for scope, _ in now))
                 picked[u] = n = self._by_neighbours(u, now, size[u])
                 self.loose.append(u)
@@ -355,6 +357,10 @@ class _Programme:
                 total += table.min(axis=axes) if axes else table
         return int(total.argmin())
 
+
+def _elements(v: int, tables: Sequence[tuple[tuple[int, ...], Floats]], size: Mapping[int, int]) -> int:
+    """Of the table of a vertex with all its neighbours."""
+    return prod(size[u] for u in {u for scope, _ in tables if v in scope for u in scope})
 
 
 def _at(scope: tuple[int, ...], table: Floats, v: int, n: int) -> tuple[tuple[int, ...], Floats]:
@@ -398,6 +404,10 @@ def _joined(ways: Sequence[_Way]) -> _Way:
     directed = all(way.directed for way in flat)
     count = sum(way.count for way in flat)
     return _Way("beside", flat[0].a, flat[0].b, key, directed, ways=tuple(flat), count=count)
+
+
+def _group(ways: Sequence[_Way], some: tuple[int, ...]) -> _Way:
+    return ways[some[0]] if len(some) == 1 else _joined([ways[i] for i in some])
 
 
 def _beside(links: Iterator[_Way]) -> dict[tuple[int, int], _Way]:

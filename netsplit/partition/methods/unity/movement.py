@@ -118,9 +118,7 @@ class Movement:
             needed[best, columns] = nbytes[best, columns]
         return self._sent(a, b, needed, near, bool(source.partial))
 
-    def _sent(
-        self, a: _Pieces, b: _Pieces, needed: Numbers, near: NDArray[np.int64], adds: bool
-    ) -> float:
+    def _sent(self, a: _Pieces, b: _Pieces, needed: Numbers, near: NDArray[np.int64], adds: bool) -> float:
         """Links and NICs at once, and then cutting, adding and putting together on each device."""
         moved = (needed > 0) & (near > 0)
         if not moved.any() and not adds and (np.count_nonzero(needed, axis=0) <= 1).all():
@@ -146,7 +144,9 @@ class Movement:
         work = float((joined * passes * self.rate[b.devices]).max())
         return longest + max(work, float((taken * self.rate[a.devices]).max()))
 
-    def _between(self, a: _Pieces, b: _Pieces, needed: Numbers, far: NDArray[np.bool_]) -> tuple[Numbers, float]:
+    def _between(
+        self, a: _Pieces, b: _Pieces, needed: Numbers, far: NDArray[np.bool_]
+    ) -> tuple[Numbers, float]:
         """Of hosts: each region once into each host; bytes of every pair, and seconds at the slowest NIC."""
         i, j = np.nonzero(far)
         key = np.stack([a.region[i], b.region[j], self.host[b.devices[j]]])

@@ -1,6 +1,6 @@
 """What a part of an operator takes and holds: once for all parts that are alike.
 
-    operator, sizes of a part ──► a node of its own in a catalogue, a graph of such alone ──► rewritten_costs
+operator, sizes of a part ──► a node of its own in a catalogue, a graph of such alone ──► rewritten_costs
 """
 
 from __future__ import annotations

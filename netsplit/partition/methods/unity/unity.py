@@ -37,7 +37,7 @@ __all__ = ["Unity"]
 
 log = logging.getLogger(__name__)
 
-RAISES = 6  # of the price of bytes
+RAISES = 8  # of the price of bytes
 PART_S = 0.002  # for each node that a structure makes, about
 STRUCTURES_S = 60.0  # what takes longer to make is not looked at
 
@@ -97,7 +97,9 @@ class Unity(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         began = time.perf_counter()
         if problem.graph.rewrites:
-            raise RewriteError("the graph has been rewritten already: give unity the graph as it was captured.")
+            raise RewriteError(
+                "the graph has been rewritten already: give unity the graph as it was captured."
+            )
         search = UnitySearch(self, problem)
         own = search.programme()
         searched_s = time.perf_counter() - began
@@ -139,34 +141,43 @@ class UnitySearch:
 
     def programme(self) -> _Judged:
         """The best that the programme finds, with a price of bytes under which its peaks fit."""
-        price = (0.0,) * len(self.machines.cluster.devices)
+        spread_s, price = 0.0, (0.0,) * len(self.machines.cluster.devices)
         best: _Judged | None = None
-        for _ in range(RAISES):
-            now = self._lowered(price)
+        for turn in range(RAISES):
+            now = self._lowered(spread_s, price)
             if best is None or now.rank < best.rank:
-                best, self.mapped = now, now.mapped or self.mapped
+                best = now
             if not now.missing:
                 break
-            price = self._raised(price, now)
+            spread_s = 4 * spread_s or self.mapped.seconds / 2
+            if turn == RAISES // 2:  # pieces as large as devices have room, and not as they are fast
+                room = [float(each.capacity_bytes) for each in self.machines.cluster.devices]
+                self.machines, spread_s = replace(self.machines, speed=tuple(room)), self.mapped.seconds / 2
+            elif turn % (RAISES // 2) > 1:
+                price = self._raised(price, now, spread_s)
         assert best is not None
+        self.mapped = best.mapped or self.mapped
         return best
 
-    def _raised(self, price: tuple[float, ...], now: _Judged) -> tuple[float, ...]:
-        """What is over its capacity gets dearer: at first as dear as half of the step for all that is over."""
-        made = []
-        for device, own in zip(self.machines.cluster.devices, price, strict=True):
-            over = now.over.get(device.name, 0)
-            more = 0.5 * self.mapped.seconds / max(over, device.capacity_bytes / 4) if over > 0 else 0.0
-            made.append(max(2 * own, own + more) if over > 0 else own)
-        return tuple(made)
+    def _raised(self, price: tuple[float, ...], now: _Judged, spread_s: float) -> tuple[float, ...]:
+        """Bytes on what is over its capacity get dearer than on others."""
+        devices = self.machines.cluster.devices
+        return tuple(
+            own + (spread_s / each.capacity_bytes if now.over.get(each.name, 0) > 0 else 0.0)
+            for each, own in zip(devices, price, strict=True)
+        )
 
-    def _lowered(self, price: tuple[float, ...]) -> _Judged:
+    def _lowered(self, spread_s: float, price: tuple[float, ...]) -> _Judged:
         """Without what cannot be lowered so."""
         while True:
-            mapped = self._mapped(price)
+            mapped = self._mapped(spread_s, price)
             tasks = tasks_of_mapping(self.problem.graph, mapped.choices, self.machines)
             try:
-                graph = rewrite.applied(self.problem.graph, tasks, scaled="samples") if tasks else self.problem.graph
+                graph = (
+                    rewrite.applied(self.problem.graph, tasks, scaled="samples")
+                    if tasks
+                    else self.problem.graph
+                )
             except RewriteError as refusal:
                 name = refusal.operator
                 choice = mapped.choices.get(name)
@@ -178,14 +189,14 @@ class UnitySearch:
             device_of = devices_of(graph, mapped.choices, self.machines)
             return self._judged("the programme", graph, device_of, mapped)
 
-    def _mapped(self, price: tuple[float, ...]) -> Mapped:
+    def _mapped(self, spread_s: float, price: tuple[float, ...]) -> Mapped:
         """`best_mapping`, with the layouts of tied weights each in turn."""
         problem, method = self.problem, self.method
-        if any(price):
+        if spread_s:
             self.known = Known(numbers=self.known.numbers)
         turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
         costed = Costed(
-            problem.graph, problem.costs, self.machines, tuple(method.dimensions), turns, price,
+            problem.graph, problem.costs, self.machines, tuple(method.dimensions), turns, spread_s, price,
             refused=frozenset(self.refused), known=self.known,
         )  # fmt: skip
         best: dict[int, Mapped] = {}
@@ -209,7 +220,7 @@ class UnitySearch:
         problem, graph = self.problem, self.problem.graph
         if problem.evaluate is None:
             return
-        for device in {each: None for each in _one_of_each(self.machines)}:
+        for device in _one_of_each(self.machines):
             yield self._judged(f"one device ({device})", graph, dict.fromkeys(graph.nodes, device), None)
         for each in structures(problem) if len(problem.cluster.devices) > 1 else ():
             if PART_S * each.parts > STRUCTURES_S:
@@ -228,15 +239,11 @@ class UnitySearch:
         if device_of is not None:
             yield self._judged("devices filled in order", problem.graph, device_of, None)
 
-    def _judged(
-        self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None
-    ) -> _Judged:
+    def _judged(self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None) -> _Judged:
         problem, evaluate = self.problem, self.problem.evaluate
         rewrites: tuple[Rewrite, ...] = graph.rewrites
         order = topological_priority(graph, graph.position)
-        placement = Placement(
-            Unity.name, device_of, order, SolverReport("heuristic", 0.0), rewrites=rewrites
-        )
+        placement = Placement(Unity.name, device_of, order, SolverReport("heuristic", 0.0), rewrites=rewrites)
         own = problem.rewritten(rewrites)
         if evaluate is None:
             used, devices = own.memory_model.by_device(device_of), problem.cluster.devices
@@ -266,7 +273,7 @@ def speeds(graph: Graph, problem: Problem) -> tuple[float, ...]:
 
 
 def hosts(cluster: Cluster) -> tuple[int, ...]:
-    """Of the devices: the number of their NIC's host, else of the group with links much faster than others."""
+    """Of the devices: the number of their NIC's host, else of the group whose links are much faster."""
     nics = [cluster.nic(each.name) for each in cluster.devices]
     if all(nic is not None for nic in nics):
         names = list(dict.fromkeys(nic.host for nic in nics if nic is not None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -41,9 +42,9 @@ class Attention(nn.Module):
 class Towers(nn.Module):
     """Two, of which the outputs are put together."""
 
-    def __init__(self, other: int = 512) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.one, self.other = (nn.Sequential(nn.Linear(512, 1024), nn.Linear(n, 64)) for n in (1024, 1024))
+        self.one, self.other = (nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 64)) for _ in range(2))
         self.top = nn.Linear(128, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ class Recommender(nn.Module):
 
 def layers(*widths: int) -> nn.Module:
     made: list[nn.Module] = []
-    for n, m in zip(widths, widths[1:], strict=False):
+    for n, m in pairwise(widths):
         made += [nn.Linear(n, m), nn.ReLU()]
     return nn.Sequential(*made[:-1])
 
