@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Searched", "best_first"]
+__all__ = ["Expanded", "best_first"]
 
 Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
-class Searched(Generic[Candidate]):
+class Expanded(Generic[Candidate]):
     """Args:
     ended_by: "empty" when nothing was left, "budget" when so many were expanded.
     left: candidates that were not expanded.
@@ -33,7 +33,7 @@ def best_first(
     key: Callable[[Candidate], object],
     alpha: float = 1.05,
     budget: int = 1000,
-) -> Searched[Candidate]:
+) -> Expanded[Candidate]:
     """Expand the cheapest until none is left, or `budget` were: load of the machine changes no answer.
 
     Args:
@@ -59,4 +59,4 @@ def best_first(
                 number += 1
                 heapq.heappush(queue, (own, number, each))
     left = sum(seconds <= alpha * least for seconds, _, _ in queue)
-    return Searched(best, least, "budget" if left else "empty", expanded, left)
+    return Expanded(best, least, "budget" if left else "empty", expanded, left)

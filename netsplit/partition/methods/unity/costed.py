@@ -33,7 +33,7 @@ from netsplit.rewrite.following import ways_of_graph
 from netsplit.rewrite.leaves import require_copies
 from netsplit.rewrite.ways import Place
 
-__all__ = ["Costed", "Floats", "Link", "Vertex"]
+__all__ = ["Costed", "Floats", "TensorLink", "Vertex"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[np.int64]
@@ -55,7 +55,7 @@ class Vertex:
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
+class TensorLink:
     """Tensors from one vertex to another, whose numbers are `source` and `target`."""
 
     source: int
@@ -116,7 +116,7 @@ class Costed:
         self._layouts: dict[object, tuple[Layout, ...]] = {}
         self.vertices, self.links = self._drawn()
 
-    def _drawn(self) -> tuple[list[Vertex], list[Link]]:
+    def _drawn(self) -> tuple[list[Vertex], list[TensorLink]]:
         graph = self.graph
         vertices, number = list[Vertex](), dict[str, int]()
         for unit in units_of(graph):
@@ -146,7 +146,7 @@ class Costed:
             ends = vertices[source], vertices[target]
             said = ";".join(self._told(k, *ends) for k in tensors)
             key = self.number(f"{ends[0].key}-{said}-{ends[1].key}")
-            links.append(Link(source, target, tuple(tensors), key))
+            links.append(TensorLink(source, target, tuple(tensors), key))
         return vertices, links
 
     def _key(self, node: Node) -> str:
@@ -353,7 +353,7 @@ class Costed:
         names = [cluster.devices[choice.view.devices[i]].name for i in at[index].ravel()]
         return cluster.ring_seconds(nbytes, names) - cluster.ring_seconds(0, names)
 
-    def moving(self, link: Link, sources: Devices, targets: Devices) -> Floats:
+    def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
         """[choices of the source on those devices, choices of the target on those] seconds."""
         a, b = self.options(link.source, sources), self.options(link.target, targets)
         key = link.key, sources, targets
@@ -376,7 +376,7 @@ class Costed:
         made_s: Floats = each[np.ix_(of_row, of_column)]
         return made_s
 
-    def _at(self, link: Link, v: int, options: Options) -> tuple[Layout, ...]:
+    def _at(self, link: TensorLink, v: int, options: Options) -> tuple[Layout, ...]:
         """Of the first of the link's tensors, how a vertex makes it or reads it, of every choice."""
         if options.layouts:
             return options.layouts

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from netsplit.partition.methods.unity.choices import TaskChoice
-from netsplit.partition.methods.unity.costed import Costed, Devices, Floats, Link, Numbers
+from netsplit.partition.methods.unity.costed import Costed, Devices, Floats, Numbers, TensorLink
 
 __all__ = ["Mapped", "best_mapping"]
 
@@ -48,7 +48,7 @@ class Mapped:
 
 
 @dataclass(frozen=True, eq=False)
-class _Way:
+class _WayBetween:
     """Between two vertices, `a` before `b` where it is `directed`: what is between them.
 
     Args:
@@ -62,15 +62,15 @@ class _Way:
     b: int
     key: str
     directed: bool
-    link: Link | None = None
+    link: TensorLink | None = None
     middle: int = -1
-    ways: tuple[_Way, ...] = ()
-    trees: tuple[_Way, ...] = ()  # of the middle
+    ways: tuple[_WayBetween, ...] = ()
+    trees: tuple[_WayBetween, ...] = ()  # of the middle
     count: int = 0  # of operators in it
 
-    def turned(self) -> _Way:
+    def turned(self) -> _WayBetween:
         """From b to a."""
-        return _Way("turned", self.b, self.a, f"~({self.key})", False, ways=(self,), count=self.count)
+        return _WayBetween("turned", self.b, self.a, f"~({self.key})", False, ways=(self,), count=self.count)
 
 
 def best_mapping(
@@ -99,7 +99,7 @@ class _Programme:
     ends: Mapping[str, int]
     cache: bool
     split: bool
-    trees: dict[int, list[_Way]] = field(default_factory=dict)
+    trees: dict[int, list[_WayBetween]] = field(default_factory=dict)
     fixed: dict[int, int] = field(default_factory=dict)
     loose: list[int] = field(default_factory=list)
     own: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class _Programme:
         for v, vertex in enumerate(vertices):
             if vertex.name in self.ends:
                 self.fixed[v] = self.ends[vertex.name]
-        ways = _beside(_Way("link", e.source, e.target, e.key, True, e) for e in self.costed.links)
+        ways = _beside(_WayBetween("link", e.source, e.target, e.key, True, e) for e in self.costed.links)
         left = set(range(len(vertices)))
         self._reduce(ways, left)
         picked, seconds = self._rest(ways, left)
@@ -119,7 +119,7 @@ class _Programme:
                 choices[name] = self.costed.options(v, devices).choices[number]
         return Mapped(choices, seconds, tuple(vertices[v].name for v in self.loose))
 
-    def _reduce(self, ways: dict[tuple[int, int], _Way], left: set[int]) -> None:
+    def _reduce(self, ways: dict[tuple[int, int], _WayBetween], left: set[int]) -> None:
         """Take away vertices with one neighbour or two."""
         near: dict[int, set[int]] = {v: set() for v in left}
         for a, b in ways:
@@ -167,29 +167,31 @@ class _Programme:
             for u in some:
                 heapq.heappush(queue, turn(u))
 
-    def _own(self, v: int, hanging: Sequence[_Way]) -> str:
+    def _own(self, v: int, hanging: Sequence[_WayBetween]) -> str:
         fixed = f"={self.fixed[v]}" if v in self.fixed else ""
         return f"{self.costed.vertices[v].key}{fixed}[{','.join(each.key for each in hanging)}]"
 
     def _number(self, text: str) -> str:
         return self.costed.number(text)
 
-    def _row(self, first: _Way, v: int, hanging: tuple[_Way, ...], second: _Way) -> _Way:
+    def _row(
+        self, first: _WayBetween, v: int, hanging: tuple[_WayBetween, ...], second: _WayBetween
+    ) -> _WayBetween:
         vertices = self.costed.vertices
         key = self._number(f"({first.key}-{self._own(v, hanging)}-{second.key})")
         count = first.count + second.count + len(vertices[v].nodes) + sum(each.count for each in hanging)
         directed = first.directed and second.directed
-        return _Way("row", first.a, second.b, key, directed, None, v, (first, second), hanging, count)
+        return _WayBetween("row", first.a, second.b, key, directed, None, v, (first, second), hanging, count)
 
-    def _tree(self, v: int, hanging: tuple[_Way, ...], way: _Way) -> _Way:
+    def _tree(self, v: int, hanging: tuple[_WayBetween, ...], way: _WayBetween) -> _WayBetween:
         key = self._number(f"<{self._own(v, hanging)}-{way.key}>")
         directed = way.directed and all(each.directed for each in hanging)
         count = way.count + len(self.costed.vertices[v].nodes) + sum(each.count for each in hanging)
-        return _Way("tree", -1, way.b, key, directed, None, v, (way,), hanging, count)
+        return _WayBetween("tree", -1, way.b, key, directed, None, v, (way,), hanging, count)
 
     # -- tables: [choices of a, choices of b] of what is between them; of a tree [1, choices of b]
 
-    def _table(self, way: _Way, inner: Devices, at_a: Devices, at_b: Devices) -> tuple[Floats, Pick]:
+    def _table(self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices) -> tuple[Floats, Pick]:
         cache = self.costed.known.tables if self.cache else self.own
         key = way.key, inner, at_a, at_b, self.split
         if key not in cache:
@@ -197,7 +199,7 @@ class _Programme:
         table, argument = cache[key]
         return table, lambda i, j: self._picked(way, inner, at_a, at_b, argument, i, j)
 
-    def _made(self, way: _Way, inner: Devices, at_a: Devices, at_b: Devices) -> tuple[Floats, object]:
+    def _made(self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices) -> tuple[Floats, object]:
         """Seconds, and what leads to them."""
         if way.kind == "link":
             assert way.link is not None
@@ -223,7 +225,7 @@ class _Programme:
         return self._side_by_side(way.ways, inner, at_a, at_b)
 
     def _side_by_side(
-        self, ways: Sequence[_Way], inner: Devices, at_a: Devices, at_b: Devices
+        self, ways: Sequence[_WayBetween], inner: Devices, at_a: Devices, at_b: Devices
     ) -> tuple[Floats, tuple[list[Division], Numbers]]:
         """The least of all divisions, of which the first is none: everything on all devices."""
         divisions = list(self._divisions(ways, inner))
@@ -235,7 +237,7 @@ class _Programme:
         stacked += sum(self._table(way, inner, at_a, at_b)[0] for way in ways if not way.count)
         return stacked.min(axis=0), (divisions, stacked.argmin(axis=0))
 
-    def _divisions(self, ways: Sequence[_Way], inner: Devices) -> Iterator[Division]:
+    def _divisions(self, ways: Sequence[_WayBetween], inner: Devices) -> Iterator[Division]:
         busy = [i for i, way in enumerate(ways) if way.count]
         yield tuple(((i,), inner) for i in busy)
         if not self.split or len(busy) < 2 or len(inner) < 2 or not all(ways[i].directed for i in busy):
@@ -247,7 +249,7 @@ class _Programme:
                 for k in _counts(inner, self.costed.machines.hosts):
                     yield (chosen, inner[:k]), (rest, inner[k:])
 
-    def _unary(self, v: int, devices: Devices, hanging: Sequence[_Way], inner: Devices) -> Floats:
+    def _unary(self, v: int, devices: Devices, hanging: Sequence[_WayBetween], inner: Devices) -> Floats:
         """Of every choice of a vertex, with its trees."""
         own = self.costed.options(v, devices).seconds
         if v in self.fixed:
@@ -257,7 +259,7 @@ class _Programme:
         return own + self._side_by_side(hanging, inner, inner, devices)[0][0]
 
     def _picked(
-        self, way: _Way, inner: Devices, at_a: Devices, at_b: Devices, argument: object, i: int, j: int
+        self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices, argument: object, i: int, j: int
     ) -> dict[int, tuple[Devices, int]]:
         if way.kind == "link":
             return {}
@@ -274,7 +276,7 @@ class _Programme:
         return made | self._table(way.ways[1], inner, inner, at_b)[1](n, j)
 
     def _hanging(
-        self, v: int, hanging: Sequence[_Way], inner: Devices, n: int
+        self, v: int, hanging: Sequence[_WayBetween], inner: Devices, n: int
     ) -> dict[int, tuple[Devices, int]]:
         if not hanging:
             return {}
@@ -283,7 +285,7 @@ class _Programme:
 
     def _picked_beside(
         self,
-        ways: Sequence[_Way],
+        ways: Sequence[_WayBetween],
         inner: Devices,
         at_a: Devices,
         at_b: Devices,
@@ -300,7 +302,7 @@ class _Programme:
     # -- what is left: several vertices, each with three neighbours or more
 
     def _rest(
-        self, ways: dict[tuple[int, int], _Way], left: set[int]
+        self, ways: dict[tuple[int, int], _WayBetween], left: set[int]
     ) -> tuple[dict[int, tuple[Devices, int]], float]:
         every = self.devices
         tables: list[tuple[tuple[int, ...], Floats]] = []
@@ -384,16 +386,16 @@ def _pair(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)
 
 
-def _before(way: _Way, v: int) -> bool:
+def _before(way: _WayBetween, v: int) -> bool:
     """Whether it is directed, and begins at v."""
     return way.directed and way.a == v
 
 
-def _towards(way: _Way, b: int) -> _Way:
+def _towards(way: _WayBetween, b: int) -> _WayBetween:
     return way if way.b == b else way.ways[0] if way.kind == "turned" else way.turned()
 
 
-def _joined(ways: Sequence[_Way]) -> _Way:
+def _joined(ways: Sequence[_WayBetween]) -> _WayBetween:
     """Side by side, all from the first's a to its b."""
     b = ways[0].b
     own = [_towards(way, b) for way in ways]
@@ -403,15 +405,15 @@ def _joined(ways: Sequence[_Way]) -> _Way:
     key = "{" + " | ".join(way.key for way in flat) + "}"
     directed = all(way.directed for way in flat)
     count = sum(way.count for way in flat)
-    return _Way("beside", flat[0].a, flat[0].b, key, directed, ways=tuple(flat), count=count)
+    return _WayBetween("beside", flat[0].a, flat[0].b, key, directed, ways=tuple(flat), count=count)
 
 
-def _group(ways: Sequence[_Way], some: tuple[int, ...]) -> _Way:
+def _group(ways: Sequence[_WayBetween], some: tuple[int, ...]) -> _WayBetween:
     return ways[some[0]] if len(some) == 1 else _joined([ways[i] for i in some])
 
 
-def _beside(links: Iterator[_Way]) -> dict[tuple[int, int], _Way]:
-    ways: dict[tuple[int, int], _Way] = {}
+def _beside(links: Iterator[_WayBetween]) -> dict[tuple[int, int], _WayBetween]:
+    ways: dict[tuple[int, int], _WayBetween] = {}
     for each in links:
         pair = _pair(each.a, each.b)
         ways[pair] = _joined([ways[pair], each]) if pair in ways else each

@@ -31,7 +31,7 @@ PASSES = 3.0  # of a parameter's bytes, in `DeviceCosts.accumulate_s_per_byte`
 
 
 @dataclass(frozen=True, eq=False)
-class _Pieces:
+class _HeldPieces:
     """Of a tensor in a layout: per dimension the piece of every device, and all pieces; terms have one."""
 
     devices: Numbers
@@ -47,7 +47,7 @@ class Movement:
     machines: Machines
     costs: Costs
     known: dict[tuple[object, ...], float] = field(default_factory=dict)
-    pieces: dict[tuple[Layout, tuple[int, ...], str], _Pieces] = field(default_factory=dict)
+    pieces: dict[tuple[Layout, tuple[int, ...], str], _HeldPieces] = field(default_factory=dict)
     overlaps: dict[tuple[tuple[Runs, ...], tuple[Runs, ...]], Numbers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -118,7 +118,9 @@ class Movement:
             needed[best, columns] = nbytes[best, columns]
         return self._sent(a, b, needed, near, bool(source.partial))
 
-    def _sent(self, a: _Pieces, b: _Pieces, needed: Numbers, near: NDArray[np.int64], adds: bool) -> float:
+    def _sent(
+        self, a: _HeldPieces, b: _HeldPieces, needed: Numbers, near: NDArray[np.int64], adds: bool
+    ) -> float:
         """Links and NICs at once, and then cutting, adding and putting together on each device."""
         moved = (needed > 0) & (near > 0)
         if not moved.any() and not adds and (np.count_nonzero(needed, axis=0) <= 1).all():
@@ -145,7 +147,7 @@ class Movement:
         return longest + max(work, float((taken * self.rate[a.devices]).max()))
 
     def _between(
-        self, a: _Pieces, b: _Pieces, needed: Numbers, far: NDArray[np.bool_]
+        self, a: _HeldPieces, b: _HeldPieces, needed: Numbers, far: NDArray[np.bool_]
     ) -> tuple[Numbers, float]:
         """Of hosts: each region once into each host; bytes of every pair, and seconds at the slowest NIC."""
         i, j = np.nonzero(far)
@@ -173,14 +175,14 @@ class Movement:
             self.overlaps[key] = made
         return self.overlaps[key]
 
-    def _of(self, layout: Layout, shape: tuple[int, ...]) -> _Pieces:
+    def _of(self, layout: Layout, shape: tuple[int, ...]) -> _HeldPieces:
         key = layout, shape, repr((layout.sizes, layout.blocks))
         if key not in self.pieces:
             self.pieces[key] = _pieces(layout, shape)
         return self.pieces[key]
 
 
-def _pieces(layout: Layout, shape: tuple[int, ...]) -> _Pieces:
+def _pieces(layout: Layout, shape: tuple[int, ...]) -> _HeldPieces:
     devices = layout.mesh.devices
     numbers, runs = [], []
     region = np.zeros(len(devices), np.int64)
@@ -192,7 +194,7 @@ def _pieces(layout: Layout, shape: tuple[int, ...]) -> _Pieces:
         runs.append(tuple(there))
         region = region * len(there) + numbers[-1]
     _, region = np.unique(region, return_inverse=True)
-    return _Pieces(np.array(devices, np.int64), tuple(numbers), tuple(runs), region)
+    return _HeldPieces(np.array(devices, np.int64), tuple(numbers), tuple(runs), region)
 
 
 def _common(one: Runs, other: Runs) -> int:

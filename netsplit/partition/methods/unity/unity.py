@@ -25,7 +25,7 @@ from netsplit.partition.common.capacity import fill_in_order, infeasible, missin
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import linked_groups
 from netsplit.partition.methods.auto.part_structures import structures
-from netsplit.partition.methods.unity.best_first import Searched, best_first
+from netsplit.partition.methods.unity.best_first import Expanded, best_first
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
 from netsplit.partition.methods.unity.costed import Costed, Known
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
@@ -136,7 +136,7 @@ class UnitySearch:
         problem = self.problem
         cluster = (problem.evaluate or problem).cluster
         self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
-        self.searched: Searched[Graph]
+        self.searched: Expanded[Graph]
         self.mapped: Mapped
 
     def programme(self) -> _Judged:
@@ -210,7 +210,7 @@ class UnitySearch:
             return made.seconds
 
         self.searched = best_first(
-            problem.graph, cost, candidates, id, alpha=method.alpha, budget=method.budget
+            problem.graph, cost, substituted, id, alpha=method.alpha, budget=method.budget
         )
         self.mapped = best[id(self.searched.best)]
         return self.mapped
@@ -260,7 +260,7 @@ class UnitySearch:
         return _Judged(origin, placement, predicted.iteration_s, missing, over, mapped)
 
 
-def candidates(graph: Graph) -> Iterator[Graph]:
+def substituted(graph: Graph) -> Iterator[Graph]:
     """What substitutions of the algebra make of a graph: none yet."""
     yield from ()
 
