@@ -20,7 +20,7 @@ from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import linked_groups
@@ -109,13 +109,16 @@ class Unity(Partitioner):
         best = min(judged, key=lambda each: each.rank)
         if best.missing:
             raise infeasible(problem, self.name)
+        expanded = search.expanded
+        why = "none left" if expanded.ended_by == "empty" else f"budget reached, {expanded.left} left"
         notes = {
+            TOLD: f"{best.origin}; graphs searched: {expanded.expanded} in {searched_s:.2f} s ({why})",
             "answered": best.origin,
             "programme_s": search.mapped.seconds,
             "search_seconds": searched_s,
-            "ended_by": search.searched.ended_by,
-            "expanded": search.searched.expanded,
-            "left": search.searched.left,
+            "ended_by": expanded.ended_by,
+            "expanded": expanded.expanded,
+            "left": expanded.left,
             "by_neighbours": list(search.mapped.fixed),
             "foreseen_s": {each.origin: each.seconds for each in judged if each.seconds < inf},
         }
@@ -136,7 +139,7 @@ class UnitySearch:
         problem = self.problem
         cluster = (problem.evaluate or problem).cluster
         self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
-        self.searched: Expanded[Graph]
+        self.expanded: Expanded[Graph]
         self.mapped: Mapped
 
     def programme(self) -> _Judged:
@@ -209,10 +212,10 @@ class UnitySearch:
             best[id(graph)] = made
             return made.seconds
 
-        self.searched = best_first(
+        self.expanded = best_first(
             problem.graph, cost, substituted, id, alpha=method.alpha, budget=method.budget
         )
-        self.mapped = best[id(self.searched.best)]
+        self.mapped = best[id(self.expanded.best)]
         return self.mapped
 
     def others(self) -> Iterator[_Judged]:
