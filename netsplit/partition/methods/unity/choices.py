@@ -69,7 +69,7 @@ class Machines:
     def places(self) -> list[tuple[int, ...]]:
         """Of every device: its host, where there are several, and its number there."""
         count: dict[int, int] = {}
-        made = []
+        made: list[tuple[int, ...]] = []
         for host in self.hosts:
             number = count[host] = count.get(host, -1) + 1
             made.append((host, number) if len(set(self.hosts)) > 1 else (number,))

@@ -21,6 +21,8 @@ from netsplit.layout import Layout
 from netsplit.partition.methods.unity.choices import (
     Dimension,
     Machines,
+    MachineView,
+    TaskAxis,
     TaskChoice,
     choices_on,
     task_axes,
@@ -156,7 +158,7 @@ class Costed:
         own = "" if _says_what_it_reads(node) else node.name
         return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}"
 
-    def _axes(self, name: str) -> tuple:
+    def _axes(self, name: str) -> tuple[TaskAxis, ...]:
         return task_axes(self.graph, name, self.dimensions)
 
     def _told(self, k: str, source: Vertex, target: Vertex) -> str:
@@ -246,12 +248,15 @@ class Costed:
                 continue
             made.append(choice)
             seconds.append(own)
+        if not made:  # a tied weight lies on others
+            return Options((TaskChoice(MachineView(devices[:1])),), np.array([np.inf]))
         return Options(tuple(made), np.array(seconds))
 
     def _choices(self, vertex: Vertex, devices: Devices) -> list[TaskChoice]:
         name = vertex.nodes[0]
         node = self.graph.nodes[name]
-        axes, copies = (), False
+        axes: tuple[TaskAxis, ...] = ()
+        copies = False
         if len(vertex.nodes) == 1 and _says_what_it_reads(node):
             axes = self._axes(name)
             copies = "copies" in self.dimensions and self._has_copies(node)
@@ -420,7 +425,7 @@ def _key_of(layout: Layout) -> object:
 
 def _distinct(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
     numbers: dict[object, int] = {}
-    first, of = [], []
+    first, of = list[Layout](), list[int]()
     for layout in layouts:
         key = _key_of(layout)
         if key not in numbers:

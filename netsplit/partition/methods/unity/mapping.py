@@ -289,11 +289,11 @@ class _Programme:
         inner: Devices,
         at_a: Devices,
         at_b: Devices,
-        argument: object,
+        argument: Any,
         i: int,
         j: int,
     ) -> dict[int, tuple[Devices, int]]:
-        divisions, which = argument  # type: ignore[misc]
+        divisions, which = argument
         made: dict[int, tuple[Devices, int]] = {}
         for some, devices in divisions[which[i, j]]:
             made |= self._table(_group(ways, some), devices, at_a, at_b)[1](i, j)

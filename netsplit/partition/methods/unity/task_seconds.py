@@ -147,13 +147,13 @@ def _catalogue(graph: Graph, node: Node, leaves: Sequence[Leaf]) -> Graph:
             saved=tuple(local[k] for k in node.saved if k in local),
             part=NodeRole(node.name),
         )
-    made = tuple(own for each in nodes.values() for own in each.outputs if own)
+    answers = tuple(own for each in nodes.values() for own in each.outputs if own)
     return replace(
         graph,
         nodes=nodes,
         variables=variables,
         input_variables=tuple(inputs),
-        output_variables=made,
+        output_variables=answers,
         initializers=initializers,
         units=(),
         colocated=(),

@@ -173,7 +173,7 @@ class UnitySearch:
     def _lowered(self, spread_s: float, price: tuple[float, ...]) -> _Judged:
         """Without what cannot be lowered so."""
         while True:
-            mapped = self._mapped(spread_s, price)
+            self.mapped = mapped = self._mapped(spread_s, price)
             tasks = tasks_of_mapping(self.problem.graph, mapped.choices, self.machines)
             try:
                 graph = (

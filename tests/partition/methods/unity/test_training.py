@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 import netsplit
 from netsplit.partition import Unity
 from netsplit.partition.methods.unity import unity
+from netsplit.partition.methods.unity.choices import Dimension
 from netsplit.rewrite import OperatorTasks
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
@@ -65,7 +67,7 @@ def fresh(build: Callable[[], nn.Module]) -> nn.Module:
     ],
 )
 def test_it_trains_as_plain_pytorch_does(
-    name: str, workers: int, dimensions: list[str], pools: Pools, monkeypatch: pytest.MonkeyPatch
+    name: str, workers: int, dimensions: list[Dimension], pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The programme's own answer, whatever else takes less here."""
     monkeypatch.setattr(unity.UnitySearch, "others", lambda search: iter(()))
@@ -74,7 +76,7 @@ def test_it_trains_as_plain_pytorch_does(
     batches = [((inputs(draw),), torch.randint(0, 5, (8,), generator=draw)) for draw in draws]
     wanted = plain_loop(fresh(build), LOSS, batches, 8, SGD)
     spec = replace(netsplit.cpu_cluster(workers, capacity="1GB"), latency_s=1e-6, bandwidth=1e10)
-    given = {"cluster": spec, "optimizer": SGD, "progress": False, "schedule": "single_batch"}
+    given: dict[str, Any] = {"cluster": spec, "optimizer": SGD, "progress": False, "schedule": "single_batch"}
     method = Unity(dimensions=dimensions)
     with (
         lent_to_sessions(pools),
