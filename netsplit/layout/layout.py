@@ -115,7 +115,7 @@ class Layout:
         Raises:
             ReshardError: the specification is for another number of dimensions.
         """
-        (*box,) = (runs[0] if len(runs) == 1 else None for runs in self._runs(device, shape))
+        (*box,) = (runs[0] if len(runs) == 1 else None for runs in self.runs(device, shape))
         if None in box:
             raise ReshardError(
                 f"'{self.spec}' is in blocks, of which '{device}' holds several: ask for boxes."
@@ -124,9 +124,9 @@ class Layout:
 
     def boxes(self, device: DeviceName, shape: Sequence[int]) -> list[Box]:
         """What a device holds of a tensor of this shape: several boxes, where it is in blocks."""
-        return [tuple(box) for box in product(*self._runs(device, shape))]
+        return [tuple(box) for box in product(*self.runs(device, shape))]
 
-    def _runs(self, device: DeviceName, shape: Sequence[int]) -> list[list[tuple[int, int]]]:
+    def runs(self, device: DeviceName, shape: Sequence[int]) -> list[list[tuple[int, int]]]:
         """Of every dimension."""
         if len(shape) != len(self.axes):
             raise ReshardError(

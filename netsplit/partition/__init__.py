@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from netsplit.partition.methods.pesto.pesto_full import PestoFull
     from netsplit.partition.methods.pipedream.pipedream import PipeDream
     from netsplit.partition.methods.thesis.netsplit import Ablated, NetSplit
+    from netsplit.partition.methods.unity.unity import Unity
     from netsplit.partition.objectives import MaxLoad, SimulatedIteration
     from netsplit.partition.partitioner import Choice, Partitioner
     from netsplit.partition.stage_time import StageTime
@@ -57,6 +58,7 @@ __all__ = [
     "SolverReport",
     "Stage",
     "StageTime",
+    "Unity",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -23,6 +23,7 @@ from netsplit.rewrite.records import Rewrite
 __all__ = [
     "BOUND_FOR",
     "ONE_BATCH",
+    "TOLD",
     "Evaluate",
     "Latency",
     "Loads",
@@ -52,6 +53,9 @@ ScheduleName = Literal["single_batch", "gpipe", "1f1b", "eager_1f1b"]
 BOUND_FOR = "bound_for"
 """Key of `SolverReport.notes`: the `Objective.bound_key` that the report's bound was proven for."""
 
+TOLD = "told"
+"""Key of `SolverReport.notes`: what a summary says beside all else."""
+
 ShardName = Literal["optimizer", "gradients", "parameters"]
 
 Answer = TypeVar("Answer", covariant=True)
@@ -80,6 +84,8 @@ class SolverReport:
         if self.gap is not None:
             parts.append(f"gap {100 * self.gap:.2f} %")
         parts.append(f"decided in {self.seconds:.2f} s{f' by {self.engine}' if self.engine else ''}")
+        if TOLD in self.notes:
+            parts.append(str(self.notes[TOLD]))
         return ", ".join(parts)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
-from math import floor
+from math import floor, prod
 from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
@@ -65,6 +65,7 @@ class OperatorTasks:
         mesh: of every cut, the axis of the mesh that it cuts along; (): in order. Copies have the last ones.
         sliced_bytes: partial sums that several tasks want are added up in slices, one on each device, where
             these have so many bytes; else whole, on one.
+        places: of every task, in order, the same for operators on other meshes; (): on its mesh.
 
     Raises:
         RewriteError: some of it does not go with the rest.
@@ -76,6 +77,7 @@ class OperatorTasks:
     weights: tuple[Weights, ...] = (0,)
     mesh: tuple[int, ...] = ()
     sliced_bytes: int = SLICED_BYTES
+    places: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mesh and sorted(self.mesh) != list(range(len(self.cuts))):
@@ -92,6 +94,13 @@ class OperatorTasks:
             raise RewriteError(
                 f"the tasks of '{self.node}' read {brief(self.weights)}: give the number of a copy of its "
                 f"weights, or 'home', for each of {len(self.paths)} tasks, or one for all."
+            )
+        if self.places and (
+            len(self.places) != len(self.paths) * prod(self.copies) or not all(map(_are_numbers, self.places))
+        ):
+            raise RewriteError(
+                f"the tasks of '{self.node}' have {brief(self.places)} for places: give one for each of "
+                f"{len(self.paths) * prod(self.copies)} tasks, or none."
             )
 
     @property
@@ -117,13 +126,13 @@ class OperatorTasks:
 
     def tasks(self) -> Iterator[tuple[Path, Path, int, Weights]]:
         """Path, place, number of the copy, and weights, of all."""
-        paths = self.paths
+        paths, places = self.paths, iter(self.places)
         every = self.weights * len(paths) if len(self.weights) == 1 else self.weights
         for path, weights in zip(paths, every, strict=True):
             inner = path if not self.mesh else tuple(path[self.mesh.index(i)] for i in range(len(path)))
             for number, place in enumerate(product(*map(range, self.copies))):
                 own = weights if weights == "home" else weights + number
-                yield path, (*inner, *place), number, own
+                yield path, next(places, (*inner, *place)), number, own
 
     def named(self, path: Path, copy: int = 0) -> str:
         """The node of a part."""
@@ -131,7 +140,7 @@ class OperatorTasks:
 
     def with_cut(self, cut: TaskCut) -> OperatorTasks:
         """Whose parts read the weights that what is cut read."""
-        made = replace(self, cuts=(*self.cuts, cut), weights=(0,))
+        made = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=())
         known = dict(zip(self.paths, self._every, strict=True))
         return replace(made, weights=tuple(self._of(known, path) for path in made.paths))
 

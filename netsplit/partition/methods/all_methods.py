@@ -16,6 +16,7 @@ from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.thesis.netsplit import NetSplit
+from netsplit.partition.methods.unity.unity import Unity
 from netsplit.partition.partitioner import Partitioner
 
 __all__ = ["METHODS"]
@@ -34,6 +35,7 @@ METHODS: dict[str, type[Partitioner]] = {
         Heft,
         Dpos,
         OsDpos,
+        Unity,
         PipeDream,
         Balanced,
         Layerwise,

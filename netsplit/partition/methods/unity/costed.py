@@ -1,0 +1,435 @@
+"""The choices of every operator with their seconds, and what moving costs between those of two.
+
+operator ──► choices with seconds [C]        tensor ──► its hand-over, where several read it
+tensor between two ──► seconds of moving [C, C]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netsplit.errors import RewriteError
+from netsplit.graph.arguments import read_by
+from netsplit.graph.ir import CALL, Graph, Node, dtype_bytes
+from netsplit.graph.quotient import units_of
+from netsplit.layout import Layout
+from netsplit.partition.methods.unity.choices import (
+    Dimension,
+    Machines,
+    MachineView,
+    TaskAxis,
+    TaskChoice,
+    choices_on,
+    task_axes,
+)
+from netsplit.partition.methods.unity.movement import Movement
+from netsplit.partition.methods.unity.task_seconds import PartCost, TaskSeconds
+from netsplit.profile.costs import Costs
+from netsplit.profile.operator_keys import operator_key
+from netsplit.rewrite.following import ways_of_graph
+from netsplit.rewrite.leaves import require_copies
+from netsplit.rewrite.ways import Place
+
+__all__ = ["Costed", "Floats", "TensorLink", "Vertex"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Numbers: TypeAlias = NDArray[np.int64]
+Devices: TypeAlias = tuple[int, ...]
+
+FREE = 1e-9  # seconds, of the first of two that are alike
+HANDED = "hand over "
+"""What the vertex of a tensor that several read is called by."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vertex:
+    """Operators that run in one piece, or a tensor on its way to several readers. `key`: what it is like."""
+
+    name: str
+    nodes: tuple[str, ...]
+    key: str
+    tensor: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorLink:
+    """Tensors from one vertex to another, whose numbers are `source` and `target`."""
+
+    source: int
+    target: int
+    tensors: tuple[str, ...]
+    key: str
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """Of one vertex on some devices. `seconds` have the price of its bytes in them."""
+
+    choices: tuple[TaskChoice, ...]
+    seconds: Floats
+    layouts: tuple[Layout, ...] = ()  # of a hand-over
+
+
+@dataclass(eq=False)
+class Known:
+    """What was computed, by what it depends on but names. `tables`: of the programme."""
+
+    numbers: dict[str, str] = field(default_factory=dict)
+    options: dict[tuple[str, Devices], Options] = field(default_factory=dict)
+    moves: dict[object, Floats] = field(default_factory=dict)
+    tables: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Costed:
+    """Of one captured graph.
+
+    Args:
+        microbatches: that one step has; sums and steps come once.
+        spread_s: seconds for all of the capacity of the device that an operator fills most.
+        price: seconds for a byte on each device.
+        tied: initializer -> the layout that all who read it have to have it in (`weight_layout`).
+        refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
+        known: kept across calls, also for graphs that are made of this one.
+    """
+
+    graph: Graph
+    costs: Costs
+    machines: Machines
+    dimensions: tuple[Dimension, ...]
+    microbatches: int = 1
+    spread_s: float = 0.0
+    price: tuple[float, ...] = ()
+    tied: Mapping[str, object] = field(default_factory=dict)
+    refused: frozenset[tuple[str, int]] = frozenset()
+    known: Known = field(default_factory=lambda: Known())
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.keys = {node.name: operator_key(graph, node) for node in graph}
+        self.seconds = TaskSeconds(graph, self.costs, self.keys)
+        self.movement = Movement(self.machines, self.costs)
+        self.calls, self.ways = ways_of_graph(graph)
+        self._layouts: dict[object, tuple[Layout, ...]] = {}
+        self.vertices, self.links = self._drawn()
+
+    def _drawn(self) -> tuple[list[Vertex], list[TensorLink]]:
+        graph = self.graph
+        vertices, number = list[Vertex](), dict[str, int]()
+        for unit in units_of(graph):
+            key = self.number(" ".join(self._key(graph.nodes[name]) for name in unit))
+            for name in unit:
+                number[name] = len(vertices)
+            vertices.append(Vertex(unit[0], unit, key))
+        between: dict[tuple[int, int], list[str]] = {}
+        for k, variable in graph.variables.items():
+            if variable.producer is None:
+                continue
+            source = number[variable.producer]
+            targets = list(dict.fromkeys(number[v] for v in variable.consumers if number[v] != source))
+            if len(targets) > 1:
+                own = len(vertices)
+                readers = "|".join(
+                    f"{vertices[t].key}{self._told(k, vertices[source], vertices[t])}" for t in targets
+                )
+                key = self.number(f"{HANDED}{variable.shape}{variable.dtype}{vertices[source].key}>{readers}")
+                vertices.append(Vertex(f"{HANDED}{k}", (), key, k))
+                between.setdefault((source, own), []).append(k)
+                source = own
+            for target in targets:
+                between.setdefault((source, target), []).append(k)
+        links = []
+        for (source, target), tensors in between.items():
+            ends = vertices[source], vertices[target]
+            said = ";".join(self._told(k, *ends) for k in tensors)
+            key = self.number(f"{ends[0].key}-{said}-{ends[1].key}")
+            links.append(TensorLink(source, target, tuple(tensors), key))
+        return vertices, links
+
+    def _key(self, node: Node) -> str:
+        axes = [(a.axis, a.blocks, a.step, a.dimension) for a in self._axes(node.name)]
+        tied = [(k, self.tied[k]) for k in node.initializers if k in self.tied]
+        refused = [n for name, n in self.refused if name == node.name]
+        own = "" if _says_what_it_reads(node) else node.name
+        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}"
+
+    def _axes(self, name: str) -> tuple[TaskAxis, ...]:
+        return task_axes(self.graph, name, self.dimensions)
+
+    def _told(self, k: str, source: Vertex, target: Vertex) -> str:
+        """What moving a tensor depends on beside the two vertices."""
+        variable = self.graph.variables[k]
+        made = [
+            (i, self.graph.nodes[v].outputs.index(k))
+            for i, v in enumerate(source.nodes)
+            if k in self.graph.nodes[v].outputs
+        ]
+        read = [
+            (i, self._read_at(v, k)) for i, v in enumerate(target.nodes) if k in self.graph.nodes[v].inputs
+        ]
+        return f"{variable.shape}{variable.dtype}{k in self.graph.requires_backward}{made}{read}"
+
+    def _read_at(self, node: str, k: str) -> list[Place]:
+        call = self.calls.get(node)
+        if call is None or self.graph.nodes[node].op.startswith(CALL):
+            return []
+        return [place for place in call.tensors if call.reference(place) == ("var", k)]
+
+    def of_tied(self) -> Iterator[Costed]:
+        """With each layout in which all readers can have a weight, of one weight after another; itself, where
+        no two operators read one."""
+        read: dict[str, list[int]] = {}
+        for v, vertex in enumerate(self.vertices):
+            for k in {k for name in vertex.nodes for k in self.graph.nodes[name].initializers}:
+                read.setdefault(k, []).append(v)
+        tied = [k for k, readers in read.items() if len(readers) > 1 and k not in self.tied]
+        if not tied:
+            yield self
+            return
+        k = tied[0]
+        devices = tuple(range(len(self.machines.cluster.devices)))
+        common: dict[object, None] | None = None
+        for v in read[k]:
+            own = dict.fromkeys(self._weight_layouts(v, k, devices))
+            common = own if common is None else {each: None for each in common if each in own}
+        for each in common or ():
+            yield from replace(self, tied={**self.tied, k: each}).of_tied()
+
+    def _weight_layouts(self, v: int, k: str, devices: Devices) -> list[object]:
+        vertex, made = self.vertices[v], []
+        name = next(name for name in vertex.nodes if k in self.graph.nodes[name].initializers)
+        call = self.calls.get(name)
+        for choice in self.options(v, devices).choices:
+            there = (
+                [p for p in call.tensors if call.reference(p) == ("init", k)] if call and choice.axes else []
+            )
+            made.append(self.weight_layout(choice, frozenset(there), k))
+        return made
+
+    def number(self, text: str) -> str:
+        """A short name for a key."""
+        return self.known.numbers.setdefault(text, f"{len(self.known.numbers)}")
+
+    def options(self, v: int, devices: Devices) -> Options:
+        """The choices of a vertex on some of the devices; at least one."""
+        vertex = self.vertices[v]
+        key = vertex.key, devices
+        known = self.known.options
+        if key not in known:
+            known[key] = self._handed(v, devices) if vertex.tensor else self._costed(vertex, devices)
+        return known[key]
+
+    def _handed(self, v: int, devices: Devices) -> Options:
+        """The layouts in which readers want it, and in which it is made."""
+        layouts: dict[object, tuple[Layout, TaskChoice]] = {}
+        for link in self.links:
+            if v not in (link.source, link.target):
+                continue
+            other = link.source if link.target == v else link.target
+            own = self.options(other, devices)
+            for choice, layout in zip(own.choices, self._at(link, other, own), strict=True):
+                if not layout.partial:
+                    layouts.setdefault(_key_of(layout), (layout, choice))
+        choices = tuple(choice for _, choice in layouts.values())
+        return Options(choices, np.zeros(len(choices)), tuple(layout for layout, _ in layouts.values()))
+
+    def _costed(self, vertex: Vertex, devices: Devices) -> Options:
+        given = list(self._choices(vertex, devices))
+        made, seconds = [], []
+        for choice in given:
+            try:
+                own = sum(self._seconds(name, choice) for name in vertex.nodes)
+            except RewriteError:
+                continue
+            made.append(choice)
+            seconds.append(own)
+        if not made:  # a tied weight lies on others
+            return Options((TaskChoice(MachineView(devices[:1])),), np.array([np.inf]))
+        return Options(tuple(made), np.array(seconds))
+
+    def _choices(self, vertex: Vertex, devices: Devices) -> list[TaskChoice]:
+        name = vertex.nodes[0]
+        node = self.graph.nodes[name]
+        axes: tuple[TaskAxis, ...] = ()
+        copies = False
+        if len(vertex.nodes) == 1 and _says_what_it_reads(node):
+            axes = self._axes(name)
+            copies = "copies" in self.dimensions and self._has_copies(node)
+        weights: dict[str, set[Place]] = {}
+        if axes or copies:
+            call = self.calls[name]
+            for place in call.tensors:
+                tag, k = call.reference(place)
+                if tag == "init":
+                    weights.setdefault(k, set()).add(place)
+            if not self._has_copies(node) and weights:
+                axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
+        held = {k: frozenset(there) for k, there in weights.items()}
+        made = []
+        for view in self.machines.views(devices, anywhere=any(self.price)):
+            if view.shape and not axes and not copies:
+                continue
+            for choice in choices_on(view, axes, copies, held, self.machines):
+                if (name, len(view.shape)) not in self.refused and self._fits_tied(name, choice, held):
+                    made.append(choice)
+        return made
+
+    def _has_copies(self, node: Node) -> bool:
+        try:
+            require_copies(self.graph, node)
+        except RewriteError:
+            return False
+        return True
+
+    def _fits_tied(self, name: str, choice: TaskChoice, weights: Mapping[str, frozenset[Place]]) -> bool:
+        node = self.graph.nodes[name]
+        tied = [k for k in node.initializers if k in self.tied]
+        return all(self.weight_layout(choice, weights.get(k, frozenset()), k) == self.tied[k] for k in tied)
+
+    def weight_layout(self, choice: TaskChoice, there: frozenset[Place], k: str) -> object:
+        """Of a weight, with its devices; what two operators that read one weight have to have alike."""
+        place, rank = next(iter(there), None), len(self.graph.initializers[k].shape)
+        if place is None or not choice.axes:
+            return choice.view.devices
+        return _key_of(choice.reads(place, rank))
+
+    def _seconds(self, name: str, choice: TaskChoice) -> float:
+        """Of computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
+        cluster, devices = self.machines.cluster, choice.view.devices
+        parts = self._parts(name, choice)
+        slowest = max(part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True))
+        total = self.microbatches * slowest
+        trained = {k for k in parts[0].weights if self.graph.initializers[k].requires_grad}
+        steps = [
+            sum(part.weights.get(k, 0) for k in trained)
+            * self.costs.of(cluster.devices[p].kind).step_s_per_byte
+            for part, p in zip(parts, devices, strict=True)
+        ]
+        total += max(steps) + self._sums(name, choice, parts[0], trained)
+        if self.spread_s:
+            alpha, full = self.costs.device_alpha, 0.0
+            for part, p in zip(parts, devices, strict=True):
+                held = sum((alpha if k in trained else 1) * n for k, n in part.weights.items())
+                full = max(full, (held + part.kept_bytes) / cluster.devices[p].capacity_bytes)
+                total += self.price[p] * (held + part.kept_bytes)
+            total += self.spread_s * full
+        return total
+
+    def _parts(self, name: str, choice: TaskChoice) -> list[PartCost]:
+        """Of each device."""
+        shape = choice.view.shape
+        sizes = []
+        for i in range(len(choice.view.devices)):
+            at, rest = [0] * len(shape), i
+            for m in reversed(range(len(shape))):
+                rest, at[m] = divmod(rest, shape[m])
+            sizes.append(
+                tuple((own[0], own[1][at[m]]) for m, own in enumerate(choice.axes) if own is not None)
+            )
+        return self.seconds.of(name, sizes)
+
+    def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: set[str]) -> float:
+        """A ring over the devices that have one region; its latency is that of all sums together."""
+        call = self.calls.get(name)
+        if not choice.axes or not trained or call is None:
+            return 0.0
+        total: dict[tuple[int, ...], int] = {}
+        for k in trained:
+            there = [place for place in call.tensors if call.reference(place) == ("init", k)]
+            alike = tuple(
+                m
+                for m, own in enumerate(choice.axes)
+                if own is None
+                or not any(place in own[0].way.cut or place in own[0].way.once for place in there)
+            )
+            if alike:
+                total[alike] = total.get(alike, 0) + part.weights.get(k, 0)
+        return sum(self._ring(choice, alike, nbytes) for alike, nbytes in total.items())
+
+    def _ring(self, choice: TaskChoice, alike: tuple[int, ...], nbytes: int) -> float:
+        cluster, shape = self.machines.cluster, choice.view.shape
+        at = np.arange(len(choice.view.devices)).reshape(shape)
+        index = tuple(slice(None) if m in alike else 0 for m in range(len(shape)))
+        names = [cluster.devices[choice.view.devices[i]].name for i in at[index].ravel()]
+        return cluster.ring_seconds(nbytes, names) - cluster.ring_seconds(0, names)
+
+    def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
+        """[choices of the source on those devices, choices of the target on those] seconds."""
+        a, b = self.options(link.source, sources), self.options(link.target, targets)
+        key = link.key, sources, targets
+        if key not in self.known.moves:
+            total = np.zeros((len(a.choices), len(b.choices)))
+            for k in link.tensors:
+                own = replace(link, tensors=(k,))
+                total += self._moving(k, self._at(own, link.source, a), self._at(own, link.target, b))
+            self.known.moves[key] = total * self.microbatches
+        return self.known.moves[key]
+
+    def _moving(self, k: str, made: Sequence[Layout], read: Sequence[Layout]) -> Floats:
+        variable = self.graph.variables[k]
+        size, back = dtype_bytes(variable.dtype), k in self.graph.requires_backward
+        rows, of_row = _distinct(made)
+        columns, of_column = _distinct(read)
+        each = np.array(
+            [[self.movement.seconds(a, b, variable.shape, size, back) for b in columns] for a in rows]
+        )
+        made_s: Floats = each[np.ix_(of_row, of_column)]
+        return made_s
+
+    def _at(self, link: TensorLink, v: int, options: Options) -> tuple[Layout, ...]:
+        """Of the first of the link's tensors, how a vertex makes it or reads it, of every choice."""
+        if options.layouts:
+            return options.layouts
+        (k, *_), vertex = link.tensors, self.vertices[v]
+        made = v == link.source
+        key = k, made, id(options)
+        if key in self._layouts:
+            return self._layouts[key]
+        rank = len(self.graph.variables[k].shape)
+        nodes = [self.graph.nodes[name] for name in vertex.nodes]
+        node = next(n for n in nodes if k in (n.outputs if made else n.inputs))
+        layouts = []
+        for choice in options.choices:
+            if not choice.axes:
+                layouts.append(choice.layout(rank, ()))
+            elif made:
+                layouts.append(choice.makes(node.outputs.index(k), rank))
+            else:
+                layouts.append(choice.reads(self._read_at(node.name, k)[0], rank))
+        self._layouts[key] = tuple(layouts)
+        return self._layouts[key]
+
+
+def _says_what_it_reads(node: Node) -> bool:
+    """Not Python code, nor a node of a file without arguments."""
+    return not node.op.startswith(CALL) and {*node.inputs, *node.initializers} == {
+        k for _, k in read_by(node)
+    }
+
+
+def _key_of(layout: Layout) -> object:
+    return (
+        layout.mesh.devices,
+        layout.mesh.shape,
+        layout.spec,
+        layout.partial,
+        tuple(sorted(layout.sizes.items())),
+        tuple(sorted(layout.blocks.items())),
+    )
+
+
+def _distinct(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
+    numbers: dict[object, int] = {}
+    first, of = list[Layout](), list[int]()
+    for layout in layouts:
+        key = _key_of(layout)
+        if key not in numbers:
+            numbers[key] = len(first)
+            first.append(layout)
+        of.append(numbers[key])
+    return first, of

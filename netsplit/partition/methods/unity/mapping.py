@@ -1,0 +1,429 @@
+"""The best tasks and views of all operators: a dynamic programme over the graph taken apart.
+
+    [a] ─ n ─ [b]      in a row:    for each choice of a and b the least over n's
+    [a] ═════ [b]      side by side: the sum of both on all devices, or the longer of the two, on some each
+    [a]── tree         hanging:     the least over the tree's
+
+A vertex with two neighbours, or one, goes; two ways between the same ends become one. What is left when no
+vertex can go so has three neighbours or more: its table has as many axes. Where a table would have too many
+elements, the vertex with most neighbours gets what is best by its neighbours, and that is said.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from netsplit.partition.methods.unity.choices import TaskChoice
+from netsplit.partition.methods.unity.costed import Costed, Devices, Floats, Numbers, TensorLink
+
+__all__ = ["Mapped", "best_mapping"]
+
+LARGEST = 4_000_000  # elements of a table
+BRANCHES = 4  # of which every division is looked at
+
+Division: TypeAlias = tuple[tuple[tuple[int, ...], Devices], ...]
+"""Of ways side by side: which of them are on which devices."""
+Pick: TypeAlias = Callable[[int, int], dict[int, tuple[Devices, int]]]
+"""Choices of both ends -> of every vertex between them, devices and number of its choice there."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Args:
+    choices: of every operator.
+    seconds: as the costs have it.
+    fixed: operators whose choice was made by their neighbours' alone, as the graph did not decompose there.
+    """
+
+    choices: Mapping[str, TaskChoice]
+    seconds: float
+    fixed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _WayBetween:
+    """Between two vertices, `a` before `b` where it is `directed`: what is between them.
+
+    Args:
+        kind: "link", "row" (two ways and the vertex between), "beside" (ways), "tree" (a vertex with its
+            trees, and its way to b).
+        key: without names.
+    """
+
+    kind: str
+    a: int
+    b: int
+    key: str
+    directed: bool
+    link: TensorLink | None = None
+    middle: int = -1
+    ways: tuple[_WayBetween, ...] = ()
+    trees: tuple[_WayBetween, ...] = ()  # of the middle
+    count: int = 0  # of operators in it
+
+    def turned(self) -> _WayBetween:
+        """From b to a."""
+        return _WayBetween("turned", self.b, self.a, f"~({self.key})", False, ways=(self,), count=self.count)
+
+
+def best_mapping(
+    costed: Costed,
+    ends: Mapping[str, int] | None = None,
+    devices: Devices | None = None,
+    cache: bool = True,
+    split: bool = True,
+) -> Mapped:
+    """Tasks and views of all operators, for which the costs are least.
+
+    Args:
+        ends: operator -> number of its choice (`Costed.options`), of those that are fixed.
+        devices: that there are, by their numbers; all.
+        cache: tables are kept, for later calls, too.
+        split: branches may be on devices of their own.
+    """
+    every = devices or tuple(range(len(costed.machines.cluster.devices)))
+    return _Programme(costed, every, dict(ends or {}), cache, split).run()
+
+
+@dataclass(eq=False)
+class _Programme:
+    costed: Costed
+    devices: Devices
+    ends: Mapping[str, int]
+    cache: bool
+    split: bool
+    trees: dict[int, list[_WayBetween]] = field(default_factory=dict)
+    fixed: dict[int, int] = field(default_factory=dict)
+    loose: list[int] = field(default_factory=list)
+    own: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
+
+    def run(self) -> Mapped:
+        vertices = self.costed.vertices
+        for v, vertex in enumerate(vertices):
+            if vertex.name in self.ends:
+                self.fixed[v] = self.ends[vertex.name]
+        ways = _beside(_WayBetween("link", e.source, e.target, e.key, True, e) for e in self.costed.links)
+        left = set(range(len(vertices)))
+        self._reduce(ways, left)
+        picked, seconds = self._rest(ways, left)
+        choices = {}
+        for v, (devices, number) in picked.items():
+            for name in vertices[v].nodes:
+                choices[name] = self.costed.options(v, devices).choices[number]
+        return Mapped(choices, seconds, tuple(vertices[v].name for v in self.loose))
+
+    def _reduce(self, ways: dict[tuple[int, int], _WayBetween], left: set[int]) -> None:
+        """Take away vertices with one neighbour or two."""
+        near: dict[int, set[int]] = {v: set() for v in left}
+        for a, b in ways:
+            near[a].add(b)
+            near[b].add(a)
+
+        def turn(v: int) -> tuple[int, bool, int]:
+            """First what leads to one vertex alone: else it would not be beside what also does."""
+            leads = len(near[v]) == 1 and all(_before(ways[_pair(v, u)], v) for u in near[v])
+            return len(near[v]), not leads, v
+
+        queue = [turn(v) for v in left]
+        heapq.heapify(queue)
+        while queue:
+            now = heapq.heappop(queue)
+            v = now[2]
+            if v not in left or now != turn(v) or not 1 <= len(near[v]) <= 2:
+                continue
+            left.discard(v)
+            hanging = tuple(self.trees.pop(v, ()))
+            some = sorted(near.pop(v))
+            for u in some:
+                near[u].discard(v)
+            if len(some) == 1:
+                (u,) = some
+                way = _towards(ways.pop(_pair(v, u)), u)
+                self.trees.setdefault(u, []).append(self._tree(v, hanging, way))
+            else:
+                a, b = some
+                first, second = ways.pop(_pair(a, v)), ways.pop(_pair(v, b))
+                if _before(second, v) and _before(first, a):
+                    made = self._row(_towards(first, v), v, hanging, _towards(second, b))
+                elif _before(first, v) and _before(second, b):
+                    a, b = b, a
+                    made = self._row(_towards(second, v), v, hanging, _towards(first, b))
+                else:
+                    made = self._row(_towards(first, v), v, hanging, _towards(second, b))
+                pair = _pair(a, b)
+                if pair in ways:
+                    ways[pair] = _joined([ways[pair], made])
+                else:
+                    ways[pair] = made
+                near[a].add(b)
+                near[b].add(a)
+            for u in some:
+                heapq.heappush(queue, turn(u))
+
+    def _own(self, v: int, hanging: Sequence[_WayBetween]) -> str:
+        fixed = f"={self.fixed[v]}" if v in self.fixed else ""
+        return f"{self.costed.vertices[v].key}{fixed}[{','.join(each.key for each in hanging)}]"
+
+    def _number(self, text: str) -> str:
+        return self.costed.number(text)
+
+    def _row(
+        self, first: _WayBetween, v: int, hanging: tuple[_WayBetween, ...], second: _WayBetween
+    ) -> _WayBetween:
+        vertices = self.costed.vertices
+        key = self._number(f"({first.key}-{self._own(v, hanging)}-{second.key})")
+        count = first.count + second.count + len(vertices[v].nodes) + sum(each.count for each in hanging)
+        directed = first.directed and second.directed
+        return _WayBetween("row", first.a, second.b, key, directed, None, v, (first, second), hanging, count)
+
+    def _tree(self, v: int, hanging: tuple[_WayBetween, ...], way: _WayBetween) -> _WayBetween:
+        key = self._number(f"<{self._own(v, hanging)}-{way.key}>")
+        directed = way.directed and all(each.directed for each in hanging)
+        count = way.count + len(self.costed.vertices[v].nodes) + sum(each.count for each in hanging)
+        return _WayBetween("tree", -1, way.b, key, directed, None, v, (way,), hanging, count)
+
+    # -- tables: [choices of a, choices of b] of what is between them; of a tree [1, choices of b]
+
+    def _table(self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices) -> tuple[Floats, Pick]:
+        cache = self.costed.known.tables if self.cache else self.own
+        key = way.key, inner, at_a, at_b, self.split
+        if key not in cache:
+            cache[key] = self._made(way, inner, at_a, at_b)
+        table, argument = cache[key]
+        return table, lambda i, j: self._picked(way, inner, at_a, at_b, argument, i, j)
+
+    def _made(self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices) -> tuple[Floats, object]:
+        """Seconds, and what leads to them."""
+        if way.kind == "link":
+            assert way.link is not None
+            return self.costed.moving(way.link, at_a, at_b), None
+        if way.kind == "turned":
+            return self._table(way.ways[0], inner, at_b, at_a)[0].T, None
+        if way.kind == "tree":
+            own = self._unary(way.middle, inner, way.trees, inner)
+            total = own[:, None] + self._table(way.ways[0], inner, inner, at_b)[0]
+            return total.min(axis=0)[None, :], total.argmin(axis=0)
+        if way.kind == "row":
+            first = self._table(way.ways[0], inner, at_a, inner)[0]
+            second = self._table(way.ways[1], inner, inner, at_b)[0]
+            first = first + self._unary(way.middle, inner, way.trees, inner)[None, :]
+            least = np.empty((len(first), second.shape[1]))
+            which = np.empty(least.shape, np.int32)
+            turned = np.ascontiguousarray(second.T)
+            for i, row in enumerate(first):
+                total = turned + row[None, :]
+                which[i] = total.argmin(axis=1)
+                least[i] = np.take_along_axis(total, which[i][:, None], axis=1)[:, 0]
+            return least, which
+        return self._side_by_side(way.ways, inner, at_a, at_b)
+
+    def _side_by_side(
+        self, ways: Sequence[_WayBetween], inner: Devices, at_a: Devices, at_b: Devices
+    ) -> tuple[Floats, tuple[list[Division], Numbers]]:
+        """The least of all divisions, of which the first is none: everything on all devices."""
+        divisions = list(self._divisions(ways, inner))
+        tables = []
+        for number, division in enumerate(divisions):
+            each = [self._table(_group(ways, some), on, at_a, at_b)[0] for some, on in division]
+            tables.append(np.maximum(*each) if number else sum(each))
+        stacked = np.stack(tables)
+        stacked += sum(self._table(way, inner, at_a, at_b)[0] for way in ways if not way.count)
+        return stacked.min(axis=0), (divisions, stacked.argmin(axis=0))
+
+    def _divisions(self, ways: Sequence[_WayBetween], inner: Devices) -> Iterator[Division]:
+        busy = [i for i, way in enumerate(ways) if way.count]
+        yield tuple(((i,), inner) for i in busy)
+        if not self.split or len(busy) < 2 or len(inner) < 2 or not all(ways[i].directed for i in busy):
+            return
+        few = len(busy) <= BRANCHES
+        for n in range(1, len(busy)) if few else (1, len(busy) // 2):
+            for chosen in combinations(busy, n) if few else [tuple(busy[:n])]:
+                rest = tuple(i for i in busy if i not in chosen)
+                for k in _counts(inner, self.costed.machines.hosts):
+                    yield (chosen, inner[:k]), (rest, inner[k:])
+
+    def _unary(self, v: int, devices: Devices, hanging: Sequence[_WayBetween], inner: Devices) -> Floats:
+        """Of every choice of a vertex, with its trees."""
+        own = self.costed.options(v, devices).seconds
+        if v in self.fixed:
+            own = np.where(np.arange(len(own)) == self.fixed[v], own, np.inf)
+        if not hanging:
+            return own
+        return own + self._side_by_side(hanging, inner, inner, devices)[0][0]
+
+    def _picked(
+        self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices, argument: object, i: int, j: int
+    ) -> dict[int, tuple[Devices, int]]:
+        if way.kind == "link":
+            return {}
+        if way.kind == "turned":
+            return self._table(way.ways[0], inner, at_b, at_a)[1](j, i)
+        if way.kind == "beside":
+            return self._picked_beside(way.ways, inner, at_a, at_b, argument, i, j)
+        assert isinstance(argument, np.ndarray)
+        n = int(argument[j] if way.kind == "tree" else argument[i, j])
+        made = {way.middle: (inner, n)} | self._hanging(way.middle, way.trees, inner, n)
+        if way.kind == "tree":
+            return made | self._table(way.ways[0], inner, inner, at_b)[1](n, j)
+        made |= self._table(way.ways[0], inner, at_a, inner)[1](i, n)
+        return made | self._table(way.ways[1], inner, inner, at_b)[1](n, j)
+
+    def _hanging(
+        self, v: int, hanging: Sequence[_WayBetween], inner: Devices, n: int
+    ) -> dict[int, tuple[Devices, int]]:
+        if not hanging:
+            return {}
+        argument = self._side_by_side(hanging, inner, inner, inner)[1]
+        return self._picked_beside(hanging, inner, inner, inner, argument, 0, n)
+
+    def _picked_beside(
+        self,
+        ways: Sequence[_WayBetween],
+        inner: Devices,
+        at_a: Devices,
+        at_b: Devices,
+        argument: Any,
+        i: int,
+        j: int,
+    ) -> dict[int, tuple[Devices, int]]:
+        divisions, which = argument
+        made: dict[int, tuple[Devices, int]] = {}
+        for some, devices in divisions[which[i, j]]:
+            made |= self._table(_group(ways, some), devices, at_a, at_b)[1](i, j)
+        return made
+
+    # -- what is left: several vertices, each with three neighbours or more
+
+    def _rest(
+        self, ways: dict[tuple[int, int], _WayBetween], left: set[int]
+    ) -> tuple[dict[int, tuple[Devices, int]], float]:
+        every = self.devices
+        tables: list[tuple[tuple[int, ...], Floats]] = []
+        for v in sorted(left):
+            tables.append(((v,), self._unary(v, every, self.trees.get(v, ()), every)))
+        for (a, b), way in ways.items():
+            forward = _towards(way, b)
+            tables.append(((a, b), self._table(forward, every, every, every)[0]))
+        numbers = self._eliminate(tables, set(left))
+        picked = {v: (every, n) for v, n in numbers.items()}
+        seconds = 0.0
+        for scope, table in tables:
+            seconds += float(table[tuple(numbers[v] for v in scope)])
+        for v, n in numbers.items():
+            picked |= self._hanging(v, self.trees.get(v, ()), every, n)
+        for (_, b), way in ways.items():
+            own = _towards(way, b)
+            picked |= self._table(own, every, every, every)[1](numbers[own.a], numbers[own.b])
+        return picked, seconds
+
+    def _eliminate(self, tables: list[tuple[tuple[int, ...], Floats]], left: set[int]) -> dict[int, int]:
+        """The choice of each vertex, by tables over some of them each."""
+        now = list(tables)
+        order: list[tuple[int, tuple[int, ...], Numbers]] = []
+        picked: dict[int, int] = {}
+        size = {v: len(self.costed.options(v, self.devices).choices) for v in left}
+        while left:
+            elements = {v: _elements(v, now, size) for v in sorted(left)}
+            v = min(elements, key=elements.__getitem__)
+            if elements[v] > LARGEST:
+                u = max(sorted(left), key=lambda u: sum(u in scope for scope, _ in now))
+                picked[u] = n = self._by_neighbours(u, now, size[u])
+                self.loose.append(u)
+                now = [_at(scope, table, u, n) for scope, table in now]
+                left.discard(u)
+                continue
+            own = [each for each in now if v in each[0]]
+            now = [each for each in now if v not in each[0]]
+            scope = tuple(sorted({u for each, _ in own for u in each if u != v}))
+            total = _summed(own, (*scope, v), size)
+            order.append((v, scope, total.argmin(axis=-1)))
+            now.append((scope, total.min(axis=-1)))
+            left.discard(v)
+        for v, scope, which in reversed(order):
+            picked[v] = int(which[tuple(picked[u] for u in scope)])
+        return picked
+
+    @staticmethod
+    def _by_neighbours(v: int, tables: Sequence[tuple[tuple[int, ...], Floats]], size: int) -> int:
+        total = np.zeros(size)
+        for scope, table in tables:
+            if v in scope:
+                axes = tuple(axis for axis, u in enumerate(scope) if u != v)
+                total += table.min(axis=axes) if axes else table
+        return int(total.argmin())
+
+
+def _elements(v: int, tables: Sequence[tuple[tuple[int, ...], Floats]], size: Mapping[int, int]) -> int:
+    """Of the table of a vertex with all its neighbours."""
+    return prod(size[u] for u in {u for scope, _ in tables if v in scope for u in scope})
+
+
+def _at(scope: tuple[int, ...], table: Floats, v: int, n: int) -> tuple[tuple[int, ...], Floats]:
+    if v not in scope:
+        return scope, table
+    return tuple(u for u in scope if u != v), np.take(table, n, axis=scope.index(v))
+
+
+def _summed(
+    tables: Sequence[tuple[tuple[int, ...], Floats]], scope: tuple[int, ...], size: Mapping[int, int]
+) -> Floats:
+    total = np.zeros([size[u] for u in scope])
+    for own, table in tables:
+        order = sorted(range(len(own)), key=lambda axis: scope.index(own[axis]))
+        shape = [size[u] if u in own else 1 for u in scope]
+        total = total + np.transpose(table, order).reshape(shape)
+    return total
+
+
+def _pair(a: int, b: int) -> tuple[int, int]:
+    return (a, b) if a < b else (b, a)
+
+
+def _before(way: _WayBetween, v: int) -> bool:
+    """Whether it is directed, and begins at v."""
+    return way.directed and way.a == v
+
+
+def _towards(way: _WayBetween, b: int) -> _WayBetween:
+    return way if way.b == b else way.ways[0] if way.kind == "turned" else way.turned()
+
+
+def _joined(ways: Sequence[_WayBetween]) -> _WayBetween:
+    """Side by side, all from the first's a to its b."""
+    b = ways[0].b
+    own = [_towards(way, b) for way in ways]
+    if any(not way.directed for way in own) and all(_towards(way, ways[0].a).directed for way in ways):
+        own = [_towards(way, ways[0].a) for way in ways]
+    flat = [each for way in own for each in (way.ways if way.kind == "beside" else (way,))]
+    key = "{" + " | ".join(way.key for way in flat) + "}"
+    directed = all(way.directed for way in flat)
+    count = sum(way.count for way in flat)
+    return _WayBetween("beside", flat[0].a, flat[0].b, key, directed, ways=tuple(flat), count=count)
+
+
+def _group(ways: Sequence[_WayBetween], some: tuple[int, ...]) -> _WayBetween:
+    return ways[some[0]] if len(some) == 1 else _joined([ways[i] for i in some])
+
+
+def _beside(links: Iterator[_WayBetween]) -> dict[tuple[int, int], _WayBetween]:
+    ways: dict[tuple[int, int], _WayBetween] = {}
+    for each in links:
+        pair = _pair(each.a, each.b)
+        ways[pair] = _joined([ways[pair], each]) if pair in ways else each
+    return ways
+
+
+def _counts(devices: Devices, hosts: Sequence[int]) -> list[int]:
+    """Of devices for the first of two branches; of many, whole hosts and halves alone."""
+    n = len(devices)
+    if n <= 8:
+        return list(range(1, n))
+    host = sum(hosts[p] == hosts[devices[0]] for p in devices)
+    return sorted({*range(host, n, host), n // 2} - {n})

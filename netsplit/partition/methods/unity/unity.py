@@ -1,0 +1,294 @@
+"""`unity`: what is cut along which dimension over which devices, and what is computed twice.
+
+    graph ──► candidates (substitutions; none yet) ──► best_mapping of each ──► the best alone
+          lowered ──► placed ──► simulated beside data parallelism, columns and rows, and one device
+
+Source: Unger et al., "Unity: Accelerating DNN Training Through Joint Optimization of Algebraic
+Transformations and Parallelization", OSDI 2022, section 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from netsplit import rewrite
+from netsplit.cluster.cluster import Cluster
+from netsplit.errors import ConfigError, RewriteError
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
+from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
+from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.common.side_by_side import linked_groups
+from netsplit.partition.methods.auto.part_structures import structures
+from netsplit.partition.methods.unity.best_first import Expanded, best_first
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
+from netsplit.partition.methods.unity.costed import Costed, Known
+from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
+from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
+from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.rewrite.records import Rewrite
+
+__all__ = ["Unity"]
+
+log = logging.getLogger(__name__)
+
+RAISES = 8  # of the price of bytes
+PART_S = 0.002  # for each node that a structure makes, about
+STRUCTURES_S = 60.0  # what takes longer to make is not looked at
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    origin: str
+    placement: Placement
+    seconds: float
+    missing: int
+    over: Mapping[str, int]  # device -> bytes over its capacity
+    mapped: Mapped | None = None
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        return self.missing > 0, float(self.missing or self.seconds)
+
+
+@dataclass(frozen=True)
+class Unity(Partitioner):
+    """Tasks and machine views of all operators together, by a dynamic programme over the graph.
+
+    An operator may be cut along its samples, its columns, what it sums over, or its heads, and be computed
+    several times, on any number of devices. The programme adds up seconds of computing, moving between two
+    layouts, there and back, and sums of copies' gradients; branches may have devices of their own. Where the
+    simulated peaks do not fit, bytes get a price, which rises until they do.
+
+    The answer is lowered and simulated. Where data parallelism, columns and rows, or one device is simulated
+    to take less, that is answered (`notes["answered"]`).
+
+    Args:
+        dimensions: along which operators may be cut.
+        split: branches may be on devices of their own.
+        cache: tables of alike parts of the graph are computed once.
+        alpha: of candidates, how many times the best they may cost to be looked at.
+        budget: how many candidates are expanded.
+    """
+
+    name = "unity"
+    optimises = "one step's time by a model of costs: operators one after another, moving in between"
+
+    dimensions: Sequence[Dimension] = DIMENSIONS
+    split: bool = True
+    cache: bool = True
+    alpha: float = 1.05
+    budget: int = 1000
+
+    def __post_init__(self) -> None:
+        known = not isinstance(self.dimensions, str) and set(self.dimensions) <= set(DIMENSIONS)
+        self.require("dimensions", known, f"a list of {', '.join(DIMENSIONS)}")
+        self.require("alpha", isinstance(self.alpha, int | float) and self.alpha >= 1, "1 or more")
+        self.require("budget", type(self.budget) is int and self.budget >= 1, "a whole number of 1 or more")
+
+    def cuts_operators(self, problem: Problem) -> bool:
+        return True
+
+    def choose(self, problem: Problem) -> Choice:
+        began = time.perf_counter()
+        if problem.graph.rewrites:
+            raise RewriteError(
+                "the graph has been rewritten already: give unity the graph as it was captured."
+            )
+        search = UnitySearch(self, problem)
+        own = search.programme()
+        searched_s = time.perf_counter() - began
+        judged = [own, *search.others()]
+        if all(each.missing for each in judged):
+            judged += search.filled()
+        best = min(judged, key=lambda each: each.rank)
+        if best.missing:
+            raise infeasible(problem, self.name)
+        expanded = search.expanded
+        why = "none left" if expanded.ended_by == "empty" else f"budget reached, {expanded.left} left"
+        notes = {
+            TOLD: f"{best.origin}; graphs searched: {expanded.expanded} in {searched_s:.2f} s ({why})",
+            "answered": best.origin,
+            "programme_s": search.mapped.seconds,
+            "search_seconds": searched_s,
+            "ended_by": expanded.ended_by,
+            "expanded": expanded.expanded,
+            "left": expanded.left,
+            "by_neighbours": list(search.mapped.fixed),
+            "foreseen_s": {each.origin: each.seconds for each in judged if each.seconds < inf},
+        }
+        rank = {name: float(i) for name, i in best.placement.priority.items()}
+        rewrites = best.placement.rewrites
+        seconds = best.seconds if best.seconds < inf else None
+        return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
+
+
+@dataclass(eq=False)
+class UnitySearch:
+    method: Unity
+    problem: Problem
+    refused: set[tuple[str, int]] = field(default_factory=set)
+    known: Known = field(default_factory=Known)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        cluster = (problem.evaluate or problem).cluster
+        self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
+        self.expanded: Expanded[Graph]
+        self.mapped: Mapped
+
+    def programme(self) -> _Judged:
+        """The best that the programme finds, with a price of bytes under which its peaks fit."""
+        spread_s, price = 0.0, (0.0,) * len(self.machines.cluster.devices)
+        best: _Judged | None = None
+        for turn in range(RAISES):
+            now = self._lowered(spread_s, price)
+            if best is None or now.rank < best.rank:
+                best = now
+            if not now.missing:
+                break
+            spread_s = 4 * spread_s or self.mapped.seconds / 2
+            if turn == RAISES // 2:  # pieces as large as devices have room, and not as they are fast
+                room = [float(each.capacity_bytes) for each in self.machines.cluster.devices]
+                self.machines, spread_s = replace(self.machines, speed=tuple(room)), self.mapped.seconds / 2
+            elif turn % (RAISES // 2) > 1:
+                price = self._raised(price, now, spread_s)
+        assert best is not None
+        self.mapped = best.mapped or self.mapped
+        return best
+
+    def _raised(self, price: tuple[float, ...], now: _Judged, spread_s: float) -> tuple[float, ...]:
+        """Bytes on what is over its capacity get dearer than on others."""
+        devices = self.machines.cluster.devices
+        return tuple(
+            own + (spread_s / each.capacity_bytes if now.over.get(each.name, 0) > 0 else 0.0)
+            for each, own in zip(devices, price, strict=True)
+        )
+
+    def _lowered(self, spread_s: float, price: tuple[float, ...]) -> _Judged:
+        """Without what cannot be lowered so."""
+        while True:
+            self.mapped = mapped = self._mapped(spread_s, price)
+            tasks = tasks_of_mapping(self.problem.graph, mapped.choices, self.machines)
+            try:
+                graph = (
+                    rewrite.applied(self.problem.graph, tasks, scaled="samples")
+                    if tasks
+                    else self.problem.graph
+                )
+            except RewriteError as refusal:
+                name = refusal.operator
+                choice = mapped.choices.get(name)
+                if choice is None or not choice.axes:
+                    raise
+                log.debug("unity: '%s' not so: %s", name, refusal)
+                self.refused.add((name, len(choice.axes)))
+                continue
+            device_of = devices_of(graph, mapped.choices, self.machines)
+            return self._judged("the programme", graph, device_of, mapped)
+
+    def _mapped(self, spread_s: float, price: tuple[float, ...]) -> Mapped:
+        """`best_mapping`, with the layouts of tied weights each in turn."""
+        problem, method = self.problem, self.method
+        if spread_s:
+            self.known = Known(numbers=self.known.numbers)
+        turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
+        costed = Costed(
+            problem.graph, problem.costs, self.machines, tuple(method.dimensions), turns, spread_s, price,
+            refused=frozenset(self.refused), known=self.known,
+        )  # fmt: skip
+        best: dict[int, Mapped] = {}
+
+        def cost(graph: Graph) -> float:
+            made = min(
+                (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
+                key=lambda each: each.seconds,
+            )
+            best[id(graph)] = made
+            return made.seconds
+
+        self.expanded = best_first(
+            problem.graph, cost, substituted, id, alpha=method.alpha, budget=method.budget
+        )
+        self.mapped = best[id(self.expanded.best)]
+        return self.mapped
+
+    def others(self) -> Iterator[_Judged]:
+        """Data parallelism, columns and rows, and each device alone."""
+        problem, graph = self.problem, self.problem.graph
+        if problem.evaluate is None:
+            return
+        for device in _one_of_each(self.machines):
+            yield self._judged(f"one device ({device})", graph, dict.fromkeys(graph.nodes, device), None)
+        for each in structures(problem) if len(problem.cluster.devices) > 1 else ():
+            if PART_S * each.parts > STRUCTURES_S:
+                continue
+            with suppress(RewriteError):
+                rewrites = each.rewrites()
+                if rewrites:
+                    made = rewrite.applied(graph, rewrites, scaled=True)
+                    for device_of in each.places(made, problem.cluster):
+                        yield self._judged(each.origin, made, device_of, None)
+
+    def filled(self) -> Iterator[_Judged]:
+        """Whole operators in topological order, each device filled before the next."""
+        problem = self.problem
+        device_of = fill_in_order(problem, [each.capacity_bytes for each in problem.cluster.devices])
+        if device_of is not None:
+            yield self._judged("devices filled in order", problem.graph, device_of, None)
+
+    def _judged(self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None) -> _Judged:
+        problem, evaluate = self.problem, self.problem.evaluate
+        rewrites: tuple[Rewrite, ...] = graph.rewrites
+        order = topological_priority(graph, graph.position)
+        placement = Placement(Unity.name, device_of, order, SolverReport("heuristic", 0.0), rewrites=rewrites)
+        own = problem.rewritten(rewrites)
+        if evaluate is None:
+            used, devices = own.memory_model.by_device(device_of), problem.cluster.devices
+            over = {each.name: used.get(each.name, 0) - each.capacity_bytes for each in devices}
+            return _Judged(origin, placement, inf, max(0, *over.values()), over, mapped)
+        try:
+            predicted = evaluate(placement)
+        except ConfigError as refusal:
+            log.debug("unity: no %s: %s", origin, refusal)
+            return _Judged(origin, placement, inf, 2**62, {}, mapped)
+        peaks = predicted.peak_bytes
+        over = {each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in evaluate.cluster.devices}
+        missing = missing_bytes(own, placement, predicted, evaluate.cluster)
+        return _Judged(origin, placement, predicted.iteration_s, missing, over, mapped)
+
+
+def substituted(graph: Graph) -> Iterator[Graph]:
+    """What substitutions of the algebra make of a graph: none yet."""
+    yield from ()
+
+
+def speeds(graph: Graph, problem: Problem) -> tuple[float, ...]:
+    """Of the devices: how often each does all operators in the time that the slowest takes."""
+    costs = problem.costs
+    seconds = [sum(costs.total_s(v, each.kind) for v in graph.nodes) for each in problem.cluster.devices]
+    return tuple(max(seconds) / own if own > 0 else 1.0 for own in seconds)
+
+
+def hosts(cluster: Cluster) -> tuple[int, ...]:
+    """Of the devices: the number of their NIC's host, else of the group whose links are much faster."""
+    nics = [cluster.nic(each.name) for each in cluster.devices]
+    if all(nic is not None for nic in nics):
+        names = list(dict.fromkeys(nic.host for nic in nics if nic is not None))
+        return tuple(names.index(nic.host) for nic in nics if nic is not None)
+    groups = linked_groups(cluster)
+    number = {name: i for i, group in enumerate(groups) for name in group}
+    return tuple(number[each.name] for each in cluster.devices)
+
+
+def _one_of_each(machines: Machines) -> list[str]:
+    """The first device of each class."""
+    first: dict[int, str] = {}
+    for device, own in zip(machines.cluster.devices, machines.classes, strict=True):
+        first.setdefault(own, device.name)
+    return list(first.values())
