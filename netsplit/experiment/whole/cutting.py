@@ -70,7 +70,9 @@ class BatchCuts:
         missing = why_not_compared(self.model, self.loss, self.whole)
         if missing is not None:
             name = type(self.model).__name__
-            self.differs = f"micro-batches of {name} were not compared with their batch: {missing}"
+            self.differs = (
+                f"the losses of {name}'s micro-batches were not compared with its batch's: {missing}"
+            )
             return list(counts)
         log.info("Checking that micro-batch losses average to the batch loss.")
         least = min(m for m in counts if m > 1)
@@ -85,7 +87,9 @@ class BatchCuts:
         """The batch is not compared itself: where a few samples were not either, that is to be said."""
         if self._failed and not self.differs:
             name = type(self.model).__name__
-            self.differs = f"micro-batches of {name} were not compared with their batch: {self._failed}"
+            self.differs = (
+                f"the losses of {name}'s micro-batches were not compared with its batch's: {self._failed}"
+            )
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers those to look at, by the batch in micro-batches of the graph's size.
@@ -111,9 +115,7 @@ class BatchCuts:
             return list(counts)
         if 1 not in counts:
             raise CaptureError(f"{differs}.")
-        self.remarks.append(
-            f"the batch is kept whole (schedule.microbatches takes others all the same): {differs}"
-        )
+        self.remarks.append(f"the batch is kept whole: {differs} (schedule.microbatches=N cuts it anyway)")
         return [1]
 
     def decided(

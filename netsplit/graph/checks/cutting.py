@@ -113,7 +113,7 @@ def batch_differs(
 def why_not_compared(model: nn.Module, loss: Loss | None, whole: Batch) -> str | None:
     """What forbids any comparison, if anything does."""
     if not has_values(model, loss, whole):
-        return "it has no values here (device meta)"
+        return "the model has no values here (device meta)"
     if _room(model, loss, copies=1) <= 0:
         return "there is no memory for a copy of it"
     return None

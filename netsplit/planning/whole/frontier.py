@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.explanation.notation import counted
+from netsplit.planning.explanation.notation import counted, listed
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried, identity
 from netsplit.rewrite.records import folded
 from netsplit.tables import Column, Table, nbytes
@@ -15,6 +15,7 @@ from netsplit.tables import Column, Table, nbytes
 __all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table"]
 
 PER_KIND = 3
+_WORDS: dict[Kind, str] = {"single": "one-device", "operators": "operator-by-operator"}
 SHOWN = 0.001  # relative: no less is told apart
 SHOWN_S = 5e-5  # what rounds to 0.1 ms
 _COLUMNS = (
@@ -77,7 +78,7 @@ def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierR
 
 
 def absent_kinds(judge: Judge, reasons: Mapping[Kind, str], method: Partitioner | None) -> tuple[str, ...]:
-    """A sentence for every kind that has no row.
+    """Sentences for the kinds that have no row, those of one reason in one.
 
     Args:
         reasons: why nothing was tried of a kind.
@@ -85,10 +86,12 @@ def absent_kinds(judge: Judge, reasons: Mapping[Kind, str], method: Partitioner 
     """
     shown = {tried.kind for tried in judge.tried}
     usual = "all that were tried were refused" if method is None else f"only {method.name} was asked for"
+    skipped: dict[str, list[str]] = {}
+    for kind in KINDS:
+        if kind not in shown:
+            skipped.setdefault(reasons.get(kind, usual), []).append(_WORDS.get(kind, kind))
     return tuple(
-        f"{kind.capitalize()} plans skipped: {reasons.get(kind, usual)}."
-        for kind in KINDS
-        if kind not in shown
+        f"{listed(kinds).capitalize()} plans skipped: {reason}." for reason, kinds in skipped.items()
     )
 
 

@@ -144,16 +144,16 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
 @pytest.mark.parametrize(
     ("count", "options", "said"),
     [
-        (1, {}, {"Pipeline plans skipped: they need at least 2 devices."}),
-        (3, {"time_limit_s": 1e-6}, {"Pipeline plans skipped: there was no time to try one."}),
+        (1, {}, {" plans skipped: they need at least 2 devices."}),
+        (3, {"time_limit_s": 1e-6}, {" plans skipped: there was no time to try one."}),
         (3, {}, set()),
     ],
 )
 def test_every_kind_has_a_row_or_a_sentence(count: int, options: dict[str, Any], said: set[str]) -> None:
     whole = planned(cluster(count, bandwidth=FAST), samples=65536, **options)
     shown = {row.kind for row in whole.frontier}
-    absent = {each.partition(" plans skipped: ")[0].lower() for each in whole.absent}
-    assert shown | absent == set(KINDS)
-    assert not shown & absent
-    assert said <= set(whole.absent)
+    skipped = " ".join(each.partition(" plans skipped: ")[0].lower() for each in whole.absent)
+    words = {"single": "one-device", "operators": "operator-by-operator"}
+    assert all((kind in shown) != (words.get(kind, kind) in skipped) for kind in KINDS)
+    assert all(any(each in sentence for sentence in whole.absent) for each in said)
     assert all(each in str(whole) for each in whole.absent)
