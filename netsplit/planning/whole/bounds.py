@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from netsplit.graph.checks.replicated import unreplicable_nodes
+from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
@@ -73,7 +76,16 @@ def _too_much(problem: Problem, microbatches: int, open_: AutoSchedule) -> str |
     replicas = open_.replicas and microbatches > 1
     schedule = _any(problem, microbatches, open_.recompute, replicas)
     most, every = int(instance.capacity.max()), int(instance.capacity.sum())
-    present = least_bytes_of_atoms(instance, schedule.of_one if replicas else schedule).max(axis=0)
+    rows = least_bytes_of_atoms(instance, schedule.of_one if replicas else schedule)
+    trained = [_trained_bytes(problem.graph, names) for names in _atom_names(instance)]
+    if problem.memory != "static" and schedule.training:
+        scratch = set(problem.costs.step_scratch(problem.cluster.devices).values())
+        rows[-1] += [min(each.nbytes(sizes) for each in scratch) for sizes in trained]
+    present = rows.max(axis=0)
+    if replicas and open_.shard != "none":  # of each a slice, but for a parameter and its gradient in use
+        whole = [2 * max(sizes, default=0) for sizes in trained]
+        sliced = np.maximum(present / len(problem.cluster.devices), whole)
+        present = np.where(sliced <= np.sort(instance.capacity)[-2:][0], 0, present)  # on two at least
     largest = int(present.argmax())
     if present[largest] > most:
         needs = atom_needs([instance.names[v] for v in instance.atoms[largest]])
@@ -85,6 +97,16 @@ def _too_much(problem: Problem, microbatches: int, open_: AutoSchedule) -> str |
             f"the model needs at least {read_bytes(held)}, and all devices together have {read_bytes(every)}"
         )
     return None
+
+
+def _atom_names(instance: Instance) -> list[list[str]]:
+    return [[instance.names[v] for v in instance.atoms[a]] for a in range(len(instance.atoms))]
+
+
+def _trained_bytes(graph: Graph, names: Sequence[str]) -> list[int]:
+    """Of every trained parameter that the nodes read."""
+    read = (graph.initializers[k] for name in names for k in graph.nodes[name].initializers)
+    return list({own.held_as: own.nbytes for own in read if own.requires_grad}.values())
 
 
 def _any(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -> AnySchedule:

@@ -19,7 +19,7 @@ from netsplit.planning.decide import verified
 from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import of_every_plan_s
+from netsplit.planning.whole.bounds import of_every_plan_s, why_none_fits
 from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table
 from netsplit.planning.whole.gains import Gain, changed_clusters, gain_lines, gains_of
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
@@ -35,6 +35,7 @@ __all__ = ["WholePlan", "decide_whole"]
 log = logging.getLogger(__name__)
 
 SEARCHED = 0.9  # of the time: when search and gains end; the rest is for verification and the bound
+NEAREST_S = 3.0  # at most, to look for the nearest plan where nothing can fit
 GAINS = 0.12  # of the time, for what more of a resource would bring
 PROVING = 0.02  # of the time, for the linear programmes of the chosen schedule's bound
 
@@ -244,7 +245,10 @@ def _searched(
     started: float,
     until: float,
 ) -> WholeSearch:
-    """A search that is over; what came of it, its judge has."""
+    """A search that is over; what came of it, its judge has. Where nothing can fit it looks for the nearest
+    plan alone, which takes a few seconds."""
+    if why_none_fits(problem_of, counts, open_) is not None:
+        until = min(until, started + NEAREST_S)
     judge = Judge(problem_of, open_.recompute, improved, SimulationPace(until), shard=open_.shard == "auto")
     search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, until), others)
     search.run()
