@@ -18,7 +18,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.operators import touching_initializers
 from netsplit.rewrite.algebra.patterns import RuleCall, RuleCalls, Shape, calls_of, shape_of
 from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Guard, Ref, Rule, Term
 from netsplit.rewrite.algebra.shapes import arity, right_shapes
 
 __all__ = ["Match", "match_of", "matches"]
@@ -91,19 +91,13 @@ def match_of(graph: Graph, algebra: Algebra, elsewhere: bool = False) -> Match |
 
 @dataclass(frozen=True)
 class _LeftTerms:
-    """Of a rule: its left terms in the order in which they are looked for, and terms that may change places
-    with earlier ones of the same kind."""
+    """Of a rule: its left terms in the order in which they are looked for, terms that may change places
+    with earlier ones of the same kind, and whether dimensions are those of tensors, not of matrices."""
 
     order: tuple[int, ...]
     alike: Mapping[int, int]
     exact: bool
     arities: tuple[int, ...]
-
-
-def _exact_dims(rule: Rule) -> bool:
-    """Whether its dimensions are those of tensors, not of matrices."""
-    tensors = ("conv", "enlarge", "embedding", "bag")
-    return any(term.op in tensors for term in (*rule.left, *rule.right))
 
 
 @lru_cache(maxsize=4096)
@@ -116,6 +110,8 @@ def _plan(rule: Rule) -> _LeftTerms:
             max((i for i in range(len(terms)) if i not in order), key=lambda i: _linked(terms, order, i))
         )
     counts = [ref for term in terms for ref in term.inputs]
+    tensors = ("conv", "enlarge", "embedding", "bag")
+    exact = any(term.op in tensors for term in (*terms, *rule.right))
     alike, seen = {}, dict[Any, int]()
     for i, term in enumerate(terms):
         own = tuple("*" if counts.count(ref) == term.inputs.count(ref) else ref for ref in term.inputs)
@@ -125,9 +121,7 @@ def _plan(rule: Rule) -> _LeftTerms:
         if key in seen:
             alike[i] = seen[key]
         seen[key] = i
-    return _LeftTerms(
-        tuple(order), alike, _exact_dims(rule), tuple(arity(rule, False, i) for i in range(len(terms)))
-    )
+    return _LeftTerms(tuple(order), alike, exact, tuple(arity(rule, False, i) for i in range(len(terms))))
 
 
 def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
@@ -206,7 +200,11 @@ class _Matcher:
             return None
         for j, other in state.calls.items():
             first, second = (call, other) if i < j else (other, call)
-            if plan.alike.get(max(i, j)) == min(i, j) and not self._before(first, second):
+            position = self.graph.position
+            if (
+                plan.alike.get(max(i, j)) == min(i, j)
+                and position[first.node.name] > position[second.node.name]
+            ):
                 return None
         calls, bound = {**state.calls, i: call}, dict(state.bound)
         for ref, reference in zip(term.inputs, inputs, strict=True):
@@ -219,10 +217,6 @@ class _Matcher:
                     return None
         numbers = self._numbers(state.numbers, term, call)
         return None if numbers is None else _PartlyMatched(calls, bound, numbers)
-
-    def _before(self, first: RuleCall, second: RuleCall) -> bool:
-        position = self.graph.position
-        return position[first.node.name] < position[second.node.name]
 
     def _numbers(self, known: Mapping[str, Any], term: Term, call: RuleCall) -> Mapping[str, Any] | None:
         numbers = dict(known)
@@ -246,7 +240,7 @@ class _Matcher:
 
     def _made(self, state: _PartlyMatched) -> Match | None:
         """With its right side; None where it may not be replaced."""
-        rule = self.rule
+        rule, known = self.rule, state.numbers
         calls = tuple(state.calls[i] for i in range(len(rule.left)))
         match = Match(rule, calls, {name: state.bound[name] for name in rule.inputs if name in state.bound})
         if not (self._joined(calls, match.bound) and self._may_go(match)):
@@ -254,43 +248,36 @@ class _Matcher:
         left: dict[Ref, Shape] = {name: shape_of(self.graph, each) for name, each in match.bound.items()}
         for i, call in enumerate(calls):
             left |= {(i, j): self.graph.variables[k].shape for j, k in enumerate(call.outputs)}
-        if any(not _holds(guard.kind, left, guard.left, guard.right, state.numbers) for guard in rule.guards):
+        if not all(_holds(guard, left, known) for guard in rule.guards):
             return None
-        numbers = []
+        numbers: list[dict[str, Any]] = []
+        ranks = {name: len(shape) for name, shape in left.items() if isinstance(name, str)}
         for term in rule.right:
-            own = {}
-            for key, value in term.parameters:
-                if isinstance(value, str) and value not in state.numbers:
-                    return None
-                own[key] = state.numbers[value] if isinstance(value, str) else value
-            numbers.append(own)
-        return self._sized(match, left, numbers, state.numbers.get(_ROWS))
+            rank = ranks.get(_source(rule, term), 2)
+            if any(isinstance(value, str) and value not in known for _, value in term.parameters):
+                return None
+            numbers.append({key: self._number(key, value, rank, known) for key, value in term.parameters})
+        shapes = right_shapes(rule, left, numbers)
+        return None if shapes is None else Match(rule, calls, match.bound, tuple(numbers), shapes)
 
-    def _sized(
-        self, match: Match, left: Mapping[Ref, Shape], numbers: list[dict[str, Any]], rows: int | None
-    ) -> Match | None:
-        """With dimensions of tensors, and all shapes; what are matrices there may have several rows' ones."""
-        terms = match.rule.right
-        ranks = _ranks(match.rule, left)
-        for term, own in zip(terms, numbers, strict=True):
-            rank = ranks.get(term.inputs[0], 2)
-            for key, value in term.parameters:
-                if key in _DIMS and isinstance(value, int) and not self.plan.exact and rank != 1:
-                    own[key] = rank - 1 if value == 1 else 0 if rank == 2 else rows or 0
-        shapes = right_shapes(match.rule, left, numbers)
-        return None if shapes is None else Match(match.rule, match.calls, match.bound, tuple(numbers), shapes)
+    def _number(self, key: str, value: int | str, rank: int, known: Mapping[str, Any]) -> Any:
+        """Of the right side; what are rows of a matrix there may be several dimensions of a tensor."""
+        if isinstance(value, str):
+            return known[value]
+        if key not in _DIMS or self.plan.exact or rank == 1:
+            return value
+        return rank - 1 if value == 1 else 0 if rank == 2 else known.get(_ROWS) or 0
 
     def _joined(self, calls: Sequence[RuleCall], bound: Mapping[str, Reference]) -> bool:
         """Whether every term reads what the rule says, whichever way round a sum was read."""
-        for i, term in enumerate(self.rule.left):
-            wanted = [
+        return all(
+            [
                 bound[ref] if isinstance(ref, str) else ("var", calls[ref[0]].outputs[ref[1]])
-                for ref in term.inputs
+                for ref in t.inputs
             ]
-            own = list(calls[i].inputs)
-            if wanted != own and not (term.op in _SWAPPABLE and wanted == own[::-1]):
-                return False
-        return True
+            in map(list, self._orders(call))
+            for t, call in zip(self.rule.left, calls, strict=True)
+        )
 
     def _may_go(self, match: Match) -> bool:
         graph, inside = self.graph, set(match.nodes)
@@ -299,12 +286,8 @@ class _Matcher:
             return False
         outputs = set(graph.output_variables)
         for name in inside:
-            for k in graph.nodes[name].outputs:
-                if (
-                    k
-                    and k not in kept
-                    and (k in outputs or not inside.issuperset(graph.variables[k].consumers))
-                ):
+            for k in filter(None, graph.nodes[name].outputs):
+                if k not in kept and (k in outputs or not inside.issuperset(graph.variables[k].consumers)):
                     return False
         if any(isinstance(right, str) and k in outputs for k, right in kept.items()):
             return False
@@ -335,23 +318,19 @@ class _Matcher:
         return False
 
 
-def _ranks(rule: Rule, left: Mapping[Ref, Shape]) -> dict[Ref, int]:
-    """Of what the right side reads: as of the first input of what makes it."""
-    ranks: dict[Ref, int] = {name: len(left[name]) for name in rule.inputs if name in left}
-    for i, term in enumerate(rule.right):
-        rank = ranks.get(term.inputs[0], 2)
-        ranks |= {(i, j): rank for j in range(arity(rule, True, i))}
-    return ranks
+def _source(rule: Rule, term: Term) -> str:
+    """The input of the rule whose rank a term of the right side has: its first, or that of what makes it."""
+    ref = term.inputs[0]
+    return ref if isinstance(ref, str) else _source(rule, rule.right[ref[0]])
 
 
-def _holds(kind: str, left: Mapping[Ref, Shape], a: Any, b: Any, numbers: Mapping[str, Any]) -> bool:
-    """Of a guard; one of sizes that this side does not have is left to `right_shapes`."""
-    if a[0] not in left:
-        return True
-    size = left[a[0]][-1 if a[1] == 1 else a[1]]
-    if isinstance(b, tuple):
-        if b[0] not in left:
-            return True
-        return size == left[b[0]][-1 if b[1] == 1 else b[1]]
-    number = numbers.get(b) if isinstance(b, str) else b
-    return number is None or (size % number == 0 if kind == "divides" else size == number)
+def _holds(guard: Guard, left: Mapping[Ref, Shape], numbers: Mapping[str, Any]) -> bool:
+    """What has sizes that this side does not have is left to `right_shapes`."""
+
+    def size(dim: Any) -> Any:
+        if not isinstance(dim, tuple):
+            return numbers.get(dim) if isinstance(dim, str) else dim
+        return left[dim[0]][-1 if dim[1] == 1 else dim[1]] if dim[0] in left else None
+
+    a, b = size(guard.left), size(guard.right)
+    return None in (a, b) or (a % b == 0 if guard.kind == "divides" else a == b)
