@@ -8,7 +8,7 @@ What would disappear is read nowhere else and is no output of the graph; weights
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -27,7 +27,6 @@ MOST = 256
 """Matches of one rule, at most."""
 _DIMS = ("dim", "first", "second")
 _ROWS = " rows"
-_SWAPPABLE = ("add", "mul")
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +134,12 @@ def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
 @dataclass(frozen=True)
 class _PartlyMatched:
     calls: Mapping[int, RuleCall]
-    bound: Mapping[str, Reference]
+    bound: dict[str, Reference]
     numbers: Mapping[str, Any]
+
+    def made(self, ref: tuple[int, int]) -> Reference | None:
+        call = self.calls.get(ref[0])
+        return None if call is None or ref[1] >= len(call.outputs) else ("var", call.outputs[ref[1]])
 
 
 class _Matcher:
@@ -158,65 +161,43 @@ class _Matcher:
             return
         i = self.plan.order[depth]
         for call in self._candidates(state, i):
-            for inputs in self._orders(call):
-                more = self._unified(state, i, call, inputs)
-                if more is not None:
-                    yield from self._from(more, depth + 1)
+            more = self._unified(state, i, call)
+            if more is not None:
+                yield from self._from(more, depth + 1)
 
     def _candidates(self, state: _PartlyMatched, i: int) -> Sequence[RuleCall]:
         term, best = self.rule.left[i], self.index.by_op[self.rule.left[i].op]
         for j, call in state.calls.items():
-            for place, ref in enumerate(self.rule.left[j].inputs):
+            for (tag, k), ref in zip(call.inputs, self.rule.left[j].inputs, strict=True):
                 if not isinstance(ref, str) and ref[0] == i:
-                    swapped = len(call.inputs) if call.op in _SWAPPABLE else 0
-                    tensors = call.inputs if swapped else call.inputs[place : place + 1]
-                    own = [each for tag, k in tensors if tag == "var" for each in self.index.made.get(k, ())]
-                    best = min(best, own, key=len)
+                    best = min(best, self.index.made.get(k, ()) if tag == "var" else (), key=len)
         for ref in term.inputs:
-            reference = self._reference(state, ref)
+            reference = state.bound.get(ref) if isinstance(ref, str) else state.made(ref)
             if reference is not None:
                 best = min(best, self.index.readers.get(reference, ()), key=len)
         wanted = self.nodes[i] if self.nodes else None
         return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
 
-    def _reference(self, state: _PartlyMatched, ref: Ref) -> Reference | None:
-        if isinstance(ref, str):
-            return state.bound.get(ref)
-        call = state.calls.get(ref[0])
-        return None if call is None or ref[1] >= len(call.outputs) else ("var", call.outputs[ref[1]])
-
-    def _orders(self, call: RuleCall) -> Iterator[tuple[Reference, ...]]:
-        yield call.inputs
-        if call.op in _SWAPPABLE and call.inputs[0] != call.inputs[1]:
-            yield call.inputs[::-1]
-
-    def _unified(
-        self, state: _PartlyMatched, i: int, call: RuleCall, inputs: tuple[Reference, ...]
-    ) -> _PartlyMatched | None:
+    def _unified(self, state: _PartlyMatched, i: int, call: RuleCall) -> _PartlyMatched | None:
         term, plan = self.rule.left[i], self.plan
-        if len(inputs) != len(term.inputs) or any(call.node is each.node for each in state.calls.values()):
+        if len(call.inputs) != len(term.inputs) or any(call.node is own.node for own in state.calls.values()):
             return None
         if term.op == "split" and len(call.outputs) != max(plan.arities[i], 2):
             return None
         for j, other in state.calls.items():
-            first, second = (call, other) if i < j else (other, call)
-            position = self.graph.position
-            if (
-                plan.alike.get(max(i, j)) == min(i, j)
-                and position[first.node.name] > position[second.node.name]
-            ):
+            first, second = (self.graph.position[c.node.name] for c in ((call, other)[:: 1 if i < j else -1]))
+            if plan.alike.get(max(i, j)) == min(i, j) and first > second:
                 return None
-        calls, bound = {**state.calls, i: call}, dict(state.bound)
-        for ref, reference in zip(term.inputs, inputs, strict=True):
-            if isinstance(ref, str):
-                if bound.setdefault(ref, reference) != reference:
-                    return None
-            elif ref[0] in calls:
-                made = calls[ref[0]].outputs
-                if ref[1] >= len(made) or ("var", made[ref[1]]) != reference:
+        more = _PartlyMatched({**state.calls, i: call}, dict(state.bound), state.numbers)
+        for j, own in more.calls.items():
+            for ref, reference in zip(self.rule.left[j].inputs, own.inputs, strict=True):
+                if isinstance(ref, str):
+                    if more.bound.setdefault(ref, reference) != reference:
+                        return None
+                elif ref[0] in more.calls and more.made(ref) != reference:
                     return None
         numbers = self._numbers(state.numbers, term, call)
-        return None if numbers is None else _PartlyMatched(calls, bound, numbers)
+        return None if numbers is None else replace(more, numbers=numbers)
 
     def _numbers(self, known: Mapping[str, Any], term: Term, call: RuleCall) -> Mapping[str, Any] | None:
         numbers = dict(known)
@@ -243,7 +224,7 @@ class _Matcher:
         rule, known = self.rule, state.numbers
         calls = tuple(state.calls[i] for i in range(len(rule.left)))
         match = Match(rule, calls, {name: state.bound[name] for name in rule.inputs if name in state.bound})
-        if not (self._joined(calls, match.bound) and self._may_go(match)):
+        if not self._may_go(match):
             return None
         left: dict[Ref, Shape] = {name: shape_of(self.graph, each) for name, each in match.bound.items()}
         for i, call in enumerate(calls):
@@ -267,17 +248,6 @@ class _Matcher:
         if key not in _DIMS or self.plan.exact or rank == 1:
             return value
         return rank - 1 if value == 1 else 0 if rank == 2 else known.get(_ROWS) or 0
-
-    def _joined(self, calls: Sequence[RuleCall], bound: Mapping[str, Reference]) -> bool:
-        """Whether every term reads what the rule says, whichever way round a sum was read."""
-        return all(
-            [
-                bound[ref] if isinstance(ref, str) else ("var", calls[ref[0]].outputs[ref[1]])
-                for ref in t.inputs
-            ]
-            in map(list, self._orders(call))
-            for t, call in zip(self.rule.left, calls, strict=True)
-        )
 
     def _may_go(self, match: Match) -> bool:
         graph, inside = self.graph, set(match.nodes)

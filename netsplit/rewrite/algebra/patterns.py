@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from typing import Any, TypeAlias
@@ -46,7 +46,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class RuleCall:
-    """A node as an operator of rules. `also`: nodes that are there for it alone, and go with it."""
+    """A node as an operator of rules; a sum is one either way round.
+
+    `also`: nodes that are there for it alone, and go with it.
+    """
 
     op: Operator
     node: Node
@@ -110,6 +113,8 @@ def _calls(graph: Graph, node: Node) -> Iterator[RuleCall]:
     call = _bag(graph, node) if node.op == _BAG else _tabled(graph, node)
     if call is not None:
         yield call
+    if call is not None and call.op in ("add", "mul") and call.inputs[0] != call.inputs[1]:
+        yield replace(call, inputs=call.inputs[::-1])
     function = _function(graph, node)
     if function is not None:
         outputs, kinds = tuple(node.outputs), ["unary"]
