@@ -43,11 +43,11 @@ def _products() -> Iterator[tuple[str, str]]:
             for n in (2, 3, 4):
                 biases = f", concat({_each(n, 'b{}'.format)}, dim=0)" if b else ""
                 merged = f"{op}(x, concat({_each(n, 'w{}'.format)}, dim={o}){biases})"
-                apart = _each(n, lambda j, op=op, b=b: f"{op}(x, w{j}{f', b{j}' if b else ''})")  # type: ignore[misc]
+                apart = ", ".join(f"{op}(x, w{j}{f', b{j}' if b else ''})" for j in range(1, n + 1))
                 yield f"products of one input merged {kind}, {n}", f"{apart} = {_parts(n, merged, 1)}"
             for n in (2, 3):
-                biases = [f", split(b, dim=0)[{j}]" if b else "" for j in range(n)]
-                apart = ", ".join(f"{op}(x, split(w, dim={o})[{j}]{biases[j]})" for j in range(n))
+                part = ", split(b, dim=0)[%d]" if b else "%.0s"
+                apart = ", ".join(f"{op}(x, split(w, dim={o})[{j}]{part % j})" for j in range(n))
                 whole = _parts(n, f"{op}(x, w{bias})", 1)
                 yield f"a product taken apart {kind}, {n}", f"{whole} = {apart}"
                 rows = ", ".join(f"{op}(x{j}, w{bias})" for j in range(1, n + 1))

@@ -158,7 +158,7 @@ def rule_of(text: str, name: str | None = None, origin: Origin = "built in", pro
 def _read(node: ast.expr, terms: list[Term]) -> Ref:
     part = 0
     if isinstance(node, ast.Subscript):
-        node, part = node.value, ast.literal_eval(node.slice)
+        part, node = ast.literal_eval(node.slice), node.value
     if isinstance(node, ast.Name):
         return node.id
     assert isinstance(node, ast.Call)
