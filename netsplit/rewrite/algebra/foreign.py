@@ -74,13 +74,13 @@ def judged(text: Mapping[str, Any]) -> Rule:
         return _rejected(rule, f"its right side reads {unbound}, which its left side does not bind")
     tried = _tried(rule)
     if tried.proof == "rejected" and _is_parallel(rule):
-        two = (
+        two = [
             tuple(
                 replace(t, parameters=tuple((k, 2 if v == "k" else v) for k, v in t.parameters)) for t in side
             )
             for side in (left, right)
-        )
-        own = _tried(replace(rule, **dict(zip(("left", "right"), two, strict=True))))
+        ]
+        own = _tried(replace(rule, left=two[0], right=two[1]))
         if own.proof != "rejected":
             return replace(own, reason="; ".join(filter(None, (own.reason, "of degree 2 alone"))))
     return tried
@@ -165,12 +165,7 @@ def _described(case: Case) -> str:
 
 
 def _holds(guard: Guard, case: Case) -> bool:
-    (name, d), right = guard.left, guard.right
-    size = case.inputs[name].array.shape[d + 1]
-    if isinstance(right, tuple):
-        return size == case.inputs[right[0]].array.shape[right[1] + 1]
-    number = right if isinstance(right, int) else case.numbers[right]
-    return size == number if guard.kind == "equal" else size % number == 0
+    return guard.holds(lambda name, d: case.inputs[name].array.shape[d + 1], case.numbers)
 
 
 def _conditions(rule: Rule) -> Iterator[Guard]:

@@ -18,7 +18,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.operators import touching_initializers
 from netsplit.rewrite.algebra.patterns import RuleCall, RuleCalls, Shape, calls_of, shape_of
 from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.algebra.rule import Guard, Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 from netsplit.rewrite.algebra.shapes import arity, right_shapes
 
 __all__ = ["Match", "match_of", "matches"]
@@ -229,7 +229,12 @@ class _Matcher:
         left: dict[Ref, Shape] = {name: shape_of(self.graph, each) for name, each in match.bound.items()}
         for i, call in enumerate(calls):
             left |= {(i, j): self.graph.variables[k].shape for j, k in enumerate(call.outputs)}
-        if not all(_holds(guard, left, known) for guard in rule.guards):
+
+        def size(ref: Ref, dim: int) -> int | None:
+            """What this side does not have is left to `right_shapes`."""
+            return left[ref][-1 if dim == 1 else dim] if ref in left else None
+
+        if not all(guard.holds(size, known) for guard in rule.guards):
             return None
         numbers: list[dict[str, Any]] = []
         ranks = {name: len(shape) for name, shape in left.items() if isinstance(name, str)}
@@ -292,15 +297,3 @@ def _source(rule: Rule, term: Term) -> str:
     """The input of the rule whose rank a term of the right side has: its first, or that of what makes it."""
     ref = term.inputs[0]
     return ref if isinstance(ref, str) else _source(rule, rule.right[ref[0]])
-
-
-def _holds(guard: Guard, left: Mapping[Ref, Shape], numbers: Mapping[str, Any]) -> bool:
-    """What has sizes that this side does not have is left to `right_shapes`."""
-
-    def size(dim: Any) -> Any:
-        if not isinstance(dim, tuple):
-            return numbers.get(dim) if isinstance(dim, str) else dim
-        return left[dim[0]][-1 if dim[1] == 1 else dim[1]] if dim[0] in left else None
-
-    a, b = size(guard.left), size(guard.right)
-    return None in (a, b) or (a % b == 0 if guard.kind == "divides" else a == b)

@@ -202,7 +202,7 @@ def _tabled(graph: Graph, node: Node) -> RuleCall | None:
         return None
     rank, numbers = len(shapes[0]), dict[str, Any]()
     for key, name in reading.parameters.items():
-        number = given[name] if isinstance(name, str) else name
+        number: Any = given[name] if isinstance(name, str) else name
         if isinstance(number, list | tuple):  # one number, where all are the same
             number = number[0] if len({*number}) == 1 else tuple(number)
         if reading.op != "conv" and not isinstance(number, int):

@@ -94,14 +94,6 @@ def _solver(rules: tuple[Rule, ...], splits: bool) -> tuple[Any, Any]:
     return z3, solver
 
 
-def _sort(z3: Any) -> Any:
-    return z3.DeclareSort("Tensor")
-
-
-def _functions(z3: Any) -> Any:
-    return z3.DeclareSort("Function")
-
-
 def _variables(z3: Any, term: Any) -> set[Any]:
     if term.num_args() == 0:
         return set() if z3.is_int_value(term) else {term}
@@ -115,27 +107,19 @@ def _equations(z3: Any, rule: Rule) -> list[tuple[Any, Any]]:
 
 
 def _side(z3: Any, terms: tuple[Term, ...], inputs: set[str]) -> Mapping[Ref, Any]:
-    tensor, integers = _sort(z3), z3.IntSort()
+    tensor, functions = z3.DeclareSort("Tensor"), z3.DeclareSort("Function")
     values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in inputs}
     for i, term in enumerate(terms):
-        given = dict(term.parameters)
+        given, own = dict(term.parameters), [values[ref] for ref in term.inputs]
         if term.op == "concat":
-            put = z3.Function(f"concat {given['dim']}", tensor, tensor, tensor)
-            values[i, 0] = reduce(put, (values[ref] for ref in term.inputs))
+            values[i, 0] = reduce(z3.Function(f"concat {given['dim']}", tensor, tensor, tensor), own)
             continue
-        own, sorts = [], []
         if "function" in given:
-            own, sorts = [z3.Const(str(given["function"]), _functions(z3))], [_functions(z3)]
+            own.insert(0, z3.Const(str(given["function"]), functions))
         if "degree" in given:
-            factors = [int(n) if n.isdigit() else z3.Int(n) for n in str(given["degree"]).split("*")]
-            own, sorts = (
-                [z3.IntVal(factors[0]) if isinstance(factors[0], int) else reduce(mul, factors)],
-                [integers],
-            )
-        many = [tensor] * len(term.inputs)
+            factors = str(given["degree"]).split("*")
+            own.insert(0, reduce(mul, (z3.IntVal(n) if n.isdigit() else z3.Int(n) for n in factors)))
         for j in range(2 if term.op == "split" else 1):
             name = f"{term.op} {given.get('dim', '')} {j}"
-            values[i, j] = z3.Function(name, *sorts, *many, tensor)(
-                *own, *(values[ref] for ref in term.inputs)
-            )
+            values[i, j] = z3.Function(name, *(each.sort() for each in own), tensor)(*own)
     return values

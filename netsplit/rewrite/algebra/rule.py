@@ -8,7 +8,7 @@ Operators are those of `Operator`, few and abstract: `patterns.py` says which of
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -72,6 +72,14 @@ class Guard:
     kind: Literal["equal", "divides"]
     left: tuple[Ref, int]
     right: tuple[Ref, int] | int | str
+
+    def holds(self, size: Callable[[Ref, int], int | None], numbers: Mapping[str, Any]) -> bool:
+        """With these sizes of dimensions, None: nobody says, and numbers of the rule's parameters."""
+        a, right = size(*self.left), self.right
+        b = size(*right) if isinstance(right, tuple) else numbers.get(right, right)  # type: ignore[arg-type]
+        if a is None or not isinstance(b, int):
+            return True
+        return a % b == 0 if self.kind == "divides" else a == b
 
 
 @dataclass(frozen=True)
