@@ -147,20 +147,20 @@ class ParallelGraph:
 
     def dot(self, graph: Graph) -> str:
         """A picture for Graphviz: parallel operators as boxes on their edges; without weights."""
-        cut = {each.node: each for each in self.views}
-        lines = []
+        view_of, lines = {each.node: each for each in self.views}, list[str]()
+        steps_of: dict[tuple[str, str], dict[str, None]] = {}
+        for each in self.operators:
+            steps_of.setdefault((each.tensor, each.reader), {})[str(each)] = None
         for name in graph.nodes:
-            own = cut.get(name, OperatorTasks(name))
-            axes = (f"{each.axis} in {len(each.sizes)}" for each in own.cuts)
+            own = view_of.get(name, OperatorTasks(name))
+            axes = (f"{cut.axis} in {len(cut.sizes)}" for cut in own.cuts)
             label = "\n".join([name, *axes, *(f"{n} times" for n in own.copies)])
             lines.append(f"  {json.dumps(name)} [label={json.dumps(label)}];")
         for u, v, k in graph.edges:
-            between = dict.fromkeys(str(own) for own in self.operators if (own.tensor, own.reader) == (k, v))
-            steps = [json.dumps(f"{k} {v} {each}") for each in between]
-            lines += [
-                f"  {step} [label={json.dumps(each)}, shape=box];"
-                for step, each in zip(steps, between, strict=True)
-            ]
+            between = steps_of.get((k, v), {})
+            steps = [json.dumps(f"{k} {v} {label}") for label in between]
+            labels = zip(steps, map(json.dumps, between), strict=True)
+            lines += [f"  {step} [label={label}, shape=box];" for step, label in labels]
             way = [json.dumps(u), *steps, json.dumps(v)]
             lines += [f"  {a} -> {b};" for a, b in pairwise(way)]
         return "\n".join(["digraph {", *dict.fromkeys(lines), "}"])

@@ -72,7 +72,7 @@ def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], 
     rule, first = match.rule, min((call.node.name for call in match.calls), key=graph.position.__getitem__)
     like, nodes = graph.nodes[first], list[Node]()
     there: dict[Ref, Reference] = dict(match.bound.items())
-    kept = {right: k for k, right in reversed(match.kept) if not isinstance(right, str)}
+    kept: dict[Ref, str] = {right: k for k, right in reversed(match.kept) if not isinstance(right, str)}
     instead = {k: right for k, right in match.kept if kept.get(right) != k}
     stem = first.split("+")[0]
     for i, term in enumerate(rule.right):
