@@ -65,7 +65,9 @@ def analyse(graph: Graph, facts: Facts) -> Graph:
     for k, variable in graph.variables.items():
         first = owner.setdefault(facts.variables[k], k)
         alias = None if first == k else first
-        variables[k] = replace(variable, requires_grad=k in reached, alias_of=alias)
+        if (variable.requires_grad, variable.alias_of) != (k in reached, alias):
+            variable = replace(variable, requires_grad=k in reached, alias_of=alias)
+        variables[k] = variable
     units = _in_place_units(graph, facts)
     return replace(graph, variables=variables, units=units, colocated=_colocated(graph, facts, units))
 

@@ -268,20 +268,20 @@ class Emitter:
         for node in self.nodes.values():
             for k in node.inputs:
                 readers[k].append(node.name)
-        layouts = self.layouts
-        return {
-            k: Variable(
-                k,
-                layouts[k].dtype,
-                layouts[k].shape,
-                made.get(k),
-                tuple(readers[k]),
-                order=memory_order(layouts[k].shape, layouts[k].stride),
-                repeated=repeated_dims(layouts[k].shape, layouts[k].stride),
-                spread=is_spread(layouts[k].shape, layouts[k].stride),
-            )
-            for k in names
-        }
+        return {k: self._variable(k, made.get(k), tuple(readers[k])) for k in names}
+
+    def _variable(self, k: str, producer: str | None, readers: tuple[str, ...]) -> Variable:
+        """As it was captured, where nothing about it is new."""
+        own, known = self.layouts[k], self.captured.variables.get(k)
+        if known is not None and own is self.plain.get(k) and (known.producer, known.consumers) == (
+            producer, readers,
+        ):  # fmt: skip
+            return known
+        order, repeated = memory_order(own.shape, own.stride), repeated_dims(own.shape, own.stride)
+        spread = is_spread(own.shape, own.stride)
+        return Variable(
+            k, own.dtype, own.shape, producer, readers, order=order, repeated=repeated, spread=spread
+        )
 
     def _drop_unused(self) -> None:
         """Movements that nobody needs any more, and copies of operators."""

@@ -6,7 +6,6 @@ What is read later keeps its name, so that nothing else changes; parameters keep
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 from netsplit.errors import RewriteError
@@ -72,51 +71,37 @@ def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], 
     """The nodes of the right side, and what is read now in the place of variables that are gone."""
     rule, first = match.rule, min((call.node.name for call in match.calls), key=graph.position.__getitem__)
     like, nodes = graph.nodes[first], list[Node]()
-    there: dict[Ref, Reference] = {}
-    there.update(match.bound.items())
-    kept: dict[Ref, str] = {}
-    instead: dict[str, str | Ref] = {}
-    for k, right in match.kept:
-        if isinstance(right, str) or right in kept:
-            instead[k] = right
-        else:
-            kept[right] = k
+    there: dict[Ref, Reference] = dict(match.bound.items())
+    kept: dict[Ref, str] = {right: k for k, right in reversed(match.kept) if not isinstance(right, str)}
+    instead = {k: right for k, right in match.kept if kept.get(right) != k}
     stem = first.split("+")[0]
     for i, term in enumerate(rule.right):
-        shapes = [match.shapes[ref] for ref in term.inputs]
-        count = arity(rule, True, i)
-        dim = match.numbers[i].get("dim")
-        sizes = (
-            tuple(match.shapes[i, j][dim] for j in range(count))
-            if term.op == "split" and dim is not None
-            else ()
+        shapes, numbers, count = (
+            [match.shapes[ref] for ref in term.inputs],
+            match.numbers[i],
+            arity(rule, True, i),
         )
-        calls = written(term.op, [there[ref] for ref in term.inputs], shapes, match.numbers[i], sizes)
-        helpers: list[str] = []
-        for n, (op, args, kwargs) in enumerate(calls):
-            kind = op.split(".")[1]
-            name = emitter.fresh(f"{stem}+{kind}")
-            last = n == len(calls) - 1
-            outputs = tuple(_own_name(kept, (i, j), name, count) for j in range(count)) if last else (name,)
+        sizes = [match.shapes[i, j][numbers["dim"]] for j in range(count)] if term.op == "split" else ()
+        calls = written(term.op, [there[ref] for ref in term.inputs], shapes, numbers, tuple(sizes))
+        names: list[str] = []
+        for op, args, kwargs in calls:
+            names.append(name := emitter.fresh(f"{stem}+{op.split('.')[1]}"))
+            outputs: tuple[str, ...] = (name,)
+            if len(names) == len(calls):
+                own = (name,) if count == 1 else (f"{name}.{j}" for j in range(count))
+                outputs = tuple(kept.get((i, j), k) for j, k in enumerate(own))
+                there |= {(i, j): ("var", k) for j, k in enumerate(outputs)}
             if op.startswith("aten.embedding_bag"):
                 outputs = (*outputs, *(f"{name}.{j}" for j in (1, 2, 3)))
-            args = tuple(_made(each, helpers) for each in args)
+            args = tuple({"var": names[each["made"]]} if _is_made(each) else each for each in args)
             nodes.append(
                 Node(name, op, (), outputs, args=args, kwargs=kwargs, module=like.module, source=like.source)
             )
-            helpers.append(name)
-        there |= {(i, j): ("var", outputs[j]) for j in range(count)}
     return nodes, {k: there[right] for k, right in instead.items()}
 
 
-def _own_name(kept: Mapping[Ref, str], ref: Ref, name: str, count: int) -> str:
-    return kept.get(ref) or (f"{name}.{ref[1]}" if count > 1 else name)
-
-
-def _made(template: Any, helpers: list[str]) -> Any:
-    if isinstance(template, dict) and "made" in template:
-        return {"var": helpers[template["made"]]}
-    return template
+def _is_made(template: Any) -> bool:
+    return isinstance(template, dict) and "made" in template
 
 
 def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
@@ -129,24 +114,17 @@ def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
     read = [graph.variables[k].producer for tag, k in match.bound.values() if tag == "var"]
     begin = max((position[name] for name in read if name is not None), default=-1)
     readers = [position[v] for k, _ in match.kept for v in graph.variables[k].consumers if v not in gone]
-    end = min(readers, default=len(graph))
-    others = [node for node in graph if node.name not in gone]
-    if begin < end:
-        place = max(begin + 1, min(end, min(map(position.__getitem__, gone))))
-        place = max(place, begin + 1)
-        before = sum(position[node.name] < place for node in others)
-        return [*others[:before], *new, *others[before:]]
-    nodes = [*others, *new]
-    maker = {k: i for i, node in enumerate(nodes) for k in node.outputs if k}
+    place = max(begin + 1, min([*readers, *map(position.__getitem__, gone)]))
+    nodes = [*(node for node in graph if node.name not in gone), *new]
+    maker = {("var", k): i for i, node in enumerate(nodes) for k in node.outputs if k}
     after: list[dict[int, None]] = [{} for _ in nodes]
-    instead = {k: match.bound[right] for k, right in match.kept if isinstance(right, str)}
+    instead = {("var", k): match.bound[right] for k, right in match.kept if isinstance(right, str)}
     for i, node in enumerate(nodes):
-        for tag, k in read_by(node):
-            k = instead.get(k, (tag, k))[1] if tag == "var" else k
-            if tag == "var" and k in maker:
-                after[maker[k]][i] = None
-    first = min(map(position.__getitem__, gone))
-    order = topological_order([*map(list, after)], lambda i: position.get(nodes[i].name, first))
+        for each in read_by(node):
+            each = instead.get(each, each)
+            if each in maker:
+                after[maker[each]][i] = None
+    order = topological_order([*map(list, after)], lambda i: position.get(nodes[i].name, place - 0.5))
     rank = {nodes[i].name: place for place, i in enumerate(order)}
     moved = any(
         sorted(unit, key=rank.__getitem__) != list(unit) for unit in graph.units if rank.keys() >= set(unit)

@@ -127,15 +127,12 @@ class _Changed:
         instead: tuple[list[Reference], list[Reference]] = [], [own for _, own in self.pairs]
         for graph, names, later in zip(self.graphs, self.nodes, instead, strict=True):
             nodes = [graph.nodes[name] for name in names]
-            made = {k for node in nodes for k in node.outputs}
+            made = {("var", k) for node in nodes for k in node.outputs}
             rows = [shape_of(graph, read_by(node)[0])[0] for node in nodes if "embedding" in node.op]
-            read = [
-                each for node in nodes for each in read_by(node) if each[0] == "init" or each[1] not in made
-            ]
-            for tag, k in dict.fromkeys([*read, *(each for each in later if each[1] not in made)]):
+            read = dict.fromkeys([*(each for node in nodes for each in read_by(node)), *later])
+            for tag, k in (each for each in read if each not in made):
                 shape = shape_of(graph, (tag, k))
-                dtype = (graph.variables if tag == "var" else graph.initializers)[k].dtype
-                if dtype.startswith("int"):
+                if (graph.variables if tag == "var" else graph.initializers)[k].dtype.startswith("int"):
                     drawn = torch.randint(min(rows, default=2), shape, generator=generator)
                 else:
                     drawn = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()

@@ -86,10 +86,8 @@ def _table(function: str) -> np.ndarray:
 def _linear(x: DrawnTensor, w: DrawnTensor) -> DrawnTensor:
     _need(x.array.shape[2] == w.array.shape[2] and x.degrees[2] == w.degrees[2])
     _need(all((each.array == each.array[:1]).all() for each in (x, w)))
-    array = (x.array[0] @ w.array[0].T % PRIME)[None]
-    return DrawnTensor(
-        array, (min(1, x.degrees[1]), x.degrees[1], w.degrees[1]), (None, x.cuts[1], w.cuts[1])
-    )
+    degrees = (min(1, x.degrees[1]), x.degrees[1], w.degrees[1])
+    return DrawnTensor((x.array[0] @ w.array[0].T % PRIME)[None], degrees, (None, x.cuts[1], w.cuts[1]))
 
 
 def _transposed(x: DrawnTensor) -> DrawnTensor:
@@ -97,53 +95,45 @@ def _transposed(x: DrawnTensor) -> DrawnTensor:
     return DrawnTensor(x.array.swapaxes(1, 2), (a, c, b), (p, r, q))
 
 
+def _common(parts: Sequence[DrawnTensor]) -> tuple[tuple[int, int] | None, ...]:
+    """Where all of these split alike."""
+    return tuple(own[0] if len({*own}) == 1 else None for own in zip(*(x.cuts for x in parts), strict=True))
+
+
 def _concat(parts: Sequence[DrawnTensor], d: int) -> DrawnTensor:
     first = parts[0]
-    for each in parts[1:]:
-        _need(_with(each.array.shape, d, 0) == _with(first.array.shape, d, 0))
-        _need(_with(each.degrees, d, 0) == _with(first.degrees, d, 0))
-    _need(len({min(1, each.degrees[d]) for each in parts}) == 1)
-    same = (a if all(a == each.cuts[e] for each in parts) else None for e, a in enumerate(first.cuts))
-    cuts = _with(tuple(same), d, (first.array.shape[d], first.degrees[d]) if len(parts) == 2 else None)
+    alike = {(_with(x.array.shape, d, 0), _with(x.degrees, d, min(1, x.degrees[d]))) for x in parts}
+    _need(len(alike) == 1)
+    cuts = _with(_common(parts), d, (first.array.shape[d], first.degrees[d]) if len(parts) == 2 else None)
     degrees = _with(first.degrees, d, sum(each.degrees[d] for each in parts))
     return DrawnTensor(np.concatenate([each.array for each in parts], d), degrees, cuts)
 
 
 def _split(x: DrawnTensor, d: int) -> list[DrawnTensor]:
-    cut = x.cuts[d]
-    if cut is None:
+    if (cut := x.cuts[d]) is None:
         raise Absent
-    rest = (x.array.shape[d] - cut[0], x.degrees[d] - cut[1])
-    cuts = _with(x.cuts, d, None)
-    arrays = np.split(x.array, [cut[0]], d)
-    return [
-        DrawnTensor(array, _with(x.degrees, d, degree), cuts)
-        for array, (_, degree) in zip(arrays, (cut, rest), strict=True)
-    ]
-
-
-def _is_even(x: DrawnTensor, d: int) -> bool:
-    """Whether the pieces of what was put together along a dimension are of one size."""
-    cut = x.cuts[d]
-    return cut is None or cut[0] * x.degrees[d] == cut[1] * x.array.shape[d]
+    degrees, cuts = (cut[1], x.degrees[d] - cut[1]), _with(x.cuts, d, None)
+    parts = zip(np.split(x.array, [cut[0]], d), degrees, strict=True)
+    return [DrawnTensor(array, _with(x.degrees, d, degree), cuts) for array, degree in parts]
 
 
 def _parallel(op: str, x: DrawnTensor, d: int, k: int) -> DrawnTensor:
-    size, degree, cut = x.array.shape[d], x.degrees[d], x.cuts[d]
+    """Pieces that are added up have to be of one size, whatever was put together along the dimension."""
+    size, degree, cut, array = x.array.shape[d], x.degrees[d], x.cuts[d], x.array
     _need(degree > 0)
     if op in ("partition", "replicate"):
-        made, array = degree * k, x.array
-        if op == "replicate":
-            array, cut = np.concatenate([array] * k, d), None
-        else:
-            _need(size % made == 0)
-        cut = cut and (cut[0], cut[1] * k)
+        _need(op == "replicate" or size % (degree * k) == 0)
+        cut = (cut[0], cut[1] * k) if cut else None
     else:
-        _need(degree % k == 0 and (op == "combine" or (size % k == 0 and _is_even(x, d))))
-        made, array = degree // k, x.array
-        if op == "reduce":
-            array, cut = np.sum(np.split(array, k, d), axis=0) % PRIME, None
+        _need(degree % k == 0)
+        even = cut is None or cut[0] * degree == cut[1] * size
+        _need(op == "combine" or (size % k == 0 and even))
         cut = (cut[0], cut[1] // k) if cut and cut[1] % k == 0 else None
+    if op in ("replicate", "reduce"):
+        cut = None
+        blocks = np.split(array, k, d) if op == "reduce" else [array] * k
+        array = np.sum(blocks, axis=0) % PRIME if op == "reduce" else np.concatenate(blocks, d)
+    made = degree * k if op in ("partition", "replicate") else degree // k
     return DrawnTensor(array, _with(x.degrees, d, made), _with(x.cuts, d, cut))
 
 
@@ -165,8 +155,7 @@ def operator_values(
         y = given[1]
         _need(x.array.shape == y.array.shape and x.degrees == y.degrees)
         array = (x.array + y.array if op == "add" else x.array * y.array) % PRIME
-        cuts = tuple(a if a == b else None for a, b in zip(x.cuts, y.cuts, strict=True))
-        return [DrawnTensor(array, x.degrees, cuts)]
+        return [DrawnTensor(array, x.degrees, _common(given))]
     if op in ("unary", "scale"):
         table = _table(f"{op} {parameters['function']}")
         array = table[x.array] if op == "unary" else x.array * table[0] % PRIME
@@ -174,13 +163,11 @@ def operator_values(
     if op == "transpose":
         return [_transposed(x)]
     d = _number(parameters, "dim", numbers) + 1
-    if op == "concat":
-        return [_concat(given, d)]
-    if op == "split":
-        return _split(x, d)
-    if op in PARALLEL:
-        return [_parallel(op, x, d, _number(parameters, "degree", numbers))]
-    raise Absent(op)
+    if op in ("concat", "split"):
+        return [_concat(given, d)] if op == "concat" else _split(x, d)
+    if op not in PARALLEL:
+        raise Absent(op)
+    return [_parallel(op, x, d, _number(parameters, "degree", numbers))]
 
 
 @dataclass(frozen=True)

@@ -69,27 +69,25 @@ def judged(text: Mapping[str, Any]) -> Rule:
         for each in text["mappedOutput"]
     )
     rule = Rule(text["name"], left, right, outputs, origin="file")
-    unbound = sorted(
-        {ref for t in right for ref in t.inputs if isinstance(ref, str)} - {r for t in left for r in t.inputs}
-    )
-    if unbound:
-        return _rejected(
-            rule, f"its right side reads {', '.join(map(str, unbound))}, which its left side does not bind"
-        )
-    any_degree = _tried(rule)
-    if any_degree.proof != "rejected" or all(term.op not in PARALLEL for term in (*left, *right)):
-        return any_degree
-    two = _tried(replace(rule, left=_of_two(left), right=_of_two(right)))
-    if two.proof == "rejected":
-        return any_degree
-    return replace(two, reason="; ".join(filter(None, (two.reason, "of degree 2 alone"))))
+    if rule.unbound:
+        unbound = ", ".join(rule.unbound)
+        return _rejected(rule, f"its right side reads {unbound}, which its left side does not bind")
+    tried = _tried(rule)
+    if tried.proof == "rejected" and _is_parallel(rule):
+        two = [
+            tuple(
+                replace(t, parameters=tuple((k, 2 if v == "k" else v) for k, v in t.parameters)) for t in side
+            )
+            for side in (left, right)
+        ]
+        own = _tried(replace(rule, left=two[0], right=two[1]))
+        if own.proof != "rejected":
+            return replace(own, reason="; ".join(filter(None, (own.reason, "of degree 2 alone"))))
+    return tried
 
 
-def _of_two(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    numbers = {"k": 2}
-    return tuple(
-        replace(t, parameters=tuple((key, numbers.get(str(v), v)) for key, v in t.parameters)) for t in terms
-    )
+def _is_parallel(rule: Rule) -> bool:
+    return any(term.op in PARALLEL for term in (*rule.left, *rule.right))
 
 
 def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], list[int]]:
@@ -126,25 +124,22 @@ def _rejected(rule: Rule, reason: str) -> Rule:
 def _tried(rule: Rule) -> Rule:
     there = _cases(rule)
     both = [case for case in there if case.right]
+    wrong = [case for case in both if not case.agrees]
+    everywhere = len(both) - len(wrong) == len(there)
     if not both:
         return _rejected(rule, "there are no sizes and degrees at which both sides exist")
-    wrong = [case for case in both if not case.agrees]
-    guards: tuple[Guard, ...] = ()
-    if len(wrong) == len(both):
-        return _rejected(rule, f"both sides differ, as at {_described(both[0])}")
-    if len(both) - len(wrong) < len(there):
-        guards = _guards(rule, there)
-        if wrong and not guards:
-            return _rejected(rule, f"both sides differ, as at {_described(wrong[0])}")
+    guards = () if everywhere or len(wrong) == len(both) else _guards(rule, there)
+    if wrong and not guards:
+        return _rejected(rule, f"both sides differ, as at {_described(wrong[0])}")
     if not is_proven(rule):
         where = "where its guards hold" if wrong else "at all sizes that were tried"
         return _rejected(rule, f"both sides agree {where}, but z3 does not prove it")
-    own = [[t.op for t in side if t.op not in PARALLEL] for side in (rule.left, rule.right)]
+    own = [Counter(t.op for t in side if t.op not in PARALLEL) for side in (rule.left, rule.right)]
     if not own[0] and not own[1]:
         return replace(rule, proof="identity of layouts", guards=guards)
-    if len(own[0]) == 1 and Counter(own[0]) == Counter(own[1]):
+    if own[0] == own[1] and own[0].total() == 1:
         return replace(rule, proof="way", guards=guards)
-    if len(both) - len(wrong) == len(there):
+    if everywhere:
         return replace(rule, proof="proven")
     where = "" if guards else ", which sizes alone do not tell"
     return replace(rule, proof="guarded", guards=guards, reason=f"where both sides exist and agree{where}")
@@ -152,8 +147,7 @@ def _tried(rule: Rule) -> Rule:
 
 def _cases(rule: Rule) -> list[Case]:
     """At degrees 2 and 3, and sizes that they divide; of larger ones where none of the smaller fits."""
-    parallel = any(term.op in PARALLEL for term in (*rule.left, *rule.right))
-    if not parallel:
+    if not _is_parallel(rule):
         return list(cases(rule, (1, 2, 3, 4) if len(rule.inputs) < 4 else (1, 2, 3)))
     there: list[Case] = []
     for k in (2, 3):
@@ -171,12 +165,7 @@ def _described(case: Case) -> str:
 
 
 def _holds(guard: Guard, case: Case) -> bool:
-    (name, d), right = guard.left, guard.right
-    size = case.inputs[name].array.shape[d + 1]
-    if isinstance(right, tuple):
-        return size == case.inputs[right[0]].array.shape[right[1] + 1]
-    number = right if isinstance(right, int) else case.numbers[right]
-    return size == number if guard.kind == "equal" else size % number == 0
+    return guard.holds(lambda name, d: case.inputs[name].array.shape[d + 1], case.numbers)
 
 
 def _conditions(rule: Rule) -> Iterator[Guard]:

@@ -8,7 +8,7 @@ What would disappear is read nowhere else and is no output of the graph; weights
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -27,7 +27,6 @@ MOST = 256
 """Matches of one rule, at most."""
 _DIMS = ("dim", "first", "second")
 _ROWS = " rows"
-_SWAPPABLE = ("add", "mul")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,19 +90,13 @@ def match_of(graph: Graph, algebra: Algebra, elsewhere: bool = False) -> Match |
 
 @dataclass(frozen=True)
 class _LeftTerms:
-    """Of a rule: its left terms in the order in which they are looked for, and terms that may change places
-    with earlier ones of the same kind."""
+    """Of a rule: its left terms in the order in which they are looked for, terms that may change places
+    with earlier ones of the same kind, and whether dimensions are those of tensors, not of matrices."""
 
     order: tuple[int, ...]
     alike: Mapping[int, int]
     exact: bool
     arities: tuple[int, ...]
-
-
-def _exact_dims(rule: Rule) -> bool:
-    """Whether its dimensions are those of tensors, not of matrices."""
-    tensors = ("conv", "enlarge", "embedding", "bag")
-    return any(term.op in tensors for term in (*rule.left, *rule.right))
 
 
 @lru_cache(maxsize=4096)
@@ -116,6 +109,8 @@ def _plan(rule: Rule) -> _LeftTerms:
             max((i for i in range(len(terms)) if i not in order), key=lambda i: _linked(terms, order, i))
         )
     counts = [ref for term in terms for ref in term.inputs]
+    tensors = ("conv", "enlarge", "embedding", "bag")
+    exact = any(term.op in tensors for term in (*terms, *rule.right))
     alike, seen = {}, dict[Any, int]()
     for i, term in enumerate(terms):
         own = tuple("*" if counts.count(ref) == term.inputs.count(ref) else ref for ref in term.inputs)
@@ -125,9 +120,7 @@ def _plan(rule: Rule) -> _LeftTerms:
         if key in seen:
             alike[i] = seen[key]
         seen[key] = i
-    return _LeftTerms(
-        tuple(order), alike, _exact_dims(rule), tuple(arity(rule, False, i) for i in range(len(terms)))
-    )
+    return _LeftTerms(tuple(order), alike, exact, tuple(arity(rule, False, i) for i in range(len(terms))))
 
 
 def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
@@ -141,8 +134,12 @@ def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
 @dataclass(frozen=True)
 class _PartlyMatched:
     calls: Mapping[int, RuleCall]
-    bound: Mapping[str, Reference]
+    bound: dict[str, Reference]
     numbers: Mapping[str, Any]
+
+    def made(self, ref: tuple[int, int]) -> Reference | None:
+        call = self.calls.get(ref[0])
+        return None if call is None or ref[1] >= len(call.outputs) else ("var", call.outputs[ref[1]])
 
 
 class _Matcher:
@@ -164,65 +161,43 @@ class _Matcher:
             return
         i = self.plan.order[depth]
         for call in self._candidates(state, i):
-            for inputs in self._orders(call):
-                more = self._unified(state, i, call, inputs)
-                if more is not None:
-                    yield from self._from(more, depth + 1)
+            more = self._unified(state, i, call)
+            if more is not None:
+                yield from self._from(more, depth + 1)
 
     def _candidates(self, state: _PartlyMatched, i: int) -> Sequence[RuleCall]:
         term, best = self.rule.left[i], self.index.by_op[self.rule.left[i].op]
         for j, call in state.calls.items():
-            for place, ref in enumerate(self.rule.left[j].inputs):
+            for (tag, k), ref in zip(call.inputs, self.rule.left[j].inputs, strict=True):
                 if not isinstance(ref, str) and ref[0] == i:
-                    swapped = len(call.inputs) if call.op in _SWAPPABLE else 0
-                    tensors = call.inputs if swapped else call.inputs[place : place + 1]
-                    own = [each for tag, k in tensors if tag == "var" for each in self.index.made.get(k, ())]
-                    best = min(best, own, key=len)
+                    best = min(best, self.index.made.get(k, ()) if tag == "var" else (), key=len)
         for ref in term.inputs:
-            reference = self._reference(state, ref)
+            reference = state.bound.get(ref) if isinstance(ref, str) else state.made(ref)
             if reference is not None:
                 best = min(best, self.index.readers.get(reference, ()), key=len)
         wanted = self.nodes[i] if self.nodes else None
         return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
 
-    def _reference(self, state: _PartlyMatched, ref: Ref) -> Reference | None:
-        if isinstance(ref, str):
-            return state.bound.get(ref)
-        call = state.calls.get(ref[0])
-        return None if call is None or ref[1] >= len(call.outputs) else ("var", call.outputs[ref[1]])
-
-    def _orders(self, call: RuleCall) -> Iterator[tuple[Reference, ...]]:
-        yield call.inputs
-        if call.op in _SWAPPABLE and call.inputs[0] != call.inputs[1]:
-            yield call.inputs[::-1]
-
-    def _unified(
-        self, state: _PartlyMatched, i: int, call: RuleCall, inputs: tuple[Reference, ...]
-    ) -> _PartlyMatched | None:
+    def _unified(self, state: _PartlyMatched, i: int, call: RuleCall) -> _PartlyMatched | None:
         term, plan = self.rule.left[i], self.plan
-        if len(inputs) != len(term.inputs) or any(call.node is each.node for each in state.calls.values()):
+        if len(call.inputs) != len(term.inputs) or any(call.node is own.node for own in state.calls.values()):
             return None
         if term.op == "split" and len(call.outputs) != max(plan.arities[i], 2):
             return None
         for j, other in state.calls.items():
-            first, second = (call, other) if i < j else (other, call)
-            if plan.alike.get(max(i, j)) == min(i, j) and not self._before(first, second):
+            first, second = (self.graph.position[c.node.name] for c in ((call, other)[:: 1 if i < j else -1]))
+            if plan.alike.get(max(i, j)) == min(i, j) and first > second:
                 return None
-        calls, bound = {**state.calls, i: call}, dict(state.bound)
-        for ref, reference in zip(term.inputs, inputs, strict=True):
-            if isinstance(ref, str):
-                if bound.setdefault(ref, reference) != reference:
-                    return None
-            elif ref[0] in calls:
-                made = calls[ref[0]].outputs
-                if ref[1] >= len(made) or ("var", made[ref[1]]) != reference:
+        more = _PartlyMatched({**state.calls, i: call}, dict(state.bound), state.numbers)
+        for j, own in more.calls.items():
+            for ref, reference in zip(self.rule.left[j].inputs, own.inputs, strict=True):
+                if isinstance(ref, str):
+                    if more.bound.setdefault(ref, reference) != reference:
+                        return None
+                elif ref[0] in more.calls and more.made(ref) != reference:
                     return None
         numbers = self._numbers(state.numbers, term, call)
-        return None if numbers is None else _PartlyMatched(calls, bound, numbers)
-
-    def _before(self, first: RuleCall, second: RuleCall) -> bool:
-        position = self.graph.position
-        return position[first.node.name] < position[second.node.name]
+        return None if numbers is None else replace(more, numbers=numbers)
 
     def _numbers(self, known: Mapping[str, Any], term: Term, call: RuleCall) -> Mapping[str, Any] | None:
         numbers = dict(known)
@@ -246,51 +221,38 @@ class _Matcher:
 
     def _made(self, state: _PartlyMatched) -> Match | None:
         """With its right side; None where it may not be replaced."""
-        rule = self.rule
+        rule, known = self.rule, state.numbers
         calls = tuple(state.calls[i] for i in range(len(rule.left)))
         match = Match(rule, calls, {name: state.bound[name] for name in rule.inputs if name in state.bound})
-        if not (self._joined(calls, match.bound) and self._may_go(match)):
+        if not self._may_go(match):
             return None
         left: dict[Ref, Shape] = {name: shape_of(self.graph, each) for name, each in match.bound.items()}
         for i, call in enumerate(calls):
             left |= {(i, j): self.graph.variables[k].shape for j, k in enumerate(call.outputs)}
-        if any(not _holds(guard.kind, left, guard.left, guard.right, state.numbers) for guard in rule.guards):
+
+        def size(ref: Ref, dim: int) -> int | None:
+            """What this side does not have is left to `right_shapes`."""
+            return left[ref][-1 if dim == 1 else dim] if ref in left else None
+
+        if not all(guard.holds(size, known) for guard in rule.guards):
             return None
-        numbers = []
+        numbers: list[dict[str, Any]] = []
+        ranks = {name: len(shape) for name, shape in left.items() if isinstance(name, str)}
         for term in rule.right:
-            own = {}
-            for key, value in term.parameters:
-                if isinstance(value, str) and value not in state.numbers:
-                    return None
-                own[key] = state.numbers[value] if isinstance(value, str) else value
-            numbers.append(own)
-        return self._sized(match, left, numbers, state.numbers.get(_ROWS))
+            rank = ranks.get(_source(rule, term), 2)
+            if any(isinstance(value, str) and value not in known for _, value in term.parameters):
+                return None
+            numbers.append({key: self._number(key, value, rank, known) for key, value in term.parameters})
+        shapes = right_shapes(rule, left, numbers)
+        return None if shapes is None else Match(rule, calls, match.bound, tuple(numbers), shapes)
 
-    def _sized(
-        self, match: Match, left: Mapping[Ref, Shape], numbers: list[dict[str, Any]], rows: int | None
-    ) -> Match | None:
-        """With dimensions of tensors, and all shapes; what are matrices there may have several rows' ones."""
-        terms = match.rule.right
-        ranks = _ranks(match.rule, left)
-        for term, own in zip(terms, numbers, strict=True):
-            rank = ranks.get(term.inputs[0], 2)
-            for key, value in term.parameters:
-                if key in _DIMS and isinstance(value, int) and not self.plan.exact and rank != 1:
-                    own[key] = rank - 1 if value == 1 else 0 if rank == 2 else rows or 0
-        shapes = right_shapes(match.rule, left, numbers)
-        return None if shapes is None else Match(match.rule, match.calls, match.bound, tuple(numbers), shapes)
-
-    def _joined(self, calls: Sequence[RuleCall], bound: Mapping[str, Reference]) -> bool:
-        """Whether every term reads what the rule says, whichever way round a sum was read."""
-        for i, term in enumerate(self.rule.left):
-            wanted = [
-                bound[ref] if isinstance(ref, str) else ("var", calls[ref[0]].outputs[ref[1]])
-                for ref in term.inputs
-            ]
-            own = list(calls[i].inputs)
-            if wanted != own and not (term.op in _SWAPPABLE and wanted == own[::-1]):
-                return False
-        return True
+    def _number(self, key: str, value: int | str, rank: int, known: Mapping[str, Any]) -> Any:
+        """Of the right side; what are rows of a matrix there may be several dimensions of a tensor."""
+        if isinstance(value, str):
+            return known[value]
+        if key not in _DIMS or self.plan.exact or rank == 1:
+            return value
+        return rank - 1 if value == 1 else 0 if rank == 2 else known.get(_ROWS) or 0
 
     def _may_go(self, match: Match) -> bool:
         graph, inside = self.graph, set(match.nodes)
@@ -299,12 +261,8 @@ class _Matcher:
             return False
         outputs = set(graph.output_variables)
         for name in inside:
-            for k in graph.nodes[name].outputs:
-                if (
-                    k
-                    and k not in kept
-                    and (k in outputs or not inside.issuperset(graph.variables[k].consumers))
-                ):
+            for k in filter(None, graph.nodes[name].outputs):
+                if k not in kept and (k in outputs or not inside.issuperset(graph.variables[k].consumers)):
                     return False
         if any(isinstance(right, str) and k in outputs for k, right in kept.items()):
             return False
@@ -335,23 +293,7 @@ class _Matcher:
         return False
 
 
-def _ranks(rule: Rule, left: Mapping[Ref, Shape]) -> dict[Ref, int]:
-    """Of what the right side reads: as of the first input of what makes it."""
-    ranks: dict[Ref, int] = {name: len(left[name]) for name in rule.inputs if name in left}
-    for i, term in enumerate(rule.right):
-        rank = ranks.get(term.inputs[0], 2)
-        ranks |= {(i, j): rank for j in range(arity(rule, True, i))}
-    return ranks
-
-
-def _holds(kind: str, left: Mapping[Ref, Shape], a: Any, b: Any, numbers: Mapping[str, Any]) -> bool:
-    """Of a guard; one of sizes that this side does not have is left to `right_shapes`."""
-    if a[0] not in left:
-        return True
-    size = left[a[0]][-1 if a[1] == 1 else a[1]]
-    if isinstance(b, tuple):
-        if b[0] not in left:
-            return True
-        return size == left[b[0]][-1 if b[1] == 1 else b[1]]
-    number = numbers.get(b) if isinstance(b, str) else b
-    return number is None or (size % number == 0 if kind == "divides" else size == number)
+def _source(rule: Rule, term: Term) -> str:
+    """The input of the rule whose rank a term of the right side has: its first, or that of what makes it."""
+    ref = term.inputs[0]
+    return ref if isinstance(ref, str) else _source(rule, rule.right[ref[0]])

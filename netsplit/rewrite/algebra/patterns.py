@@ -8,18 +8,18 @@ What draws, writes, hands on its argument, or runs in a mode or a checkpoint of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
 import torch
 
-from netsplit.graph.arguments import Reference, argument, references, renamed
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
-from netsplit.graph.operators import resolve, written_storages
+from netsplit.graph.arguments import Reference, read_by, references, renamed
+from netsplit.graph.ir import CALL, Graph, Node, once_of
+from netsplit.graph.operators import resolve, storage_root, written_storages
 from netsplit.graph.random_draws import node_draws
-from netsplit.graph.storage import storage_of
 from netsplit.rewrite.algebra.rule import Operator
 from netsplit.rewrite.emitter import in_no_mode
 
@@ -46,7 +46,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class RuleCall:
-    """A node as an operator of rules. `also`: nodes that are there for it alone, and go with it."""
+    """A node as an operator of rules; a sum is one either way round.
+
+    `also`: nodes that are there for it alone, and go with it.
+    """
 
     op: Operator
     node: Node
@@ -81,7 +84,7 @@ def calls_of(graph: Graph) -> RuleCalls:
     by_op: dict[str, list[RuleCall]] = {}
     made: dict[str, list[RuleCall]] = {}
     readers: dict[Reference, list[RuleCall]] = {}
-    written_roots = _written(graph)
+    written_roots = {root for node in graph for root in written_storages(graph, node)}
     within = {name for unit in graph.units for name in unit}
     for node in graph if graph.autocast is None else ():
         if node.name in within or node.part is not None or node.blocked or not in_no_mode(node):
@@ -97,14 +100,9 @@ def calls_of(graph: Graph) -> RuleCalls:
     return RuleCalls(by_op, made, readers)
 
 
-def _written(graph: Graph) -> frozenset[str]:
-    return frozenset(root for node in graph for root in written_storages(graph, node))
-
-
-def _is_plain(graph: Graph, call: RuleCall, written_roots: frozenset[str]) -> bool:
+def _is_plain(graph: Graph, call: RuleCall, written_roots: set[str]) -> bool:
     """Whether its tensors are never written, and those that are computed with are of one dtype."""
-    roots = {storage_of(graph, k) for k in call.outputs}
-    roots |= {INITIALIZER + k if tag == "init" else storage_of(graph, k) for tag, k in call.inputs}
+    roots = {storage_root(graph, each) for each in (*call.inputs, *(("var", k) for k in call.outputs))}
     computed = call.inputs[:1] if call.op in ("embedding", "bag") else call.inputs
     dtypes = {graph.variables[k].dtype for k in call.outputs}
     dtypes |= {(graph.variables if tag == "var" else graph.initializers)[k].dtype for tag, k in computed}
@@ -112,10 +110,11 @@ def _is_plain(graph: Graph, call: RuleCall, written_roots: frozenset[str]) -> bo
 
 
 def _calls(graph: Graph, node: Node) -> Iterator[RuleCall]:
-    reader = _READERS.get(node.op)
-    call = None if reader is None else reader(graph, node)
+    call = _bag(graph, node) if node.op == _BAG else _tabled(graph, node)
     if call is not None:
         yield call
+    if call is not None and call.op in ("add", "mul") and call.inputs[0] != call.inputs[1]:
+        yield replace(call, inputs=call.inputs[::-1])
     function = _function(graph, node)
     if function is not None:
         outputs, kinds = tuple(node.outputs), ["unary"]
@@ -127,7 +126,7 @@ def _calls(graph: Graph, node: Node) -> Iterator[RuleCall]:
 
 def _function(graph: Graph, node: Node) -> Function | None:
     """Of each element, with a result of its own, without chance."""
-    given = list(references([*node.args, *node.kwargs.values()]))
+    given = read_by(node)
     if node.op.startswith(CALL) or len(given) != 1 or len(node.outputs) != 1:
         return None
     made = graph.variables[node.outputs[0]]
@@ -139,138 +138,128 @@ def _function(graph: Graph, node: Node) -> Function | None:
     return Function(node.op, key, node, given[0])
 
 
-def _reference(template: Any) -> Reference | None:
-    if isinstance(template, dict) and len(template) == 1:
-        ((tag, k),) = template.items()
-        if tag in ("var", "init"):
-            return tag, k
-    return None
+@dataclass(frozen=True)
+class _Reading:
+    """An operator of torch by its schema: the arguments that are tensors, and the rules' parameters.
+
+    Args:
+        parameters: of the rules' the argument, or the number that it always is.
+        free: arguments that may be anything; all others have to be as they are by default.
+    """
+
+    op: Operator
+    tensors: tuple[str, ...]
+    parameters: Mapping[str, str | int]
+    free: str = ""
 
 
-def _read(node: Node, *templates: Any) -> tuple[Reference, ...] | None:
-    read = [_reference(each) for each in templates if each is not None]
-    return None if None in read else tuple(read)  # type: ignore[arg-type]
+def _reading(op: Operator, tensors: str, free: str = "", **parameters: str | int) -> _Reading:
+    return _Reading(op, tuple(tensors.split()), parameters, free)
 
 
-def _linear(graph: Graph, node: Node) -> RuleCall | None:
-    read = _read(node, *node.args)
-    if read is None or len(shape_of(graph, read[1])) != 2 or len(shape_of(graph, read[0])) < 2:
+_CONV = {key: key for key in ("stride", "padding", "dilation", "groups")}
+_READINGS: dict[str, _Reading] = {
+    "aten.linear.default": _reading("linear", "input weight bias"),
+    "aten.matmul.default": _reading("matmul", "self other"),
+    "aten.mm.default": _reading("matmul", "self mat2"),
+    "aten.addmm.default": _reading("matmul", "mat1 mat2 self"),
+    **{f"aten.conv{n}d.default": _reading("conv", "input weight bias", **_CONV) for n in (1, 2, 3)},
+    "aten.add.Tensor": _reading("add", "self other"),
+    "aten.mul.Tensor": _reading("mul", "self other"),
+    "aten.cat.default": _reading("concat", "tensors", dim="dim"),
+    "aten.split_with_sizes.default": _reading("split", "self", "split_sizes", dim="dim"),
+    "aten.split.Tensor": _reading("split", "self", "split_size", dim="dim"),
+    "aten.chunk.default": _reading("split", "self", "chunks", dim="dim"),
+    "aten.transpose.int": _reading("transpose", "self", first="dim0", second="dim1"),
+    "aten.t.default": _reading("transpose", "self", first=0, second=1),
+    "aten.numpy_T.default": _reading("transpose", "self", first=0, second=1),
+    "aten.sum.dim_IntList": _reading("sum", "self", dim="dim"),
+    "aten.mean.dim": _reading("mean", "self", dim="dim"),
+    "aten.embedding.default": _reading("embedding", "weight indices"),
+}
+"""Of several of one operator of the rules, the first that takes as many tensors is written."""
+
+
+@cache
+def _schema(op: str) -> tuple[tuple[str, Any, bool], ...]:
+    """Of every argument: name, default, whether it is a list of numbers."""
+    return tuple((a.name, a.default_value, "List[int]" in str(a.type)) for a in resolve(op)._schema.arguments)
+
+
+def _tabled(graph: Graph, node: Node) -> RuleCall | None:
+    reading = _READINGS.get(node.op)
+    if reading is None:
         return None
-    return RuleCall("linear", node, read, node.outputs)
-
-
-def _matmul(graph: Graph, node: Node) -> RuleCall | None:
-    order = (*node.args[1:3], node.args[0]) if node.kind == "addmm" else node.args
-    read = _read(node, *order)
-    if read is None or node.kwargs:
+    defaults = {name: default for name, default, _ in _schema(node.op)}
+    given = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
+    said = {*reading.tensors, *reading.parameters.values(), reading.free}
+    tensors = [list(references(given[name])) for name in reading.tensors if given[name] is not None]
+    if not all(tensors) or any(given[name] != defaults[name] for name in given.keys() - said):
         return None
-    x, y, *bias = (shape_of(graph, each) for each in read)
-    alike = len(y) == 2 or (len(x) == len(y) and x[:-2] == y[:-2])
-    if len(x) < 2 or not alike or bias not in ([], [y[-1:]]):
+    inputs = tuple(each for own in tensors for each in own)
+    shapes = [shape_of(graph, each) for each in inputs]
+    if not _fits(graph, reading, node, inputs, shapes):
         return None
-    return RuleCall("matmul", node, read, node.outputs)
+    rank, numbers = len(shapes[0]), dict[str, Any]()
+    for key, name in reading.parameters.items():
+        number: Any = given[name] if isinstance(name, str) else name
+        if isinstance(number, list | tuple):  # one number, where all are the same
+            number = number[0] if len({*number}) == 1 else tuple(number)
+        if reading.op != "conv" and not isinstance(number, int):
+            return None
+        numbers[key] = number if reading.op == "conv" else number % rank
+    if reading.op == "transpose":
+        numbers = dict(zip(numbers, sorted(numbers.values()), strict=True))
+    return RuleCall(reading.op, node, inputs, node.outputs, numbers, rank)
 
 
-def _conv(graph: Graph, node: Node) -> RuleCall | None:
-    read = _read(node, *node.args[:2], argument(node, 2, "bias"))
-    if read is None or len(shape_of(graph, read[0])) != len(shape_of(graph, read[1])):
-        return None
-    numbers = {
-        key: _uniform(default if (given := argument(node, place, key)) is None else given)
-        for place, (key, default) in enumerate(_CONV.items(), 3)
-    }
-    return RuleCall("conv", node, read, node.outputs, numbers)
+def _fits(
+    graph: Graph, reading: _Reading, node: Node, inputs: Sequence[Reference], shapes: Sequence[Shape]
+) -> bool:
+    """Whether its tensors are such as the rules are about: nothing broadcast, no vectors."""
+    x, *others = shapes
+    match reading.op:
+        case "linear":
+            return len(x) >= 2 and len(others[0]) == 2
+        case "matmul":
+            y, *bias = others
+            alike = len(y) == 2 or (len(x) == len(y) and x[:-2] == y[:-2])
+            return len(x) >= 2 and alike and bias in ([], [y[-1:]])
+        case "conv":
+            return len(x) == len(others[0])
+        case "add" | "mul":
+            return len(inputs) == 2 and x == others[0]
+        case "concat":
+            return all(len(each) == len(x) for each in others)
+        case "split":
+            return len(node.outputs) > 1 and all(node.outputs)
+        case "transpose":
+            return len(x) == 2 or (len(x) > 2 and node.kind == "transpose")
+        case "embedding":
+            return graph.variables[node.inputs[-1]].dtype == "int64"
+        case _:
+            return True
 
 
-_CONV = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-
-
-def _uniform(value: Any) -> Any:
-    """One number, where all are the same."""
-    if not isinstance(value, list | tuple):
-        return value
-    return value[0] if len(set(value)) == 1 else tuple(value)
-
-
-def _two(graph: Graph, node: Node) -> RuleCall | None:
-    """Of tensors of one shape."""
-    read = _read(node, *node.args)
-    if read is None or len(read) != 2 or node.kwargs or len({shape_of(graph, each) for each in read}) > 1:
-        return None
-    return RuleCall("add" if node.kind == "add" else "mul", node, read, node.outputs)
-
-
-def _concat(graph: Graph, node: Node) -> RuleCall | None:
-    read = _read(node, *node.args[0])
-    rank = len(graph.variables[node.outputs[0]].shape)
-    if read is None or any(len(shape_of(graph, each)) != rank for each in read):
-        return None
-    dim = int(argument(node, 1, "dim") or 0) % rank
-    return RuleCall("concat", node, read, node.outputs, {"dim": dim}, rank)
-
-
-def _split(graph: Graph, node: Node) -> RuleCall | None:
-    read = _read(node, node.args[0])
-    if read is None or len(node.outputs) < 2 or not all(node.outputs):
-        return None
-    rank = len(shape_of(graph, read[0]))
-    dim = int(argument(node, 2, "dim") or 0) % rank
-    return RuleCall("split", node, read, node.outputs, {"dim": dim}, rank)
-
-
-def _transpose(graph: Graph, node: Node) -> RuleCall | None:
-    read, rank = _read(node, node.args[0]), len(graph.variables[node.outputs[0]].shape)
-    if read is None or rank < 2 or (node.kind != "transpose" and rank != 2):
-        return None
-    dims = sorted(int(d) % rank for d in (node.args[1:3] if node.kind == "transpose" else (0, 1)))
-    return RuleCall(
-        "transpose", node, read, node.outputs, dict(zip(("first", "second"), dims, strict=True)), rank
-    )
-
-
-def _reduction(graph: Graph, node: Node) -> RuleCall | None:
-    read, dims = _read(node, node.args[0]), argument(node, 1, "dim")
-    if read is None or len(node.args) > 2 or set(node.kwargs) - {"dim"} or not isinstance(dims, list | tuple):
-        return None
-    rank = len(shape_of(graph, read[0]))
-    if len(dims) != 1:
-        return None
-    return RuleCall(
-        "sum" if node.kind == "sum" else "mean", node, read, node.outputs, {"dim": dims[0] % rank}, rank
-    )
-
-
-def _embedding(graph: Graph, node: Node) -> RuleCall | None:
-    read = _read(node, *node.args[:2])
-    plain = list(node.args[2:]) in ([], [-1], [-1, False], [-1, False, False]) and not node.kwargs
-    if read is None or not plain or graph.variables[node.inputs[-1]].dtype != "int64":
-        return None
-    return RuleCall("embedding", node, read, node.outputs)
-
-
-_BAG = (None, None, None, False, None, False, None, False, None)
-"""What `embedding_bag.padding_idx` is given by a module of equal bags that sums or takes the mean."""
+_BAG = "aten.embedding_bag.padding_idx"
 
 
 def _bag(graph: Graph, node: Node) -> RuleCall | None:
     """Of bags of one size: a table of indices, made flat for it."""
-    if len(node.args) != 9 or node.kwargs or node.args[4] not in (0, 1) or node.args[6] is not None:
+    table, *rest = read_by(node)
+    mode, plain = node.args[4:5], (False, *node.args[4:5], False, None, False, None)
+    makers = [graph.variables[k].producer for tag, k in rest if tag == "var"]
+    if len(makers) != 2 or None in makers or node.args[3:] != plain or mode not in ((0,), (1,)):
         return None
-    if any(node.args[i] != _BAG[i] for i in (3, 5, 7, 8)):
+    reshape, arange = (graph.nodes[str(name)] for name in makers)
+    if reshape.op != "aten.reshape.default" or reshape.args[1] not in ([-1], (-1,)):
         return None
-    table, flat, begins = (_reference(node.args[i]) for i in (0, 1, 2))
-    if table is None or flat is None or begins is None or "init" in (flat[0], begins[0]):
+    index, shape = read_by(reshape)[0], shape_of(graph, read_by(reshape)[0])
+    if len(shape) != 2 or arange.op != "aten.arange.start_step":
         return None
-    makers = [graph.variables[k].producer for k in (flat[1], begins[1])]
-    if None in makers:
-        return None
-    reshape, arange = (graph.nodes[name] for name in makers if name is not None)
-    index = _reference(reshape.args[0]) if reshape.op == "aten.reshape.default" else None
-    if index is None or len(shape := shape_of(graph, index)) != 2 or reshape.args[1] not in ([-1], (-1,)):
-        return None
-    if arange.op != "aten.arange.start_step" or arange.args != (0, prod(shape), shape[1]):
-        return None
-    if any(graph.variables[k].consumers for k in node.outputs[1:] if k):
+    if arange.args != (0, prod(shape), shape[1]) or any(
+        graph.variables[k].consumers for k in node.outputs[1:] if k
+    ):
         return None
     also = tuple(each.name for each in (reshape, arange) if _feeds_alone(graph, each, node))
     return RuleCall("bag", node, (table, index), node.outputs[:1], {"mean": node.args[4]}, also=also)
@@ -278,22 +267,6 @@ def _bag(graph: Graph, node: Node) -> RuleCall | None:
 
 def _feeds_alone(graph: Graph, node: Node, reader: Node) -> bool:
     return all(graph.variables[k].consumers == (reader.name,) for k in node.outputs)
-
-
-_READERS: dict[str, Callable[[Graph, Node], RuleCall | None]] = {
-    "aten.linear.default": _linear,
-    **dict.fromkeys(("aten.matmul.default", "aten.mm.default", "aten.addmm.default"), _matmul),
-    **{f"aten.conv{n}d.default": _conv for n in (1, 2, 3)},
-    **dict.fromkeys(("aten.add.Tensor", "aten.mul.Tensor"), _two),
-    "aten.cat.default": _concat,
-    **dict.fromkeys(
-        ("aten.split_with_sizes.default", "aten.split.Tensor", "aten.chunk.default"), _split
-    ),
-    **dict.fromkeys(("aten.transpose.int", "aten.t.default", "aten.numpy_T.default"), _transpose),
-    **dict.fromkeys(("aten.sum.dim_IntList", "aten.mean.dim"), _reduction),
-    "aten.embedding.default": _embedding,
-    "aten.embedding_bag.padding_idx": _bag,
-}  # fmt: skip
 
 
 def written(
@@ -310,32 +283,14 @@ def written(
     Raises:
         ValueError: kernels would not be where they were.
     """
-    tensors = tuple({tag: k} for tag, k in given)
     if op in ("unary", "scale"):
         return [numbers["function"].of(given[0])]
-    if op == "matmul" and len(given) == 3:
-        return [("aten.addmm.default", (tensors[2], *tensors[:2]), {})]
-    if op == "conv":
-        rank = len(shapes[1]) - 2
-        bias = tensors[2] if len(given) == 3 else None
-        lists = [_list(numbers[key], rank) for key in ("stride", "padding", "dilation")]
-        return [(f"aten.conv{rank}d.default", (*tensors[:2], bias, *lists, numbers["groups"]), {})]
-    if op == "concat":
-        return [("aten.cat.default", (list(tensors), numbers["dim"]), {})]
-    if op == "split":
-        return [("aten.split_with_sizes.default", (tensors[0], list(sizes), numbers["dim"]), {})]
-    if op == "transpose":
-        return [("aten.transpose.int", (tensors[0], numbers["first"], numbers["second"]), {})]
-    if op in ("sum", "mean"):
-        return [(_PLAIN[op], (tensors[0], [numbers["dim"]]), {})]
+    tensors = [{tag: k} for tag, k in given]
     if op == "enlarge":
         margins = [(b - a) // 2 for a, b in zip(shapes[0][2:], shapes[1][2:], strict=True)]
         own, other = (_list(numbers[key], len(margins)) for key in ("padding", "padding_of"))
-        if (
-            margins != [q - p for p, q in zip(own, other, strict=True)]
-            or not max(margins) > 0
-            or min(margins) < 0
-        ):
+        more = [q - p for p, q in zip(own, other, strict=True)]
+        if margins != more or max(margins) <= 0 or min(margins) < 0:
             raise ValueError("kernels are enlarged by as much as there is more padding")
         pads = [margin for each in reversed(margins) for margin in (each, each)]
         return [("aten.constant_pad_nd.default", (tensors[0], pads), {})]
@@ -346,16 +301,24 @@ def written(
         return [
             ("aten.reshape.default", (tensors[1], [-1]), {}),
             ("aten.arange.start_step", (0, rows * each, each), bounds),
-            ("aten.embedding_bag.padding_idx", call, {}),
+            (_BAG, call, {}),
         ]
-    return [(_PLAIN[op], tensors, {})]
-
-
-_PLAIN = {
-    "linear": "aten.linear.default", "matmul": "aten.matmul.default", "add": "aten.add.Tensor",
-    "mul": "aten.mul.Tensor", "embedding": "aten.embedding.default", "sum": "aten.sum.dim_IntList",
-    "mean": "aten.mean.dim",
-}  # fmt: skip
+    kernel = len(shapes[1]) - 2 if op == "conv" else 1
+    name, reading = next(
+        (name, each)
+        for name, each in _READINGS.items()
+        if each.op == op and (op != "conv" or f"conv{kernel}d" in name)
+        if op == "concat" or len(each.tensors) >= len(given)
+    )
+    values = {own: numbers[key] for key, own in reading.parameters.items()} | {reading.free: sizes}
+    values |= {"tensors": tensors} if op == "concat" else dict(zip(reading.tensors, tensors, strict=False))
+    args: list[Any] = []
+    for key, default, is_list in _schema(name):
+        value = values.pop(key, default)
+        args.append(_list(value, kernel) if is_list else value)
+        if values.keys() <= {""}:
+            break
+    return [(name, tuple(args), {})]
 
 
 def _list(value: Any, rank: int) -> list[int]:

@@ -1,19 +1,20 @@
 """A rule of the algebra: two small graphs over the same inputs that compute the same. Needs no torch.
 
-    (x w1 w2)   linear(x, w1), linear(x, w2)   ==   split(linear(x, concat(w1, w2; 0)); 1)
+    add(linear(x, w1), linear(x, w2)) = linear(x, add(w1, w2))
 
 Operators are those of `Operator`, few and abstract: `patterns.py` says which of torch's they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 
-__all__ = ["Guard", "Operator", "Origin", "Proof", "Ref", "Rule", "Term"]
+__all__ = ["Guard", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "rule_of"]
 
 Ref: TypeAlias = str | tuple[int, int]
 """An input of the rule by its name; or of the term of this number, the output of that."""
@@ -72,6 +73,14 @@ class Guard:
     left: tuple[Ref, int]
     right: tuple[Ref, int] | int | str
 
+    def holds(self, size: Callable[[Ref, int], int | None], numbers: Mapping[str, Any]) -> bool:
+        """With these sizes of dimensions, None: nobody says, and numbers of the rule's parameters."""
+        a, right = size(*self.left), self.right
+        b = size(*right) if isinstance(right, tuple) else numbers.get(right, right)  # type: ignore[arg-type]
+        if a is None or not isinstance(b, int):
+            return True
+        return a % b == 0 if self.kind == "divides" else a == b
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -96,6 +105,15 @@ class Rule:
         """Names of both sides' inputs, in the order in which they are met."""
         terms = (*self.left, *self.right)
         return tuple(dict.fromkeys(ref for term in terms for ref in term.inputs if isinstance(ref, str)))
+
+    @property
+    def unbound(self) -> list[str]:
+        """Inputs that its right side reads, and its left side does not have."""
+        left, right = (
+            {ref for ref in (*(r for t in side for r in t.inputs), *own) if isinstance(ref, str)}
+            for side, own in zip((self.left, self.right), zip(*self.outputs, strict=True), strict=True)
+        )
+        return sorted(right - left)
 
     @property
     def reversed(self) -> Rule:
@@ -132,3 +150,37 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(map(_tuples, value))
     return value
+
+
+def rule_of(text: str, name: str | None = None, origin: Origin = "built in", proof: Proof = "none") -> Rule:
+    """A rule as it is written: ``linear(x, w) = ...``; of several outputs, with commas between them.
+
+    ``split(x, dim=0)[1]`` is the second part of a split; terms that are written alike are one.
+    """
+    sides = tuple(ast.parse(f"({side},)", mode="eval").body.elts for side in text.split(" = "))  # type: ignore
+    left, right = list[Term](), list[Term]()
+    outputs = [(_read(a, left), _read(b, right)) for a, b in zip(*sides, strict=True)]
+    return Rule(name or text, tuple(left), tuple(right), tuple(outputs), origin=origin, proof=proof)
+
+
+def _read(node: ast.expr, terms: list[Term]) -> Ref:
+    part = 0
+    if isinstance(node, ast.Subscript):
+        part, node = ast.literal_eval(node.slice), node.value
+    if isinstance(node, ast.Name):
+        return node.id
+    assert isinstance(node, ast.Call)
+    op = ast.unparse(node.func)
+    inputs = tuple(_read(each, terms) for each in node.args)
+    given: dict[str, Any] = {
+        str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords
+    }
+    parameters = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in given.items()}
+    if op in ("unary", "scale"):
+        parameters.setdefault("function", "f")
+    if op == "transpose":
+        parameters = {"first": 0, "second": 1} | parameters
+    term = Term(op, inputs, tuple(parameters.items()))  # type: ignore[arg-type]
+    if term not in terms:
+        terms.append(term)
+    return (terms.index(term), part)

@@ -14,7 +14,7 @@ import torch
 from netsplit.graph.operators import resolve
 from netsplit.graph.template import decode
 from netsplit.rewrite.algebra.patterns import Shape, written
-from netsplit.rewrite.algebra.rule import Operator, Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Operator, Ref, Rule
 
 __all__ = ["arity", "right_shapes"]
 
@@ -36,19 +36,49 @@ def right_shapes(
         numbers: parameters of the right side's terms.
     """
     shapes: dict[Ref, Shape] = {name: left[name] for name in rule.inputs if name in left}
-    wanted = _Wanted(rule, shapes, left, numbers)
+    outputs = {right: left[ref] for ref, right in rule.outputs}
+
+    def size(ref: Ref, dim: int) -> int | None:
+        """Of a dimension, which may be counted from the last; None: no reader says."""
+        if ref in shapes or ref in outputs:
+            return shapes.get(ref, outputs.get(ref, ()))[dim]
+        reads = ((u, p) for u, term in enumerate(rule.right) for p, own in enumerate(term.inputs))
+        sizes = (wanted(u, p, dim) for u, p in reads if rule.right[u].inputs[p] == ref)
+        return next((own for own in sizes if own is not None), None)
+
+    def wanted(u: int, p: int, dim: int) -> int | None:
+        """What a reader needs the size of one of its inputs to be."""
+        op, given, out = rule.right[u].op, rule.right[u].inputs, (u, 0)
+        if op in ("linear", "matmul", "conv"):
+            channel = 1 if op == "conv" else -1
+            makes, takes = (1, 0) if op == "matmul" else (0, 1)  # dimensions of the weight
+            if p == 0:
+                return size(given[1], takes) if dim in (channel, last(given[0])) else size(out, dim)
+            return size(out, channel) if p == 2 or dim == makes else size(given[0], channel)
+        if op in ("unary", "scale", "add", "mul"):
+            return next((shapes[ref][dim] for ref in given if ref in shapes), None) or size(out, dim)
+        return size(out, dim) if op == "concat" and dim != numbers[u]["dim"] else None
+
+    def last(ref: Ref) -> int:
+        """The last dimension of a part, as of what is split."""
+        source = ref if isinstance(ref, str) else rule.right[ref[0]].inputs[0]
+        return len(shapes[source]) - 1 if source in shapes else -1
+
     try:
         for i, term in enumerate(rule.right):
-            given, sizes = [shapes[ref] for ref in term.inputs], Shape()
+            given, sizes = tuple(shapes[ref] for ref in term.inputs), Shape()
             if term.op == "split":
-                sizes = _sizes(given[0], numbers[i]["dim"], wanted, i, arity(rule, True, i))
-            made = _made(term.op, tuple(given), tuple(numbers[i].items()), sizes)
+                dim = numbers[i]["dim"]
+                parts = [size((i, j), dim) for j in range(arity(rule, True, i))]
+                rest = given[0][dim] - sum(filter(None, parts))
+                if parts.count(None) > 1:
+                    return None
+                sizes = tuple(rest if part is None else part for part in parts)
+            made = _made(term.op, given, tuple(numbers[i].items()), sizes)
             shapes |= {(i, j): shape for j, shape in enumerate(made)}
     except (KeyError, IndexError, ValueError, RuntimeError):
         return None
-    if any(shapes.get(right) != left.get(ref) for ref, right in rule.outputs):
-        return None
-    return shapes
+    return shapes if all(shapes.get(right) == shape for right, shape in outputs.items()) else None
 
 
 @lru_cache(maxsize=1 << 14)
@@ -68,60 +98,3 @@ def _made(
     ((aten, args, _),) = written(op, named, given, dict(numbers), sizes)
     made = resolve(aten)(*decode(args, lambda tag, k: tensors[int(k)]))
     return [tuple(each.shape) for each in ([made] if isinstance(made, torch.Tensor) else made)]
-
-
-def _sizes(x: Shape, dim: int, wanted: _Wanted, i: int, count: int) -> Shape:
-    sizes = [wanted.size((i, j), dim) for j in range(count)]
-    total = sum(size for size in sizes if size is not None)
-    if sizes.count(None) > 1:
-        raise ValueError
-    return tuple(x[dim] - total if size is None else size for size in sizes)
-
-
-class _Wanted:
-    """Sizes that the readers of a tensor need it to have."""
-
-    def __init__(
-        self,
-        rule: Rule,
-        shapes: Mapping[Ref, Shape],
-        left: Mapping[Ref, Shape],
-        numbers: Sequence[Mapping[str, Any]],
-    ) -> None:
-        self.rule, self.shapes, self.numbers = rule, shapes, numbers
-        self.there = {right: left[ref] for ref, right in rule.outputs}
-
-    def size(self, ref: Ref, dim: int) -> int | None:
-        """Of a dimension, which may be counted from the last; None: nobody says."""
-        for known in (self.shapes, self.there):
-            if ref in known:
-                return known[ref][dim]
-        terms = enumerate(self.rule.right)
-        sizes = (
-            self._by(u, term, p, dim) for u, term in terms for p, own in enumerate(term.inputs) if own == ref
-        )
-        return next((size for size in sizes if size is not None), None)
-
-    def _by(self, u: int, term: Term, p: int, dim: int) -> int | None:
-        given, out = term.inputs, (u, 0)
-        if term.op in ("linear", "matmul", "conv"):
-            channel = 1 if term.op == "conv" else -1
-            makes, takes = (1, 0) if term.op == "matmul" else (0, 1)  # dimensions of the weight
-            if p == 0:
-                return (
-                    self.size(given[1], takes)
-                    if dim in (channel, self._last(given[0]))
-                    else self.size(out, dim)
-                )
-            return self.size(out, channel) if p == 2 or dim == makes else self.size(given[0], channel)
-        if term.op in ("unary", "scale", "add", "mul"):
-            known_others = (self.shapes[ref][dim] for ref in given if ref in self.shapes)
-            return next(known_others, None) or self.size(out, dim)
-        if term.op == "concat" and dim != self.numbers[u]["dim"]:
-            return self.size(out, dim)
-        return None
-
-    def _last(self, ref: Ref) -> int:
-        """The last dimension of a part, as of what is split."""
-        source = ref if isinstance(ref, str) else self.rule.right[ref[0]].inputs[0]
-        return len(self.shapes[source]) - 1 if source in self.shapes else -1

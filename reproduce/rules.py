@@ -1,0 +1,370 @@
+"""All small graphs with the same fingerprint are candidates for rules; what z3 proves of them is kept.
+
+    expressions of n operators over the first of each fingerprint ──► two of one fingerprint ──► Rule
+    ──► without renamings, and what contains a smaller rule ──► true at other sizes ──► proven ──► the file
+
+``python -m reproduce.rules`` makes the file of the package anew, which takes some minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, islice, product
+from typing import Any
+
+from netsplit.rewrite.algebra.evaluation import (
+    PARALLEL,
+    Absent,
+    DrawnTensor,
+    cases,
+    drawn_tensor,
+    operator_values,
+)
+from netsplit.rewrite.algebra.generation import FILE
+from netsplit.rewrite.algebra.proofs import follows, is_proven, properties
+from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+
+__all__ = [
+    "ALGEBRA",
+    "PARALLELISM",
+    "Kind",
+    "basis",
+    "main",
+    "property_counts",
+    "prove",
+    "rule_candidates",
+    "summary",
+]
+
+log = logging.getLogger(__name__)
+
+Kind = tuple[str, int, tuple[tuple[str, int | str], ...]]
+"""Operator, how many inputs it has, parameters."""
+
+ALGEBRA: tuple[Kind, ...] = (
+    ("linear", 2, ()), ("matmul", 2, ()), ("add", 2, ()), ("mul", 2, ()),
+    ("unary", 1, (("function", "f"),)), ("scale", 1, (("function", "s"),)),
+    ("transpose", 1, (("first", 0), ("second", 1))),
+    *((op, n, (("dim", d),)) for op, n in (("concat", 2), ("split", 1)) for d in (0, 1)),
+)  # fmt: skip
+PARALLELISM: tuple[Kind, ...] = (
+    *(kind for kind in ALGEBRA if kind[0] in ("linear", "add", "unary", "concat")),
+    *((op, 1, (("dim", d), ("degree", 2))) for op in PARALLEL for d in (-1, 0, 1)),
+)
+COMMUTE = ("add", "mul")
+
+
+@dataclass
+class _Space:
+    """Expressions by number; an input is by its name, what an expression makes by (number, which)."""
+
+    kinds: Sequence[Kind]
+    inputs: dict[str, DrawnTensor]
+    terms: list[Term] = field(default_factory=list)
+    values: dict[Ref, DrawnTensor] = field(default_factory=dict)
+    under: dict[Ref, frozenset[int]] = field(default_factory=dict)
+    first: dict[bytes, Ref] = field(default_factory=dict)
+    at: dict[frozenset[int], list[Ref]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.inputs.items():
+            self._add(name, tensor, frozenset(), True)
+
+    def _add(self, ref: Ref, tensor: DrawnTensor, under: frozenset[int], kept: bool) -> Ref | None:
+        """What has the same fingerprint with no more operators; None: this is the first."""
+        known = self.first.setdefault(tensor.key, ref)
+        self.under[ref] = under
+        if known != ref:
+            return known
+        if kept:
+            self.values[ref] = tensor
+            self.at.setdefault(under, []).append(ref)
+        return None
+
+    def grow(self, n: int, last: bool) -> Iterator[tuple[Ref, Ref | None]]:
+        """All expressions of n operators, with what is the same as them."""
+        for under, given in list(self._givens(n - 1)):
+            for op, count, parameters in self.kinds:
+                if count != len(given) or (op in COMMUTE and str(given[0]) > str(given[1])):
+                    continue
+                try:
+                    made = operator_values(op, [self.values[ref] for ref in given], dict(parameters), {})
+                except Absent:
+                    continue
+                number = len(self.terms)
+                self.terms.append(Term(op, given, parameters))  # type: ignore[arg-type]
+                for j, tensor in enumerate(made):
+                    ref = (number, j)
+                    yield ref, self._add(ref, tensor, under | {number}, not last)
+
+    def _givens(self, n: int) -> Iterator[tuple[frozenset[int], tuple[Ref, ...]]]:
+        """Inputs of an operator that make it one of n others."""
+        ones = [under for under in self.at if len(under) == 1]
+        sets = {under for under in self.at if len(under) == n}
+        if n == 2:
+            sets |= {a | b for a, b in combinations(ones, 2)}
+        for under in sorted(sets, key=sorted):
+            whole = self.at.get(under, [])
+            yield from ((under, (ref,)) for ref in whole)
+            inside = [
+                part for size in range(n + 1) for part in map(frozenset, combinations(sorted(under), size))
+            ]
+            there = [ref for part in inside for ref in self.at.get(part, [])]
+            for pair in product(there, repeat=2):
+                if self.under[pair[0]] | self.under[pair[1]] == under:
+                    yield under, pair
+
+    def side(self, refs: Sequence[Ref]) -> tuple[tuple[Term, ...], tuple[Ref, ...]]:
+        """Terms that make these, each after those that it reads, and what they are there."""
+        numbers: list[int] = []
+
+        def visit(ref: Ref) -> None:
+            if not isinstance(ref, str) and ref[0] not in numbers:
+                for each in self.terms[ref[0]].inputs:
+                    visit(each)
+                numbers.append(ref[0])
+
+        def own(ref: Ref) -> Ref:
+            return ref if isinstance(ref, str) else (numbers.index(ref[0]), ref[1])
+
+        for ref in refs:
+            visit(ref)
+        terms = (replace(self.terms[n], inputs=tuple(map(own, self.terms[n].inputs))) for n in numbers)
+        return tuple(terms), tuple(map(own, refs))
+
+    def rule(self, left: Sequence[Ref], right: Sequence[Ref]) -> Rule:
+        (a, own_a), (b, own_b) = self.side(left), self.side(right)
+        return _renamed(Rule("", a, b, tuple(zip(own_a, own_b, strict=True)), origin="generated"))
+
+
+def _renamed(rule: Rule) -> Rule:
+    read = [*rule.inputs, *(ref for pair in rule.outputs for ref in pair if isinstance(ref, str))]
+    names = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(read))}
+
+    def own(ref: Ref) -> Ref:
+        return names[ref] if isinstance(ref, str) else ref
+
+    left, right = (
+        tuple(replace(term, inputs=tuple(map(own, term.inputs))) for term in side)
+        for side in (rule.left, rule.right)
+    )
+    outputs = tuple((own(a), own(b)) for a, b in rule.outputs)
+    return _named(replace(rule, left=left, right=right, outputs=outputs))
+
+
+def _named(rule: Rule) -> Rule:
+    (a, b), sides = zip(*rule.outputs, strict=True), (rule.left, rule.right)
+    return replace(
+        rule, name=" = ".join(_text(terms, refs) for terms, refs in zip(sides, (a, b), strict=True))
+    )
+
+
+def _text(terms: Sequence[Term], outputs: Sequence[Ref]) -> str:
+    """``linear(x0, x1)``; of several outputs, with a comma between them."""
+
+    def one(ref: Ref) -> str:
+        if isinstance(ref, str):
+            return ref
+        term = terms[ref[0]]
+        given = [*map(one, term.inputs), *(f"{k}={v}" for k, v in term.parameters)]
+        return f"{term.op}({', '.join(given)})" + (f"[{ref[1]}]" if term.op == "split" else "")
+
+    return ", ".join(map(one, outputs))
+
+
+def rule_candidates(
+    kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0
+) -> tuple[list[Rule], dict[str, int]]:
+    """Pairs of graphs to this size that compute the same at one size, and counts of what was met."""
+    three = (1, 4, 4)
+    space = _Space(kinds, {f"x{i}": drawn_tensor(f"x{i}", three, (degree,) * 3) for i in range(inputs)})
+    rules: dict[str, Rule] = {}
+    met: set[str] = set()
+    counts = {"graphs": 0, "same": 0, "renamed": 0, "contain smaller": 0}
+    splits: dict[int, list[Ref]] = {}
+    for n in range(1, size + 1):
+        for ref, known in space.grow(n, n == size):
+            counts["graphs"] += 1
+            if known is None:
+                continue
+            assert not isinstance(ref, str)
+            pairs = [([ref], [known])]
+            if space.terms[ref[0]].op == "split":
+                splits.setdefault(ref[0], []).append(known)
+                if len(splits[ref[0]]) == 2:
+                    pairs.append(([(ref[0], 0), ref], splits[ref[0]]))
+            for left, right in pairs:
+                counts["same"] += 1
+                if len(frozenset().union(*(space.under[r] for r in right))) > size:
+                    continue
+                rule = space.rule(left, right)
+                known_before = rule.name in met
+                met.add(rule.name)
+                if known_before:
+                    counts["renamed"] += 1
+                elif _contains_smaller(rule, degree > 0) or _is_special(rule, degree > 0):
+                    counts["contain smaller"] += 1
+                else:
+                    rules[rule.name] = rule
+    return list(rules.values()), counts
+
+
+def _contains_smaller(rule: Rule, degrees: bool) -> bool:
+    """Whether what both sides compute alike may be any input."""
+    for i, j in product(range(len(rule.left)), range(len(rule.right))):
+        if rule.left[i] != rule.right[j] or any(not isinstance(ref, str) for ref in rule.left[i].inputs):
+            continue
+        if any(a == (i, 0) or b == (j, 0) for a, b in rule.outputs) and rule.left[i].op != "split":
+            return True
+        sides = (_without(rule.left, i), _without(rule.right, j))
+        outputs = tuple((_moved(a, i), _moved(b, j)) for a, b in rule.outputs)
+        if _is_true(replace(rule, left=sides[0], right=sides[1], outputs=outputs), degrees):
+            return True
+    return False
+
+
+def _is_special(rule: Rule, degrees: bool) -> bool:
+    """Whether an input that is read several times may be several inputs."""
+    reads = [ref for term in (*rule.left, *rule.right) for ref in term.inputs]
+    outputs = [ref for pair in rule.outputs for ref in pair]
+    for name in rule.inputs:
+        places = [i for i, ref in enumerate([*reads, *outputs]) if ref == name]
+        for chosen in (c for n in range(1, len(places)) for c in combinations(places[1:], n)):
+            own = ["y" if i in chosen else ref for i, ref in enumerate([*reads, *outputs])]
+            rest = iter(own)
+            left, right = (
+                tuple(replace(term, inputs=tuple(next(rest) for _ in term.inputs)) for term in side)
+                for side in (rule.left, rule.right)
+            )
+            pairs = tuple((next(rest), next(rest)) for _ in rule.outputs)
+            general = replace(rule, left=left, right=right, outputs=pairs)
+            if not general.unbound and _is_true(general, degrees):
+                return True
+    return False
+
+
+def _moved(ref: Ref, i: int) -> Ref:
+    if isinstance(ref, str):
+        return ref
+    return f"y{ref[1]}" if ref[0] == i else (ref[0] - (ref[0] > i), ref[1])
+
+
+def _without(terms: Sequence[Term], i: int) -> tuple[Term, ...]:
+    rest = (term for j, term in enumerate(terms) if j != i)
+    return tuple(replace(term, inputs=tuple(_moved(ref, i) for ref in term.inputs)) for term in rest)
+
+
+def _is_true(rule: Rule, degrees: bool, enough: int = 400) -> bool:
+    """Whether both sides agree where both exist, which is somewhere."""
+    there = 0
+    for number in (2, 3) if degrees else (2,):
+        both = (
+            case for case in cases(rule, (1, 2, 3), (1, 2, 3) if degrees else (), (number,)) if case.right
+        )
+        for case in islice(both, enough):
+            if not case.agrees:
+                return False
+            there += 1
+    return there > 0
+
+
+def prove(rules: Iterable[Rule], degrees: bool) -> tuple[list[Rule], list[str]]:
+    """Those that hold at other sizes and are proven, and why others are not.
+
+    Raises:
+        NetSplitError: z3 is not installed.
+    """
+    proven, rest = [], []
+    for rule in rules:
+        if degrees and _is_true(general := _any_degree(rule), True):
+            rule = general
+        if not _is_true(rule, degrees):
+            rest.append(f"{rule.name}: differs at other sizes")
+        elif is_proven(rule):
+            proven.append(replace(rule, proof="proven"))
+        else:
+            rest.append(f"{rule.name}: true at all sizes tried, not proven")
+    return proven, rest
+
+
+def _any_degree(rule: Rule) -> Rule:
+    def own(terms: Sequence[Term]) -> tuple[Term, ...]:
+        return tuple(
+            replace(t, parameters=tuple((k, "k" if k == "degree" else v) for k, v in t.parameters))
+            for t in terms
+        )
+
+    left, right = own(rule.left), own(rule.right)
+    return _named(replace(rule, left=left, right=right))
+
+
+def _is_parallel(rule: Rule) -> bool:
+    return any(term.op in PARALLEL for term in (*rule.left, *rule.right))
+
+
+def property_counts() -> dict[str, int]:
+    """How many properties have parallel operators, and how many none."""
+    parallel = sum(any(op in line for op in (*PARALLEL, "PAR")) for line, _ in properties())
+    return {"without parallel operators": len(properties()) - parallel, "with": parallel}
+
+
+def summary() -> str:
+    """What the file of the package came from, beside the counts of Unity's paper (with TASO's)."""
+    text = json.loads(FILE.read_text(encoding="utf-8"))
+    algebra, parallel, known = text["algebra"], text["parallel"], text["properties"]
+    return (
+        f"{known['without parallel operators']} + {known['with']} properties (43 + 33 in the paper)\n"
+        f"{algebra['proven']} + {parallel['proven']} rules proven (743 + 651), {algebra['kept']} kept\n"
+        f"of {algebra['candidates']} + {parallel['candidates']} candidates; not proven:\n"
+        + "\n".join(f"    {each}" for each in text["not proven"])
+    )
+
+
+def basis(rules: Iterable[Rule], size: int = 2) -> list[Rule]:
+    """Without those of one output and more operators than `size` that follow from those of fewer.
+
+    Those of several outputs stay, as what merges operators is no sequence of rules that a search would
+    take: it begins with a concat that nothing reads.
+
+    Raises:
+        NetSplitError: z3 is not installed.
+    """
+    rules = list(rules)
+    few = tuple(rule for rule in rules if max(len(rule.left), len(rule.right)) <= size)
+    return [rule for rule in rules if rule in few or len(rule.outputs) > 1 or not follows(rule, few)]
+
+
+def main(size: int = 3, parallel_size: int = 2) -> dict[str, Any]:
+    """Generates, proves and writes the file of the package; its counts.
+
+    Args:
+        parallel_size: operators of graphs with parallel ones, which are counted and not kept.
+    """
+    algebra, counts = rule_candidates(ALGEBRA, size, 4)
+    log.info("%d candidates of algebra: %s", len(algebra), counts)
+    proven, rest = prove(algebra, False)
+    kept = basis(proven)
+    log.info("%d proven, %d without what follows from those of two operators", len(proven), len(kept))
+    mixed, more = rule_candidates(PARALLELISM, parallel_size, 2, 1)
+    mixed = [rule for rule in mixed if _is_parallel(rule)]
+    log.info("%d candidates with parallel operators: %s", len(mixed), more)
+    parallel, others = prove(mixed, True)
+    log.info("%d proven", len(parallel))
+    result = {
+        "properties": property_counts(),
+        "algebra": counts | {"candidates": len(algebra), "proven": len(proven), "kept": len(kept)},
+        "parallel": more | {"candidates": len(mixed), "proven": len(parallel)},
+        "not proven": [*rest, *others],
+        "rules": [rule.name for rule in kept],
+    }
+    FILE.write_text(json.dumps(result, indent=0) + "\n", encoding="utf-8")
+    return result
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    main()
+    log.info(summary())
