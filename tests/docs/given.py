@@ -49,12 +49,6 @@ def own_model() -> Names:
     return modules | batches | {"model": model_of(), "loss": LOSS, "inputs": inputs, "targets": targets}
 
 
-def draws() -> Names:
-    names = own_model()
-    names["graph"] = capture(names["model"], LOSS, names["batch"])
-    return names | {"seed": 0, "iteration": 3, "i": 1}
-
-
 def structured() -> Names:
     class Tokens(nn.Module):
         def __init__(self) -> None:
@@ -146,7 +140,6 @@ GIVEN: dict[str, Callable[[], Names]] = {
     "adaptive.md": adapted,
     "README.md": own_model,
     "whole_plan.md": own_model,
-    "architecture.md": draws,
     "batches.md": structured,
     "checkpoints.md": checkpointed,
     "large_models.md": large,
