@@ -27,7 +27,7 @@ from netsplit.partition.methods.unity.choices import (
     choices_on,
     task_axes,
 )
-from netsplit.partition.methods.unity.movement import Movement
+from netsplit.partition.methods.unity.movement import Movement, key_of
 from netsplit.partition.methods.unity.task_seconds import PartCost, TaskSeconds
 from netsplit.profile.costs import Costs
 from netsplit.profile.operator_keys import operator_key
@@ -113,6 +113,8 @@ class Costed:
         graph = self.graph
         self.keys = {node.name: operator_key(graph, node) for node in graph}
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
+        weights = {k for k, each in graph.initializers.items() if each.requires_grad}
+        self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
         self.movement = Movement(self.machines, self.costs)
         self.calls, self.ways = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
@@ -234,7 +236,7 @@ class Costed:
             own = self.options(other, devices)
             for choice, layout in zip(own.choices, self._at(link, other, own), strict=True):
                 if not layout.partial:
-                    layouts.setdefault(_key_of(layout), (layout, choice))
+                    layouts.setdefault(key_of(layout), (layout, choice))
         choices = tuple(choice for _, choice in layouts.values())
         return Options(choices, np.zeros(len(choices)), tuple(layout for layout, _ in layouts.values()))
 
@@ -296,7 +298,7 @@ class Costed:
         place, rank = next(iter(there), None), len(self.graph.initializers[k].shape)
         if place is None or not choice.axes:
             return choice.view.devices
-        return _key_of(choice.reads(place, rank))
+        return key_of(choice.reads(place, rank))
 
     def _seconds(self, name: str, choice: TaskChoice) -> float:
         """Of computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
@@ -304,9 +306,10 @@ class Costed:
         parts = self._parts(name, choice)
         slowest = max(part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True))
         total = self.microbatches * slowest
-        trained = {k for k in parts[0].weights if self.graph.initializers[k].requires_grad}
+        names = self.graph.nodes[name].initializers
+        trained = [i for i, k in enumerate(names) if self.graph.initializers[k].requires_grad]
         steps = [
-            sum(part.weights.get(k, 0) for k in trained)
+            sum(part.weights[i] for i in trained)
             * self.costs.of(cluster.devices[p].kind).step_s_per_byte
             for part, p in zip(parts, devices, strict=True)
         ]
@@ -314,7 +317,7 @@ class Costed:
         if self.spread_s:
             alpha, full = self.costs.device_alpha, 0.0
             for part, p in zip(parts, devices, strict=True):
-                held = sum((alpha if k in trained else 1) * n for k, n in part.weights.items())
+                held = sum((alpha if i in trained else 1) * n for i, n in enumerate(part.weights))
                 full = max(full, (held + part.kept_bytes) / cluster.devices[p].capacity_bytes)
                 total += self.price[p] * (held + part.kept_bytes)
             total += self.spread_s * full
@@ -333,14 +336,15 @@ class Costed:
             )
         return self.seconds.of(name, sizes)
 
-    def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: set[str]) -> float:
-        """A ring over the devices that have one region; its latency is that of all sums together."""
+    def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: Sequence[int]) -> float:
+        """A ring over the devices that have one region; it has part of the latency of all sums together."""
         call = self.calls.get(name)
         if not choice.axes or not trained or call is None:
             return 0.0
         total: dict[tuple[int, ...], int] = {}
-        for k in trained:
-            there = [place for place in call.tensors if call.reference(place) == ("init", k)]
+        for i in trained:
+            weight = "init", self.graph.nodes[name].initializers[i]
+            there = [place for place in call.tensors if call.reference(place) == weight]
             alike = tuple(
                 m
                 for m, own in enumerate(choice.axes)
@@ -348,7 +352,7 @@ class Costed:
                 or not any(place in own[0].way.cut or place in own[0].way.once for place in there)
             )
             if alike:
-                total[alike] = total.get(alike, 0) + part.weights.get(k, 0)
+                total[alike] = total.get(alike, 0) + part.weights[i]
         return sum(self._ring(choice, alike, nbytes) for alike, nbytes in total.items())
 
     def _ring(self, choice: TaskChoice, alike: tuple[int, ...], nbytes: int) -> float:
@@ -356,7 +360,8 @@ class Costed:
         at = np.arange(len(choice.view.devices)).reshape(shape)
         index = tuple(slice(None) if m in alike else 0 for m in range(len(shape)))
         names = [cluster.devices[choice.view.devices[i]].name for i in at[index].ravel()]
-        return cluster.ring_seconds(nbytes, names) - cluster.ring_seconds(0, names)
+        latency_s = cluster.ring_seconds(0, names)
+        return cluster.ring_seconds(nbytes, names) - latency_s + latency_s / self.trained
 
     def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
         """[choices of the source on those devices, choices of the target on those] seconds."""
@@ -412,22 +417,11 @@ def _says_what_it_reads(node: Node) -> bool:
     }
 
 
-def _key_of(layout: Layout) -> object:
-    return (
-        layout.mesh.devices,
-        layout.mesh.shape,
-        layout.spec,
-        layout.partial,
-        tuple(sorted(layout.sizes.items())),
-        tuple(sorted(layout.blocks.items())),
-    )
-
-
 def _distinct(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
     numbers: dict[object, int] = {}
     first, of = list[Layout](), list[int]()
     for layout in layouts:
-        key = _key_of(layout)
+        key = key_of(layout)
         if key not in numbers:
             numbers[key] = len(first)
             first.append(layout)

@@ -30,12 +30,12 @@ class PartCost:
     """Args:
     seconds: forward and backward, by kind of device.
     kept_bytes: that wait for the backward, or for readers.
-    weights: initializer -> bytes of what the part reads of it.
+    weights: bytes of what the part reads of each of the operator's initializers, in their order.
     """
 
     seconds: Mapping[str, float]
     kept_bytes: int
-    weights: Mapping[str, int]
+    weights: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class TaskSeconds:
         return PartCost(
             {kind: each.nodes[name].total_s for kind, each in self.costs.devices.items()},
             sum(graph.variables[k].nbytes for k in node.outputs if k and not graph.variables[k].alias_of),
-            {k: graph.initializers[k].nbytes for k in node.initializers},
+            tuple(graph.initializers[k].nbytes for k in node.initializers),
         )
 
     def of(self, name: str, sizes: Sequence[Sizes]) -> list[PartCost]:
@@ -92,7 +92,8 @@ class TaskSeconds:
                 if k and not catalogue.variables[k].alias_of
             )
             seconds = {kind: each.nodes[made.name].total_s for kind, each in costs.devices.items()}
-            self.known[key] = PartCost(seconds, kept, weights)
+            own = tuple(weights.get(k, 0) for k in node.initializers)
+            self.known[key] = PartCost(seconds, kept, own)
 
     def _leaf(self, name: str, sizes: Sizes) -> Leaf:
         """The first part of a cut into this one and the rest, axis by axis."""
