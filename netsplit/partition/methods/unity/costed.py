@@ -305,7 +305,7 @@ class Costed:
         cluster, devices = self.machines.cluster, choice.view.devices
         parts = self._parts(name, choice)
         slowest = max(part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True))
-        total = self.microbatches * slowest
+        total = self.microbatches * (slowest + self._finishing(name, choice))
         names = self.graph.nodes[name].initializers
         trained = [i for i, k in enumerate(names) if self.graph.initializers[k].requires_grad]
         steps = [
@@ -322,6 +322,19 @@ class Costed:
                 total += self.price[p] * (held + part.kept_bytes)
             total += self.spread_s * full
         return total
+
+    def _finishing(self, name: str, choice: TaskChoice) -> float:
+        """Of adding up on the first device what nobody reads, as a loss."""
+        node = self.graph.nodes[name]
+        outputs = [self.graph.variables[k] for k in node.outputs if k]
+        if not choice.axes or any(each.consumers for each in outputs):
+            return 0.0
+        whole, seconds = TaskChoice(MachineView(choice.view.devices[:1])), 0.0
+        for j, each in enumerate(outputs):
+            rank, back = len(each.shape), each.name in self.graph.requires_backward
+            made, wanted = choice.makes(j, rank), whole.layout(rank, ())
+            seconds += self.movement.seconds(made, wanted, each.shape, dtype_bytes(each.dtype), back)
+        return seconds
 
     def _parts(self, name: str, choice: TaskChoice) -> list[PartCost]:
         """Of each device."""
