@@ -93,7 +93,7 @@ class Costed:
         microbatches: that one step has; sums and steps come once.
         spread_s: seconds for all of the capacity of the device that an operator fills most.
         price: seconds for a byte on each device.
-        tied: initializer -> the layout that all who read it have to have it in (`weight_layout`).
+        tied: initializer -> the layout that all who read it have to have it in (`_weight_layout`).
         refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
         known: kept across calls, also for graphs that are made of this one.
     """
@@ -185,33 +185,22 @@ class Costed:
     def of_tied(self) -> Iterator[Costed]:
         """With each layout in which all readers can have a weight, of one weight after another; itself, where
         no two operators read one."""
-        read: dict[str, list[int]] = {}
+        read: dict[str, list[tuple[int, str]]] = {}
         for v, vertex in enumerate(self.vertices):
-            for k in {k for name in vertex.nodes for k in self.graph.nodes[name].initializers}:
-                read.setdefault(k, []).append(v)
-        tied = [k for k, readers in read.items() if len(readers) > 1 and k not in self.tied]
-        if not tied:
+            for k, name in {k: n for n in vertex.nodes for k in self.graph.nodes[n].initializers}.items():
+                read.setdefault(k, []).append((v, name))
+        k = next((k for k, readers in read.items() if len(readers) > 1 and k not in self.tied), None)
+        if k is None:
             yield self
             return
-        k = tied[0]
         devices = tuple(range(len(self.machines.cluster.devices)))
-        common: dict[object, None] | None = None
-        for v in read[k]:
-            own = dict.fromkeys(self._weight_layouts(v, k, devices))
-            common = own if common is None else {each: None for each in common if each in own}
-        for each in common or ():
-            yield from replace(self, tied={**self.tied, k: each}).of_tied()
-
-    def _weight_layouts(self, v: int, k: str, devices: Devices) -> list[object]:
-        vertex, made = self.vertices[v], []
-        name = next(name for name in vertex.nodes if k in self.graph.nodes[name].initializers)
-        call = self.calls.get(name)
-        for choice in self.options(v, devices).choices:
-            there = (
-                [p for p in call.tensors if call.reference(p) == ("init", k)] if call and choice.axes else []
-            )
-            made.append(self.weight_layout(choice, frozenset(there), k))
-        return made
+        each_of = [
+            dict.fromkeys(self._weight_layout(choice, name, k) for choice in self.options(v, devices).choices)
+            for v, name in read[k]
+        ]
+        for each in each_of[0]:
+            if all(each in own for own in each_of):
+                yield from replace(self, tied={**self.tied, k: each}).of_tied()
 
     def number(self, text: str) -> str:
         """A short name for a key."""
@@ -262,22 +251,15 @@ class Costed:
         if len(vertex.nodes) == 1 and _says_what_it_reads(node):
             axes = self._axes(name)
             copies = "copies" in self.dimensions and self._has_copies(node)
-        weights: dict[str, set[Place]] = {}
-        if axes or copies:
-            call = self.calls[name]
-            for place in call.tensors:
-                tag, k = call.reference(place)
-                if tag == "init":
-                    weights.setdefault(k, set()).add(place)
-            if not self._has_copies(node) and weights:
-                axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
-        held = {k: frozenset(there) for k, there in weights.items()}
+        weights = self._places(name) if axes or copies else {}
+        if weights and not self._has_copies(node):
+            axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
         made = []
         for view in self.machines.views(devices, anywhere=any(self.price)):
             if view.shape and not axes and not copies:
                 continue
-            for choice in choices_on(view, axes, copies, held, self.machines):
-                if (name, len(view.shape)) not in self.refused and self._fits_tied(name, choice, held):
+            for choice in choices_on(view, axes, copies, weights, self.machines):
+                if (name, len(view.shape)) not in self.refused and self._fits_tied(name, choice):
                     made.append(choice)
         return made
 
@@ -288,17 +270,26 @@ class Costed:
             return False
         return True
 
-    def _fits_tied(self, name: str, choice: TaskChoice, weights: Mapping[str, frozenset[Place]]) -> bool:
-        node = self.graph.nodes[name]
-        tied = [k for k in node.initializers if k in self.tied]
-        return all(self.weight_layout(choice, weights.get(k, frozenset()), k) == self.tied[k] for k in tied)
+    def _places(self, name: str) -> dict[str, frozenset[Place]]:
+        """Initializer -> where an operator is given it."""
+        made: dict[str, frozenset[Place]] = {}
+        call = self.calls.get(name)
+        for place in () if call is None else call.tensors:
+            tag, k = call.reference(place)
+            if tag == "init":
+                made[k] = made.get(k, frozenset()) | {place}
+        return made
 
-    def weight_layout(self, choice: TaskChoice, there: frozenset[Place], k: str) -> object:
+    def _fits_tied(self, name: str, choice: TaskChoice) -> bool:
+        tied = [k for k in self.graph.nodes[name].initializers if k in self.tied]
+        return all(self._weight_layout(choice, name, k) == self.tied[k] for k in tied)
+
+    def _weight_layout(self, choice: TaskChoice, name: str, k: str) -> object:
         """Of a weight, with its devices; what two operators that read one weight have to have alike."""
-        place, rank = next(iter(there), None), len(self.graph.initializers[k].shape)
-        if place is None or not choice.axes:
+        place = next(iter(self._places(name).get(k, ())), None) if choice.axes else None
+        if place is None:
             return choice.view.devices
-        return key_of(choice.reads(place, rank))
+        return key_of(choice.reads(place, len(self.graph.initializers[k].shape)))
 
     def _seconds(self, name: str, choice: TaskChoice) -> float:
         """Of computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
@@ -309,8 +300,7 @@ class Costed:
         names = self.graph.nodes[name].initializers
         trained = [i for i, k in enumerate(names) if self.graph.initializers[k].requires_grad]
         steps = [
-            sum(part.weights[i] for i in trained)
-            * self.costs.of(cluster.devices[p].kind).step_s_per_byte
+            sum(part.weights[i] for i in trained) * self.costs.of(cluster.devices[p].kind).step_s_per_byte
             for part, p in zip(parts, devices, strict=True)
         ]
         total += max(steps) + self._sums(name, choice, parts[0], trained)
@@ -326,38 +316,32 @@ class Costed:
     def _finishing(self, name: str, choice: TaskChoice) -> float:
         """Of adding up on the first device what nobody reads, as a loss."""
         node = self.graph.nodes[name]
-        outputs = [self.graph.variables[k] for k in node.outputs if k]
-        if not choice.axes or any(each.consumers for each in outputs):
+        outputs = [(j, self.graph.variables[k]) for j, k in enumerate(node.outputs) if k]
+        if not choice.axes or any(each.consumers for _, each in outputs):
             return 0.0
         whole, seconds = TaskChoice(MachineView(choice.view.devices[:1])), 0.0
-        for j, each in enumerate(outputs):
-            rank, back = len(each.shape), each.name in self.graph.requires_backward
-            made, wanted = choice.makes(j, rank), whole.layout(rank, ())
+        for j, each in outputs:
+            made, wanted = choice.makes(j, len(each.shape)), whole.layout(len(each.shape), ())
+            back = each.name in self.graph.requires_backward
             seconds += self.movement.seconds(made, wanted, each.shape, dtype_bytes(each.dtype), back)
         return seconds
 
     def _parts(self, name: str, choice: TaskChoice) -> list[PartCost]:
         """Of each device."""
-        shape = choice.view.shape
-        sizes = []
-        for i in range(len(choice.view.devices)):
-            at, rest = [0] * len(shape), i
-            for m in reversed(range(len(shape))):
-                rest, at[m] = divmod(rest, shape[m])
-            sizes.append(
-                tuple((own[0], own[1][at[m]]) for m, own in enumerate(choice.axes) if own is not None)
-            )
+        sizes = [
+            tuple((own[0], own[1][n]) for own, n in zip(choice.axes, at, strict=True) if own is not None)
+            for at in np.ndindex(choice.view.shape)
+        ]
         return self.seconds.of(name, sizes)
 
     def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: Sequence[int]) -> float:
         """A ring over the devices that have one region; it has part of the latency of all sums together."""
-        call = self.calls.get(name)
-        if not choice.axes or not trained or call is None:
+        if not choice.axes or not trained:
             return 0.0
         total: dict[tuple[int, ...], int] = {}
+        places = self._places(name)
         for i in trained:
-            weight = "init", self.graph.nodes[name].initializers[i]
-            there = [place for place in call.tensors if call.reference(place) == weight]
+            there = places.get(self.graph.nodes[name].initializers[i], frozenset())
             alike = tuple(
                 m
                 for m, own in enumerate(choice.axes)

@@ -53,7 +53,8 @@ class _WayBetween:
     """Between two vertices, `a` before `b` where it is `directed`: what is between them.
 
     Args:
-        kind: "link", "row" (two ways and the vertex between; from nowhere, the second alone), "beside" (ways).
+        kind: "link", "row" (two ways and the vertex between; from nowhere, the second alone), "beside" (ways),
+            "turned".
         hanging: on the middle, from nowhere.
         key: without names.
     """

@@ -127,10 +127,19 @@ class Movement:
             best = np.take_along_axis(each, cost[each].argmin(axis=1), axis=1)
             columns = np.arange(len(b.devices))[None, :]
             needed[best, columns] = nbytes[best, columns]
-        return self._sent(a, b, needed, boxes * (needed > 0), near, a.elements * itemsize, bool(source.partial))
+        return self._sent(
+            a, b, needed, boxes * (needed > 0), near, a.elements * itemsize, bool(source.partial)
+        )
 
     def _sent(
-        self, a: _HeldPieces, b: _HeldPieces, needed: Numbers, boxes: Numbers, near: Numbers, held: Numbers, adds: bool
+        self,
+        a: _HeldPieces,
+        b: _HeldPieces,
+        needed: Numbers,
+        boxes: Numbers,
+        near: Numbers,
+        held: Numbers,
+        adds: bool,
     ) -> _Seconds:
         """Cutting, links and NICs at once, and then adding or putting together on each device.
 
@@ -157,7 +166,9 @@ class Movement:
             bytes_s = np.where(count > 1, needed.sum(axis=0) - needed.max(axis=0), 0) * PASSES * self.rate[q]
             return longest + sliced + float((each + bytes_s).max()), longest + sliced_back + float(each.max())
         joined = (count > 1) * (self.launch[q] + 2 * self.rate[q] * needed.sum(axis=0))
-        alike = (a.region[:, None] == a.region[None, :]) @ (needed > 0)  # of each reader, which regions it reads
+        alike = (a.region[:, None] == a.region[None, :]) @ (
+            needed > 0
+        )  # of each reader, which regions it reads
         several = (needed * (alike.sum(axis=1) > 1)[:, None]).sum(axis=0)
         back_s = joined + PASSES * self.rate[q] * several
         return longest + sliced + float(joined.max()), longest + sliced_back + float(back_s.max())
@@ -217,7 +228,9 @@ def _pieces(layout: Layout, shape: tuple[int, ...]) -> _HeldPieces:
         region = region * len(there) + numbers[-1]
     _, region = np.unique(region, return_inverse=True)
     held = [prod(sum(high - low for low, high in runs) for runs in each) for each in every]
-    return _HeldPieces(np.array(devices, np.int64), tuple(numbers), tuple(runs), region, np.array(held, np.int64))
+    return _HeldPieces(
+        np.array(devices, np.int64), tuple(numbers), tuple(runs), region, np.array(held, np.int64)
+    )
 
 
 def _common(one: Runs, other: Runs) -> tuple[int, int]:
