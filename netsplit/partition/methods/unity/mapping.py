@@ -53,8 +53,7 @@ class _WayBetween:
     """Between two vertices, `a` before `b` where it is `directed`: what is between them.
 
     Args:
-        kind: "link", "row" (two ways and the vertex between; from nowhere, the second alone), "beside" (ways),
-            "turned".
+        kind: "link", "row" (two ways and the vertex between; from nowhere the second alone), "beside" (ways),
         hanging: on the middle, from nowhere.
         key: without names.
     """
