@@ -158,7 +158,8 @@ class Costed:
         tied = [(k, self.tied[k]) for k in node.initializers if k in self.tied]
         refused = [n for name, n in self.refused if name == node.name]
         own = "" if _says_what_it_reads(node) else node.name
-        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}"
+        given = [(k, len(self.graph.variables[k].consumers)) for k in self._given(node)]
+        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}{given or ''}"
 
     def _axes(self, name: str) -> tuple[TaskAxis, ...]:
         return task_axes(self.graph, name, self.dimensions)
@@ -296,7 +297,7 @@ class Costed:
         cluster, devices = self.machines.cluster, choice.view.devices
         parts = self._parts(name, choice)
         slowest = max(part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True))
-        total = self.microbatches * (slowest + self._finishing(name, choice))
+        total = self.microbatches * (slowest + self._ends(name, choice))
         names = self.graph.nodes[name].initializers
         trained = [i for i, k in enumerate(names) if self.graph.initializers[k].requires_grad]
         steps = [
@@ -313,18 +314,29 @@ class Costed:
             total += self.spread_s * full
         return total
 
-    def _finishing(self, name: str, choice: TaskChoice) -> float:
-        """Of adding up on the first device what nobody reads, as a loss."""
-        node = self.graph.nodes[name]
-        outputs = [(j, self.graph.variables[k]) for j, k in enumerate(node.outputs) if k]
-        if not choice.axes or any(each.consumers for _, each in outputs):
+    def _ends(self, name: str, choice: TaskChoice) -> float:
+        """Of bringing a batch from the first device, and there adding up what nobody reads, as a loss."""
+        if not choice.axes:
             return 0.0
-        whole, seconds = TaskChoice(MachineView(choice.view.devices[:1])), 0.0
-        for j, each in outputs:
-            made, wanted = choice.makes(j, len(each.shape)), whole.layout(len(each.shape), ())
-            back = each.name in self.graph.requires_backward
-            seconds += self.movement.seconds(made, wanted, each.shape, dtype_bytes(each.dtype), back)
+        node, variables = self.graph.nodes[name], self.graph.variables
+        first, seconds = TaskChoice(MachineView(choice.view.devices[:1])), 0.0
+        for k in self._given(node):
+            own, places = variables[k], self._read_at(name, k)
+            whole, rank = first.layout(len(own.shape), ()), len(own.shape)
+            moved = (choice.reads(place, rank) for place in places[:1])
+            size = dtype_bytes(own.dtype)
+            brought = sum(self.movement.seconds(whole, each, own.shape, size, False) for each in moved)
+            seconds += brought / len(own.consumers)
+        for j, k in enumerate(node.outputs):
+            if k and not (own := variables[k]).consumers:
+                made, wanted = choice.makes(j, len(own.shape)), first.layout(len(own.shape), ())
+                back = k in self.graph.requires_backward
+                seconds += self.movement.seconds(made, wanted, own.shape, dtype_bytes(own.dtype), back)
         return seconds
+
+    def _given(self, node: Node) -> list[str]:
+        """Of a batch."""
+        return [k for k in node.inputs if self.graph.variables[k].producer is None]
 
     def _parts(self, name: str, choice: TaskChoice) -> list[PartCost]:
         """Of each device."""
@@ -335,7 +347,7 @@ class Costed:
         return self.seconds.of(name, sizes)
 
     def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: Sequence[int]) -> float:
-        """A ring over the devices that have one region; it has part of the latency of all sums together."""
+        """Rings over devices that have one region, queued at NICs; with part of the latency of all sums."""
         if not choice.axes or not trained:
             return 0.0
         total: dict[tuple[int, ...], int] = {}
@@ -358,7 +370,10 @@ class Costed:
         index = tuple(slice(None) if m in alike else 0 for m in range(len(shape)))
         names = [cluster.devices[choice.view.devices[i]].name for i in at[index].ravel()]
         latency_s = cluster.ring_seconds(0, names)
-        return cluster.ring_seconds(nbytes, names) - latency_s + latency_s / self.trained
+        queued, rings = cluster.ring(names), len(choice.view.devices) // len(names)
+        busy_s = max((pace for pair in queued for _, pace in cluster.way(*pair)), default=0.0) * nbytes
+        nic_s = rings * 2 * (len(names) - 1) / len(names) * busy_s
+        return max(cluster.ring_seconds(nbytes, names) - latency_s, nic_s) + latency_s / self.trained
 
     def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
         """[choices of the source on those devices, choices of the target on those] seconds."""
