@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from netsplit.graph.arguments import Reference
@@ -85,7 +86,7 @@ class TaskSeconds:
             for (tag, k), region in leaf.reads.values():
                 if tag == "init":
                     init = self.graph.initializers[k]
-                    weights[k] = init.nbytes * _size(region) // max(_prod(init.shape), 1)
+                    weights[k] = init.nbytes * prod(_shape(region)) // max(prod(init.shape), 1)
             kept = sum(
                 catalogue.variables[k].nbytes
                 for k in made.outputs
@@ -163,14 +164,3 @@ def _catalogue(graph: Graph, node: Node, leaves: Sequence[Leaf]) -> Graph:
 
 def _shape(region: Region) -> tuple[int, ...]:
     return tuple(now(length_of(runs)) for runs in region)
-
-
-def _size(region: Region) -> int:
-    return _prod(_shape(region))
-
-
-def _prod(shape: Sequence[int]) -> int:
-    total = 1
-    for n in shape:
-        total *= n
-    return total
