@@ -190,10 +190,11 @@ class Costed:
         for v, vertex in enumerate(self.vertices):
             for k, name in {k: n for n in vertex.nodes for k in self.graph.nodes[n].initializers}.items():
                 read.setdefault(k, []).append((v, name))
-        k = next((k for k, readers in read.items() if len(readers) > 1 and k not in self.tied), None)
-        if k is None:
+        tied = [k for k, readers in read.items() if len(readers) > 1 and k not in self.tied]
+        if not tied:
             yield self
             return
+        k = tied[0]
         devices = tuple(range(len(self.machines.cluster.devices)))
         each_of = [
             dict.fromkeys(self._weight_layout(choice, name, k) for choice in self.options(v, devices).choices)
@@ -275,7 +276,9 @@ class Costed:
         """Initializer -> where an operator is given it."""
         made: dict[str, frozenset[Place]] = {}
         call = self.calls.get(name)
-        for place in () if call is None else call.tensors:
+        if call is None:
+            return made
+        for place in call.tensors:
             tag, k = call.reference(place)
             if tag == "init":
                 made[k] = made.get(k, frozenset()) | {place}
