@@ -17,7 +17,7 @@ from math import prod
 from typing import Literal
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.ir import Graph, once_of
+from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.layout import Layout, Mesh
 from netsplit.rewrite import OperatorTasks, TaskCut, columns_and_rows
 from netsplit.rewrite.following import ways_of_graph
@@ -219,7 +219,7 @@ def task_axes(graph: Graph, name: str, dimensions: tuple[Dimension, ...]) -> tup
     made = []
     for axis, way in ways[name].items():
         kind = _dimension(call, axis, way, samples)
-        if kind not in dimensions or way.last is not None:
+        if kind not in dimensions or (way.last is not None and _is_read(graph, call.node)):
             continue
         step = way.size // graph.batch_size if kind == "samples" and not way.size % graph.batch_size else 1
         blocks, unit = told.get(axis, (1, step))
@@ -227,6 +227,10 @@ def task_axes(graph: Graph, name: str, dimensions: tuple[Dimension, ...]) -> tup
         if blocks > 1:
             made.append(TaskAxis(axis, way, kind))
     return tuple(made)
+
+
+def _is_read(graph: Graph, node: Node) -> bool:
+    return any(graph.variables[k].consumers for k in node.outputs if k)
 
 
 @once_of

@@ -27,7 +27,7 @@ from netsplit.partition.methods.unity.choices import (
     choices_on,
     task_axes,
 )
-from netsplit.partition.methods.unity.movement import Movement
+from netsplit.partition.methods.unity.movement import Movement, key_of
 from netsplit.partition.methods.unity.task_seconds import PartCost, TaskSeconds
 from netsplit.profile.costs import Costs
 from netsplit.profile.operator_keys import operator_key
@@ -93,7 +93,7 @@ class Costed:
         microbatches: that one step has; sums and steps come once.
         spread_s: seconds for all of the capacity of the device that an operator fills most.
         price: seconds for a byte on each device.
-        tied: initializer -> the layout that all who read it have to have it in (`weight_layout`).
+        tied: initializer -> the layout that all who read it have to have it in (`_weight_layout`).
         refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
         known: kept across calls, also for graphs that are made of this one.
     """
@@ -113,6 +113,8 @@ class Costed:
         graph = self.graph
         self.keys = {node.name: operator_key(graph, node) for node in graph}
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
+        weights = {k for k, each in graph.initializers.items() if each.requires_grad}
+        self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
         self.movement = Movement(self.machines, self.costs)
         self.calls, self.ways = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
@@ -156,7 +158,8 @@ class Costed:
         tied = [(k, self.tied[k]) for k in node.initializers if k in self.tied]
         refused = [n for name, n in self.refused if name == node.name]
         own = "" if _says_what_it_reads(node) else node.name
-        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}"
+        given = [(k, len(self.graph.variables[k].consumers)) for k in self._given(node)]
+        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}{given or ''}"
 
     def _axes(self, name: str) -> tuple[TaskAxis, ...]:
         return task_axes(self.graph, name, self.dimensions)
@@ -183,33 +186,23 @@ class Costed:
     def of_tied(self) -> Iterator[Costed]:
         """With each layout in which all readers can have a weight, of one weight after another; itself, where
         no two operators read one."""
-        read: dict[str, list[int]] = {}
+        read: dict[str, list[tuple[int, str]]] = {}
         for v, vertex in enumerate(self.vertices):
-            for k in {k for name in vertex.nodes for k in self.graph.nodes[name].initializers}:
-                read.setdefault(k, []).append(v)
+            for k, name in {k: n for n in vertex.nodes for k in self.graph.nodes[n].initializers}.items():
+                read.setdefault(k, []).append((v, name))
         tied = [k for k, readers in read.items() if len(readers) > 1 and k not in self.tied]
         if not tied:
             yield self
             return
         k = tied[0]
         devices = tuple(range(len(self.machines.cluster.devices)))
-        common: dict[object, None] | None = None
-        for v in read[k]:
-            own = dict.fromkeys(self._weight_layouts(v, k, devices))
-            common = own if common is None else {each: None for each in common if each in own}
-        for each in common or ():
-            yield from replace(self, tied={**self.tied, k: each}).of_tied()
-
-    def _weight_layouts(self, v: int, k: str, devices: Devices) -> list[object]:
-        vertex, made = self.vertices[v], []
-        name = next(name for name in vertex.nodes if k in self.graph.nodes[name].initializers)
-        call = self.calls.get(name)
-        for choice in self.options(v, devices).choices:
-            there = (
-                [p for p in call.tensors if call.reference(p) == ("init", k)] if call and choice.axes else []
-            )
-            made.append(self.weight_layout(choice, frozenset(there), k))
-        return made
+        each_of = [
+            dict.fromkeys(self._weight_layout(choice, name, k) for choice in self.options(v, devices).choices)
+            for v, name in read[k]
+        ]
+        for each in each_of[0]:
+            if all(each in own for own in each_of):
+                yield from replace(self, tied={**self.tied, k: each}).of_tied()
 
     def number(self, text: str) -> str:
         """A short name for a key."""
@@ -234,7 +227,7 @@ class Costed:
             own = self.options(other, devices)
             for choice, layout in zip(own.choices, self._at(link, other, own), strict=True):
                 if not layout.partial:
-                    layouts.setdefault(_key_of(layout), (layout, choice))
+                    layouts.setdefault(key_of(layout), (layout, choice))
         choices = tuple(choice for _, choice in layouts.values())
         return Options(choices, np.zeros(len(choices)), tuple(layout for layout, _ in layouts.values()))
 
@@ -260,22 +253,15 @@ class Costed:
         if len(vertex.nodes) == 1 and _says_what_it_reads(node):
             axes = self._axes(name)
             copies = "copies" in self.dimensions and self._has_copies(node)
-        weights: dict[str, set[Place]] = {}
-        if axes or copies:
-            call = self.calls[name]
-            for place in call.tensors:
-                tag, k = call.reference(place)
-                if tag == "init":
-                    weights.setdefault(k, set()).add(place)
-            if not self._has_copies(node) and weights:
-                axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
-        held = {k: frozenset(there) for k, there in weights.items()}
+        weights = self._places(name) if axes or copies else {}
+        if weights and not self._has_copies(node):
+            axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
         made = []
         for view in self.machines.views(devices, anywhere=any(self.price)):
             if view.shape and not axes and not copies:
                 continue
-            for choice in choices_on(view, axes, copies, held, self.machines):
-                if (name, len(view.shape)) not in self.refused and self._fits_tied(name, choice, held):
+            for choice in choices_on(view, axes, copies, weights, self.machines):
+                if (name, len(view.shape)) not in self.refused and self._fits_tied(name, choice):
                     made.append(choice)
         return made
 
@@ -286,61 +272,91 @@ class Costed:
             return False
         return True
 
-    def _fits_tied(self, name: str, choice: TaskChoice, weights: Mapping[str, frozenset[Place]]) -> bool:
-        node = self.graph.nodes[name]
-        tied = [k for k in node.initializers if k in self.tied]
-        return all(self.weight_layout(choice, weights.get(k, frozenset()), k) == self.tied[k] for k in tied)
+    def _places(self, name: str) -> dict[str, frozenset[Place]]:
+        """Initializer -> where an operator is given it."""
+        made: dict[str, frozenset[Place]] = {}
+        call = self.calls.get(name)
+        if call is None:
+            return made
+        for place in call.tensors:
+            tag, k = call.reference(place)
+            if tag == "init":
+                made[k] = made.get(k, frozenset()) | {place}
+        return made
 
-    def weight_layout(self, choice: TaskChoice, there: frozenset[Place], k: str) -> object:
+    def _fits_tied(self, name: str, choice: TaskChoice) -> bool:
+        tied = [k for k in self.graph.nodes[name].initializers if k in self.tied]
+        return all(self._weight_layout(choice, name, k) == self.tied[k] for k in tied)
+
+    def _weight_layout(self, choice: TaskChoice, name: str, k: str) -> object:
         """Of a weight, with its devices; what two operators that read one weight have to have alike."""
-        place, rank = next(iter(there), None), len(self.graph.initializers[k].shape)
-        if place is None or not choice.axes:
+        place = next(iter(self._places(name).get(k, ())), None) if choice.axes else None
+        if place is None:
             return choice.view.devices
-        return _key_of(choice.reads(place, rank))
+        return key_of(choice.reads(place, len(self.graph.initializers[k].shape)))
 
     def _seconds(self, name: str, choice: TaskChoice) -> float:
         """Of computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
         cluster, devices = self.machines.cluster, choice.view.devices
         parts = self._parts(name, choice)
         slowest = max(part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True))
-        total = self.microbatches * slowest
-        trained = {k for k in parts[0].weights if self.graph.initializers[k].requires_grad}
+        total = self.microbatches * (slowest + self._ends(name, choice))
+        names = self.graph.nodes[name].initializers
+        trained = [i for i, k in enumerate(names) if self.graph.initializers[k].requires_grad]
         steps = [
-            sum(part.weights.get(k, 0) for k in trained)
-            * self.costs.of(cluster.devices[p].kind).step_s_per_byte
+            sum(part.weights[i] for i in trained) * self.costs.of(cluster.devices[p].kind).step_s_per_byte
             for part, p in zip(parts, devices, strict=True)
         ]
         total += max(steps) + self._sums(name, choice, parts[0], trained)
         if self.spread_s:
             alpha, full = self.costs.device_alpha, 0.0
             for part, p in zip(parts, devices, strict=True):
-                held = sum((alpha if k in trained else 1) * n for k, n in part.weights.items())
+                held = sum((alpha if i in trained else 1) * n for i, n in enumerate(part.weights))
                 full = max(full, (held + part.kept_bytes) / cluster.devices[p].capacity_bytes)
                 total += self.price[p] * (held + part.kept_bytes)
             total += self.spread_s * full
         return total
 
+    def _ends(self, name: str, choice: TaskChoice) -> float:
+        """Of bringing a batch from the first device, and there adding up what nobody reads, as a loss."""
+        if not choice.axes:
+            return 0.0
+        node, variables = self.graph.nodes[name], self.graph.variables
+        first, seconds = TaskChoice(MachineView(choice.view.devices[:1])), 0.0
+        for k in self._given(node):
+            own, places = variables[k], self._read_at(name, k)
+            whole, rank = first.layout(len(own.shape), ()), len(own.shape)
+            moved = (choice.reads(place, rank) for place in places[:1])
+            size = dtype_bytes(own.dtype)
+            brought = sum(self.movement.seconds(whole, each, own.shape, size, False) for each in moved)
+            seconds += brought / len(own.consumers)
+        for j, k in enumerate(node.outputs):
+            if k and not (own := variables[k]).consumers:
+                made, wanted = choice.makes(j, len(own.shape)), first.layout(len(own.shape), ())
+                back = k in self.graph.requires_backward
+                seconds += self.movement.seconds(made, wanted, own.shape, dtype_bytes(own.dtype), back)
+        return seconds
+
+    def _given(self, node: Node) -> list[str]:
+        """Of a batch."""
+        return [k for k in node.inputs if self.graph.variables[k].producer is None]
+
     def _parts(self, name: str, choice: TaskChoice) -> list[PartCost]:
         """Of each device."""
-        shape = choice.view.shape
-        sizes = []
-        for i in range(len(choice.view.devices)):
-            at, rest = [0] * len(shape), i
-            for m in reversed(range(len(shape))):
-                rest, at[m] = divmod(rest, shape[m])
-            sizes.append(
-                tuple((own[0], own[1][at[m]]) for m, own in enumerate(choice.axes) if own is not None)
-            )
+        sizes = [
+            tuple((own[0], own[1][n]) for own, n in zip(choice.axes, at, strict=True) if own is not None)
+            for at in np.ndindex(choice.view.shape)
+        ]
         return self.seconds.of(name, sizes)
 
-    def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: set[str]) -> float:
-        """A ring over the devices that have one region; its latency is that of all sums together."""
-        call = self.calls.get(name)
-        if not choice.axes or not trained or call is None:
+    def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: Sequence[int]) -> float:
+        """Rings over devices that have one region, queued at NICs; with part of the latency of all sums."""
+        if not choice.axes or not trained:
             return 0.0
         total: dict[tuple[int, ...], int] = {}
-        for k in trained:
-            there = [place for place in call.tensors if call.reference(place) == ("init", k)]
+        places = self._places(name)
+        for i in trained:
+            there = places.get(self.graph.nodes[name].initializers[i], frozenset())
             alike = tuple(
                 m
                 for m, own in enumerate(choice.axes)
@@ -348,7 +364,7 @@ class Costed:
                 or not any(place in own[0].way.cut or place in own[0].way.once for place in there)
             )
             if alike:
-                total[alike] = total.get(alike, 0) + part.weights.get(k, 0)
+                total[alike] = total.get(alike, 0) + part.weights[i]
         return sum(self._ring(choice, alike, nbytes) for alike, nbytes in total.items())
 
     def _ring(self, choice: TaskChoice, alike: tuple[int, ...], nbytes: int) -> float:
@@ -356,7 +372,11 @@ class Costed:
         at = np.arange(len(choice.view.devices)).reshape(shape)
         index = tuple(slice(None) if m in alike else 0 for m in range(len(shape)))
         names = [cluster.devices[choice.view.devices[i]].name for i in at[index].ravel()]
-        return cluster.ring_seconds(nbytes, names) - cluster.ring_seconds(0, names)
+        latency_s = cluster.ring_seconds(0, names)
+        queued, rings = cluster.ring(names), len(choice.view.devices) // len(names)
+        busy_s = max((pace for pair in queued for _, pace in cluster.way(*pair)), default=0.0) * nbytes
+        nic_s = rings * 2 * (len(names) - 1) / len(names) * busy_s
+        return max(cluster.ring_seconds(nbytes, names) - latency_s, nic_s) + latency_s / self.trained
 
     def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
         """[choices of the source on those devices, choices of the target on those] seconds."""
@@ -412,22 +432,11 @@ def _says_what_it_reads(node: Node) -> bool:
     }
 
 
-def _key_of(layout: Layout) -> object:
-    return (
-        layout.mesh.devices,
-        layout.mesh.shape,
-        layout.spec,
-        layout.partial,
-        tuple(sorted(layout.sizes.items())),
-        tuple(sorted(layout.blocks.items())),
-    )
-
-
 def _distinct(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
     numbers: dict[object, int] = {}
     first, of = list[Layout](), list[int]()
     for layout in layouts:
-        key = _key_of(layout)
+        key = key_of(layout)
         if key not in numbers:
             numbers[key] = len(first)
             first.append(layout)

@@ -25,6 +25,7 @@ from netsplit.partition.methods.unity.costed import Costed, Devices, Floats, Num
 
 __all__ = ["Mapped", "best_mapping"]
 
+NOWHERE = -1  # the vertex of one choice that a tree begins at
 LARGEST = 4_000_000  # elements of a table
 BRANCHES = 4  # of which every division is looked at
 
@@ -52,8 +53,8 @@ class _WayBetween:
     """Between two vertices, `a` before `b` where it is `directed`: what is between them.
 
     Args:
-        kind: "link", "row" (two ways and the vertex between), "beside" (ways), "tree" (a vertex with its
-            trees, and its way to b).
+        kind: "link", "row" (two ways and the vertex between; from nowhere the second alone), "beside" (ways),
+        hanging: on the middle, from nowhere.
         key: without names.
     """
 
@@ -65,7 +66,7 @@ class _WayBetween:
     link: TensorLink | None = None
     middle: int = -1
     ways: tuple[_WayBetween, ...] = ()
-    trees: tuple[_WayBetween, ...] = ()  # of the middle
+    hanging: _WayBetween | None = None
     count: int = 0  # of operators in it
 
     def turned(self) -> _WayBetween:
@@ -99,7 +100,7 @@ class _Programme:
     ends: Mapping[str, int]
     cache: bool
     split: bool
-    trees: dict[int, list[_WayBetween]] = field(default_factory=dict)
+    hanging: dict[int, _WayBetween] = field(default_factory=dict)
     fixed: dict[int, int] = field(default_factory=dict)
     loose: list[int] = field(default_factory=list)
     own: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
@@ -139,57 +140,41 @@ class _Programme:
             if v not in left or now != turn(v) or not 1 <= len(near[v]) <= 2:
                 continue
             left.discard(v)
-            hanging = tuple(self.trees.pop(v, ()))
+            hanging = self.hanging.pop(v, None)
             some = sorted(near.pop(v))
             for u in some:
                 near[u].discard(v)
             if len(some) == 1:
                 (u,) = some
                 way = _towards(ways.pop(_pair(v, u)), u)
-                self.trees.setdefault(u, []).append(self._tree(v, hanging, way))
+                made = self._row(None, v, hanging, way)
+                self.hanging[u] = _joined([self.hanging[u], made]) if u in self.hanging else made
             else:
                 a, b = some
                 first, second = ways.pop(_pair(a, v)), ways.pop(_pair(v, b))
-                if _before(second, v) and _before(first, a):
-                    made = self._row(_towards(first, v), v, hanging, _towards(second, b))
-                elif _before(first, v) and _before(second, b):
-                    a, b = b, a
-                    made = self._row(_towards(second, v), v, hanging, _towards(first, b))
-                else:
-                    made = self._row(_towards(first, v), v, hanging, _towards(second, b))
+                if _before(first, v) and _before(second, b):
+                    a, b, first, second = b, a, second, first
+                made = self._row(_towards(first, v), v, hanging, _towards(second, b))
                 pair = _pair(a, b)
-                if pair in ways:
-                    ways[pair] = _joined([ways[pair], made])
-                else:
-                    ways[pair] = made
+                ways[pair] = _joined([ways[pair], made]) if pair in ways else made
                 near[a].add(b)
                 near[b].add(a)
             for u in some:
                 heapq.heappush(queue, turn(u))
 
-    def _own(self, v: int, hanging: Sequence[_WayBetween]) -> str:
-        fixed = f"={self.fixed[v]}" if v in self.fixed else ""
-        return f"{self.costed.vertices[v].key}{fixed}[{','.join(each.key for each in hanging)}]"
-
-    def _number(self, text: str) -> str:
-        return self.costed.number(text)
-
     def _row(
-        self, first: _WayBetween, v: int, hanging: tuple[_WayBetween, ...], second: _WayBetween
+        self, first: _WayBetween | None, v: int, hanging: _WayBetween | None, second: _WayBetween
     ) -> _WayBetween:
-        vertices = self.costed.vertices
-        key = self._number(f"({first.key}-{self._own(v, hanging)}-{second.key})")
-        count = first.count + second.count + len(vertices[v].nodes) + sum(each.count for each in hanging)
-        directed = first.directed and second.directed
-        return _WayBetween("row", first.a, second.b, key, directed, None, v, (first, second), hanging, count)
+        vertex, own = self.costed.vertices[v], [each for each in (first, hanging) if each is not None]
+        fixed = f"={self.fixed[v]}" if v in self.fixed else ""
+        said = "-".join(each.key if each else "" for each in (first, hanging, second))
+        key = self.costed.number(f"({vertex.key}{fixed}-{said})")
+        count = second.count + len(vertex.nodes) + sum(each.count for each in own)
+        directed = second.directed and all(each.directed for each in own[:1])
+        a, ways = NOWHERE if first is None else first.a, (second,) if first is None else (first, second)
+        return _WayBetween("row", a, second.b, key, directed, None, v, ways, hanging, count)
 
-    def _tree(self, v: int, hanging: tuple[_WayBetween, ...], way: _WayBetween) -> _WayBetween:
-        key = self._number(f"<{self._own(v, hanging)}-{way.key}>")
-        directed = way.directed and all(each.directed for each in hanging)
-        count = way.count + len(self.costed.vertices[v].nodes) + sum(each.count for each in hanging)
-        return _WayBetween("tree", -1, way.b, key, directed, None, v, (way,), hanging, count)
-
-    # -- tables: [choices of a, choices of b] of what is between them; of a tree [1, choices of b]
+    # -- tables: [choices of a, choices of b] of what is between them
 
     def _table(self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices) -> tuple[Floats, Pick]:
         cache = self.costed.known.tables if self.cache else self.own
@@ -206,14 +191,11 @@ class _Programme:
             return self.costed.moving(way.link, at_a, at_b), None
         if way.kind == "turned":
             return self._table(way.ways[0], inner, at_b, at_a)[0].T, None
-        if way.kind == "tree":
-            own = self._unary(way.middle, inner, way.trees, inner)
-            total = own[:, None] + self._table(way.ways[0], inner, inner, at_b)[0]
-            return total.min(axis=0)[None, :], total.argmin(axis=0)
         if way.kind == "row":
-            first = self._table(way.ways[0], inner, at_a, inner)[0]
-            second = self._table(way.ways[1], inner, inner, at_b)[0]
-            first = first + self._unary(way.middle, inner, way.trees, inner)[None, :]
+            first = self._unary(way.middle, inner, way.hanging, inner)[None, :]
+            if len(way.ways) > 1:
+                first = first + self._table(way.ways[0], inner, at_a, inner)[0]
+            second = self._table(way.ways[-1], inner, inner, at_b)[0]
             least = np.empty((len(first), second.shape[1]))
             which = np.empty(least.shape, np.int32)
             turned = np.ascontiguousarray(second.T)
@@ -229,17 +211,18 @@ class _Programme:
     ) -> tuple[Floats, tuple[list[Division], Numbers]]:
         """The least of all divisions, of which the first is none: everything on all devices."""
         divisions = list(self._divisions(ways, inner))
+        idle = [way for way in ways if not way.count]
         tables = []
         for number, division in enumerate(divisions):
             each = [self._table(_group(ways, some), on, at_a, at_b)[0] for some, on in division]
-            tables.append(np.maximum(*each) if number else sum(each))
+            beside = [self._table(way, inner, at_a, at_b)[0] for way in idle] if number else []
+            tables.append(sum(beside, np.maximum(*each)) if number else sum(each))
         stacked = np.stack(tables)
-        stacked += sum(self._table(way, inner, at_a, at_b)[0] for way in ways if not way.count)
         return stacked.min(axis=0), (divisions, stacked.argmin(axis=0))
 
     def _divisions(self, ways: Sequence[_WayBetween], inner: Devices) -> Iterator[Division]:
+        yield tuple(((i,), inner) for i in range(len(ways)))
         busy = [i for i, way in enumerate(ways) if way.count]
-        yield tuple(((i,), inner) for i in busy)
         if not self.split or len(busy) < 2 or len(inner) < 2 or not all(ways[i].directed for i in busy):
             return
         few = len(busy) <= BRANCHES
@@ -249,55 +232,31 @@ class _Programme:
                 for k in _counts(inner, self.costed.machines.hosts):
                     yield (chosen, inner[:k]), (rest, inner[k:])
 
-    def _unary(self, v: int, devices: Devices, hanging: Sequence[_WayBetween], inner: Devices) -> Floats:
-        """Of every choice of a vertex, with its trees."""
+    def _unary(self, v: int, devices: Devices, hanging: _WayBetween | None, inner: Devices) -> Floats:
+        """Of every choice of a vertex, with what hangs on it."""
         own = self.costed.options(v, devices).seconds
         if v in self.fixed:
             own = np.where(np.arange(len(own)) == self.fixed[v], own, np.inf)
-        if not hanging:
-            return own
-        return own + self._side_by_side(hanging, inner, inner, devices)[0][0]
+        return own if hanging is None else own + self._table(hanging, inner, (), devices)[0][0]
 
     def _picked(
-        self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices, argument: object, i: int, j: int
+        self, way: _WayBetween, inner: Devices, at_a: Devices, at_b: Devices, argument: Any, i: int, j: int
     ) -> dict[int, tuple[Devices, int]]:
         if way.kind == "link":
             return {}
         if way.kind == "turned":
             return self._table(way.ways[0], inner, at_b, at_a)[1](j, i)
         if way.kind == "beside":
-            return self._picked_beside(way.ways, inner, at_a, at_b, argument, i, j)
-        assert isinstance(argument, np.ndarray)
-        n = int(argument[j] if way.kind == "tree" else argument[i, j])
-        made = {way.middle: (inner, n)} | self._hanging(way.middle, way.trees, inner, n)
-        if way.kind == "tree":
-            return made | self._table(way.ways[0], inner, inner, at_b)[1](n, j)
-        made |= self._table(way.ways[0], inner, at_a, inner)[1](i, n)
-        return made | self._table(way.ways[1], inner, inner, at_b)[1](n, j)
-
-    def _hanging(
-        self, v: int, hanging: Sequence[_WayBetween], inner: Devices, n: int
-    ) -> dict[int, tuple[Devices, int]]:
-        if not hanging:
-            return {}
-        argument = self._side_by_side(hanging, inner, inner, inner)[1]
-        return self._picked_beside(hanging, inner, inner, inner, argument, 0, n)
-
-    def _picked_beside(
-        self,
-        ways: Sequence[_WayBetween],
-        inner: Devices,
-        at_a: Devices,
-        at_b: Devices,
-        argument: Any,
-        i: int,
-        j: int,
-    ) -> dict[int, tuple[Devices, int]]:
-        divisions, which = argument
-        made: dict[int, tuple[Devices, int]] = {}
-        for some, devices in divisions[which[i, j]]:
-            made |= self._table(_group(ways, some), devices, at_a, at_b)[1](i, j)
-        return made
+            divisions, which = argument
+            made: dict[int, tuple[Devices, int]] = {}
+            for some, devices in divisions[which[i, j]]:
+                made |= self._table(_group(way.ways, some), devices, at_a, at_b)[1](i, j)
+            return made
+        n = int(argument[i, j])
+        made = {way.middle: (inner, n)} | self._table(way.ways[-1], inner, inner, at_b)[1](n, j)
+        if way.hanging is not None:
+            made |= self._table(way.hanging, inner, (), inner)[1](0, n)
+        return made | (self._table(way.ways[0], inner, at_a, inner)[1](i, n) if len(way.ways) > 1 else {})
 
     # -- what is left: several vertices, each with three neighbours or more
 
@@ -307,7 +266,7 @@ class _Programme:
         every = self.devices
         tables: list[tuple[tuple[int, ...], Floats]] = []
         for v in sorted(left):
-            tables.append(((v,), self._unary(v, every, self.trees.get(v, ()), every)))
+            tables.append(((v,), self._unary(v, every, self.hanging.get(v), every)))
         for (a, b), way in ways.items():
             forward = _towards(way, b)
             tables.append(((a, b), self._table(forward, every, every, every)[0]))
@@ -317,7 +276,8 @@ class _Programme:
         for scope, table in tables:
             seconds += float(table[tuple(numbers[v] for v in scope)])
         for v, n in numbers.items():
-            picked |= self._hanging(v, self.trees.get(v, ()), every, n)
+            if v in self.hanging:
+                picked |= self._table(self.hanging[v], every, (), every)[1](0, n)
         for (_, b), way in ways.items():
             own = _towards(way, b)
             picked |= self._table(own, every, every, every)[1](numbers[own.a], numbers[own.b])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from netsplit.graph.arguments import Reference
@@ -30,12 +31,12 @@ class PartCost:
     """Args:
     seconds: forward and backward, by kind of device.
     kept_bytes: that wait for the backward, or for readers.
-    weights: initializer -> bytes of what the part reads of it.
+    weights: bytes of what the part reads of each of the operator's initializers, in their order.
     """
 
     seconds: Mapping[str, float]
     kept_bytes: int
-    weights: Mapping[str, int]
+    weights: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -59,7 +60,7 @@ class TaskSeconds:
         return PartCost(
             {kind: each.nodes[name].total_s for kind, each in self.costs.devices.items()},
             sum(graph.variables[k].nbytes for k in node.outputs if k and not graph.variables[k].alias_of),
-            {k: graph.initializers[k].nbytes for k in node.initializers},
+            tuple(graph.initializers[k].nbytes for k in node.initializers),
         )
 
     def of(self, name: str, sizes: Sequence[Sizes]) -> list[PartCost]:
@@ -85,14 +86,15 @@ class TaskSeconds:
             for (tag, k), region in leaf.reads.values():
                 if tag == "init":
                     init = self.graph.initializers[k]
-                    weights[k] = init.nbytes * _size(region) // max(_prod(init.shape), 1)
+                    weights[k] = init.nbytes * prod(_shape(region)) // max(prod(init.shape), 1)
             kept = sum(
                 catalogue.variables[k].nbytes
                 for k in made.outputs
                 if k and not catalogue.variables[k].alias_of
             )
             seconds = {kind: each.nodes[made.name].total_s for kind, each in costs.devices.items()}
-            self.known[key] = PartCost(seconds, kept, weights)
+            own = tuple(weights.get(k, 0) for k in node.initializers)
+            self.known[key] = PartCost(seconds, kept, own)
 
     def _leaf(self, name: str, sizes: Sizes) -> Leaf:
         """The first part of a cut into this one and the rest, axis by axis."""
@@ -162,14 +164,3 @@ def _catalogue(graph: Graph, node: Node, leaves: Sequence[Leaf]) -> Graph:
 
 def _shape(region: Region) -> tuple[int, ...]:
     return tuple(now(length_of(runs)) for runs in region)
-
-
-def _size(region: Region) -> int:
-    return _prod(_shape(region))
-
-
-def _prod(shape: Sequence[int]) -> int:
-    total = 1
-    for n in shape:
-        total *= n
-    return total
