@@ -1,6 +1,6 @@
 """`unity`: what is cut along which dimension over which devices, and what is computed twice.
 
-    graph ──► candidates (substitutions; none yet) ──► best_mapping of each ──► the best alone
+    graph ──► candidates (substitutions) ──► best_mapping of each ──► the best, and the captured graph
           lowered ──► placed ──► simulated beside data parallelism, columns and rows, and one device
 
 Source: Unger et al., "Unity: Accelerating DNN Training Through Joint Optimization of Algebraic
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Literal, get_args
 
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
@@ -25,17 +26,20 @@ from netsplit.partition.common.capacity import fill_in_order, infeasible, missin
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import linked_groups
 from netsplit.partition.methods.auto.part_structures import structures
-from netsplit.partition.methods.unity.best_first import Expanded, best_first
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
 from netsplit.partition.methods.unity.costed import Costed, Known
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
+from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
 
 __all__ = ["Unity"]
 
 log = logging.getLogger(__name__)
+
+Search = Literal["joint", "sequential"]
 
 RAISES = 8  # of the price of bytes
 PART_S = 0.002  # for each node that a structure makes, about
@@ -65,15 +69,22 @@ class Unity(Partitioner):
     layouts, there and back, and sums of copies' gradients; branches may have devices of their own. Where the
     simulated peaks do not fit, bytes get a price, which rises until they do.
 
-    The answer is lowered and simulated. Where data parallelism, columns and rows, or one device is simulated
-    to take less, that is answered (`notes["answered"]`).
+    Before that, rules of the algebra replace operators by others that compute the same. Of the graphs that
+    they make, that is taken for which the programme finds least.
+
+    The answer is lowered and simulated. Where that without algebra, data parallelism, columns and rows, or
+    one device is simulated to take less, that is answered (`notes["answered"]`).
 
     Args:
         dimensions: along which operators may be cut.
         split: branches may be on devices of their own.
         cache: tables of alike parts of the graph are computed once.
+        algebra: operators may be replaced by others.
+        rules: "builtin", "generated", or a file of FlexFlow's, which is proven first.
+        search: "joint", or "sequential": the graph that is fastest on one device, and then its mapping.
         alpha: of candidates, how many times the best they may cost to be looked at.
-        budget: how many candidates are expanded.
+        budget: how many candidates get a cost.
+        piece: about how many operators are searched at once.
     """
 
     name = "unity"
@@ -82,14 +93,21 @@ class Unity(Partitioner):
     dimensions: Sequence[Dimension] = DIMENSIONS
     split: bool = True
     cache: bool = True
+    algebra: bool = True
+    rules: str = "builtin"
+    search: Search = "joint"
     alpha: float = 1.05
-    budget: int = 1000
+    budget: int = 300
+    piece: int = 20
 
     def __post_init__(self) -> None:
         known = not isinstance(self.dimensions, str) and set(self.dimensions) <= set(DIMENSIONS)
         self.require("dimensions", known, f"a list of {', '.join(DIMENSIONS)}")
         self.require("alpha", isinstance(self.alpha, int | float) and self.alpha >= 1, "1 or more")
-        self.require("budget", type(self.budget) is int and self.budget >= 1, "a whole number of 1 or more")
+        self.require("search", self.search in get_args(Search), f"one of {', '.join(get_args(Search))}")
+        for name in ("budget", "piece"):
+            value = getattr(self, name)
+            self.require(name, type(value) is int and value >= 1, "a whole number of 1 or more")
 
     def cuts_operators(self, problem: Problem) -> bool:
         return True
@@ -101,25 +119,31 @@ class Unity(Partitioner):
                 "the graph has been rewritten already: give unity the graph as it was captured."
             )
         search = UnitySearch(self, problem)
-        own = search.programme()
+        judged = [*search.programmes()]
         searched_s = time.perf_counter() - began
-        judged = [own, *search.others()]
+        judged += search.others()
         if all(each.missing for each in judged):
             judged += search.filled()
         best = min(judged, key=lambda each: each.rank)
         if best.missing:
             raise infeasible(problem, self.name)
-        expanded = search.expanded
-        why = "none left" if expanded.ended_by == "empty" else f"budget reached, {expanded.left} left"
+        searched = search.searched
+        expanded, left = searched.expanded, searched.left
+        why = "none left" if searched.ended_by == "empty" else f"budget reached, {left} left"
+        algebra = any(isinstance(each, rewrite.Algebra) for each in best.placement.rewrites)
+        mapped = judged[0].mapped
+        assert mapped is not None
         notes = {
-            TOLD: f"{best.origin}; graphs searched: {expanded.expanded} in {searched_s:.2f} s ({why})",
+            TOLD: f"{best.origin}; graphs searched: {expanded} in {searched_s:.2f} s ({why})"
+            + (f"; algebra: {searched.told}" if algebra else ""),
             "answered": best.origin,
-            "programme_s": search.mapped.seconds,
+            "programme_s": mapped.seconds,
+            "substitutions": [list(each) for each in searched.steps] if algebra else [],
             "search_seconds": searched_s,
-            "ended_by": expanded.ended_by,
-            "expanded": expanded.expanded,
-            "left": expanded.left,
-            "by_neighbours": list(search.mapped.fixed),
+            "ended_by": searched.ended_by,
+            "expanded": expanded,
+            "left": left,
+            "by_neighbours": list(mapped.fixed),
             "foreseen_s": {each.origin: each.seconds for each in judged if each.seconds < inf},
         }
         rank = {name: float(i) for name, i in best.placement.priority.items()}
@@ -139,15 +163,45 @@ class UnitySearch:
         problem = self.problem
         cluster = (problem.evaluate or problem).cluster
         self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
-        self.expanded: Expanded[Graph]
+        self.searched: Substituted
         self.mapped: Mapped
 
-    def programme(self) -> _Judged:
+    def programmes(self) -> Iterator[_Judged]:
+        """Of the graph that algebra makes best, and of the captured one."""
+        method, graph = self.method, self.problem.graph
+        rules = rules_of(method.rules) if method.algebra else ()
+        cost = self._alone_s if method.search == "sequential" else lambda own: self._mapped(own).seconds
+        self.searched = best_graph(graph, rules, cost, method.alpha, method.budget, method.piece)
+        if self.searched.best is not graph:
+            try:
+                yield self.programme(self.searched.best, "the programme")
+            except RewriteError as refusal:
+                log.debug("unity: no algebra: %s", refusal)
+                self.searched = best_graph(graph, (), cost)
+        algebra = self.searched.best is not graph
+        yield self.programme(graph, "the programme without algebra" if algebra else "the programme")
+
+    def _alone_s(self, graph: Graph) -> float:
+        """On one of the devices, the fastest."""
+        costs = self._costs(graph)
+        return min(sum(costs.total_s(v, kind) for v in graph.nodes) for kind in costs.devices)
+
+    def _costs(self, graph: Graph) -> Costs:
+        return rewrite.rewritten_costs(self.problem.costs, self.problem.graph, graph)
+
+    def programme(self, graph: Graph, origin: str) -> _Judged:
         """The best that the programme finds, with a price of bytes under which its peaks fit."""
+        given = self.machines, self.known
+        try:
+            return self._fitting(graph, origin)
+        finally:
+            self.machines, self.known = given
+
+    def _fitting(self, graph: Graph, origin: str) -> _Judged:
         spread_s, price = 0.0, (0.0,) * len(self.machines.cluster.devices)
         best: _Judged | None = None
         for turn in range(RAISES):
-            now = self._lowered(spread_s, price)
+            now = self._lowered(graph, origin, spread_s, price)
             if best is None or now.rank < best.rank:
                 best = now
             if not now.missing:
@@ -159,7 +213,6 @@ class UnitySearch:
             elif turn % (RAISES // 2) > 1:
                 price = self._raised(price, now, spread_s)
         assert best is not None
-        self.mapped = best.mapped or self.mapped
         return best
 
     def _raised(self, price: tuple[float, ...], now: _Judged, spread_s: float) -> tuple[float, ...]:
@@ -170,17 +223,16 @@ class UnitySearch:
             for each, own in zip(devices, price, strict=True)
         )
 
-    def _lowered(self, spread_s: float, price: tuple[float, ...]) -> _Judged:
+    def _lowered(self, graph: Graph, origin: str, spread_s: float, price: tuple[float, ...]) -> _Judged:
         """Without what cannot be lowered so."""
+        captured = self.problem.graph
+        if spread_s:
+            self.known = Known(numbers=self.known.numbers)
         while True:
-            self.mapped = mapped = self._mapped(spread_s, price)
-            tasks = tasks_of_mapping(self.problem.graph, mapped.choices, self.machines)
+            self.mapped = mapped = self._mapped(graph, spread_s, price)
+            rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))
             try:
-                graph = (
-                    rewrite.applied(self.problem.graph, tasks, scaled="samples")
-                    if tasks
-                    else self.problem.graph
-                )
+                made = rewrite.applied(captured, rewrites, scaled="samples") if rewrites else captured
             except RewriteError as refusal:
                 name = refusal.operator
                 choice = mapped.choices.get(name)
@@ -189,34 +241,21 @@ class UnitySearch:
                 log.debug("unity: '%s' not so: %s", name, refusal)
                 self.refused.add((name, len(choice.axes)))
                 continue
-            device_of = devices_of(graph, mapped.choices, self.machines)
-            return self._judged("the programme", graph, device_of, mapped)
+            device_of = devices_of(made, mapped.choices, self.machines)
+            return self._judged(origin, made, device_of, mapped)
 
-    def _mapped(self, spread_s: float, price: tuple[float, ...]) -> Mapped:
+    def _mapped(self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = ()) -> Mapped:
         """`best_mapping`, with the layouts of tied weights each in turn."""
         problem, method = self.problem, self.method
-        if spread_s:
-            self.known = Known(numbers=self.known.numbers)
         turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
         costed = Costed(
-            problem.graph, problem.costs, self.machines, tuple(method.dimensions), turns, spread_s, price,
+            graph, self._costs(graph), self.machines, tuple(method.dimensions), turns, spread_s, price,
             refused=frozenset(self.refused), known=self.known,
         )  # fmt: skip
-        best: dict[int, Mapped] = {}
-
-        def cost(graph: Graph) -> float:
-            made = min(
-                (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
-                key=lambda each: each.seconds,
-            )
-            best[id(graph)] = made
-            return made.seconds
-
-        self.expanded = best_first(
-            problem.graph, cost, substituted, id, alpha=method.alpha, budget=method.budget
+        return min(
+            (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
+            key=lambda each: each.seconds,
         )
-        self.mapped = best[id(self.expanded.best)]
-        return self.mapped
 
     def others(self) -> Iterator[_Judged]:
         """Data parallelism, columns and rows, and each device alone."""
@@ -261,11 +300,6 @@ class UnitySearch:
         over = {each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in evaluate.cluster.devices}
         missing = missing_bytes(own, placement, predicted, evaluate.cluster)
         return _Judged(origin, placement, predicted.iteration_s, missing, over, mapped)
-
-
-def substituted(graph: Graph) -> Iterator[Graph]:
-    """What substitutions of the algebra make of a graph: none yet."""
-    yield from ()
 
 
 def speeds(graph: Graph, problem: Problem) -> tuple[float, ...]:
