@@ -162,8 +162,8 @@ class Plan:
 
     @property
     def told_of_parts(self) -> list[str]:
-        """What algebra replaced, which operators are in parts, and what of weights travels; of an objective that
-        is simulated."""
+        """What algebra replaced, which operators are in parts, and what of weights travels; the last of an
+        objective that is simulated."""
         cut = parts_summary(self.splits)
         algebra = [f"algebra: {told}" for told in algebra_told(self.placement)]
         return [*algebra, *([cut] if cut else []), *weight_lines(*self.simulated)]
