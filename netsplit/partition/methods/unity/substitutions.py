@@ -32,11 +32,10 @@ class Substituted:
     """
 
     best: Graph
-    seconds: float
-    steps: tuple[tuple[str, str, float], ...]
-    ended_by: str
-    expanded: int
-    left: int
+    steps: tuple[tuple[str, str, float], ...] = ()
+    ended_by: str = "empty"
+    expanded: int = 1
+    left: int = 0
 
     @property
     def told(self) -> str:
@@ -89,7 +88,7 @@ def best_graph(
             costs[own.rewrites] = cost(own)
         return costs[own.rewrites]
 
-    best, seconds, ended_by, expanded, left, rest = graph, priced(graph), "empty", 0, 0, budget
+    best, ended_by, expanded, left, rest = graph, "empty", 0, 0, budget
     pieces = list(_pieces(list(graph.nodes), matches(graph, rules), piece))
     for i, names in enumerate(pieces):
         now = best_first(
@@ -100,12 +99,12 @@ def best_graph(
             1 + (alpha - 1) * len(names) / len(graph),
             max(rest // (len(pieces) - i), 1),
         )
-        best, seconds, rest = now.best, now.seconds, rest - now.priced
+        best, rest = now.best, rest - now.priced
         ended_by = now.ended_by if now.ended_by == "budget" else ended_by
         expanded, left = expanded + now.expanded, left + now.left
     records = [each for each in best.rewrites if isinstance(each, Algebra)]
     steps = [(each.rule.name, each.node, costs[best.rewrites[: i + 1]]) for i, each in enumerate(records)]
-    return Substituted(best, seconds, tuple(steps), ended_by, expanded, left)
+    return Substituted(best, tuple(steps), ended_by, expanded, left)
 
 
 def _substituted(graph: Graph, rules: Sequence[Rule], names: frozenset[str], most: int) -> Iterator[Graph]:

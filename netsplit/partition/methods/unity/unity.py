@@ -15,17 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal, get_args
+from typing import Literal
 
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError, RewriteError
+from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import linked_groups
 from netsplit.partition.methods.auto.part_structures import structures
+from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
 from netsplit.partition.methods.unity.costed import Costed, Known
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
@@ -43,6 +44,7 @@ Search = Literal["joint", "sequential"]
 
 RAISES = 8  # of the price of bytes
 PART_S = 0.002  # for each node that a structure makes, about
+SMALL = 2000  # operators times devices, for which `os_dpos` is quick
 STRUCTURES_S = 60.0  # what takes longer to make is not looked at
 
 
@@ -54,6 +56,7 @@ class _Judged:
     missing: int
     over: Mapping[str, int]  # device -> bytes over its capacity
     mapped: Mapped | None = None
+    searched: Substituted | None = None
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -104,7 +107,7 @@ class Unity(Partitioner):
         known = not isinstance(self.dimensions, str) and set(self.dimensions) <= set(DIMENSIONS)
         self.require("dimensions", known, f"a list of {', '.join(DIMENSIONS)}")
         self.require("alpha", isinstance(self.alpha, int | float) and self.alpha >= 1, "1 or more")
-        self.require("search", self.search in get_args(Search), f"one of {', '.join(get_args(Search))}")
+        self.require_choice("search", Search)
         for name in ("budget", "piece"):
             value = getattr(self, name)
             self.require(name, type(value) is int and value >= 1, "a whole number of 1 or more")
@@ -130,15 +133,15 @@ class Unity(Partitioner):
         searched = search.searched
         expanded, left = searched.expanded, searched.left
         why = "none left" if searched.ended_by == "empty" else f"budget reached, {left} left"
-        algebra = any(isinstance(each, rewrite.Algebra) for each in best.placement.rewrites)
+        steps = best.searched.steps if best.searched else ()
         mapped = judged[0].mapped
         assert mapped is not None
         notes = {
             TOLD: f"{best.origin}; graphs searched: {expanded} in {searched_s:.2f} s ({why})"
-            + (f"; algebra: {searched.told}" if algebra else ""),
+            + (f"; algebra: {best.searched.told}" if best.searched and steps else ""),
             "answered": best.origin,
             "programme_s": mapped.seconds,
-            "substitutions": [list(each) for each in searched.steps] if algebra else [],
+            "substitutions": [list(each) for each in steps],
             "search_seconds": searched_s,
             "ended_by": searched.ended_by,
             "expanded": expanded,
@@ -167,19 +170,29 @@ class UnitySearch:
         self.mapped: Mapped
 
     def programmes(self) -> Iterator[_Judged]:
-        """Of the graph that algebra makes best, and of the captured one."""
-        method, graph = self.method, self.problem.graph
+        """Of the graph best by the search asked for, of that best on one device, and of the captured one."""
+        method, graph, known = self.method, self.problem.graph, set[str]()
         rules = rules_of(method.rules) if method.algebra else ()
-        cost = self._alone_s if method.search == "sequential" else lambda own: self._mapped(own).seconds
-        self.searched = best_graph(graph, rules, cost, method.alpha, method.budget, method.piece)
-        if self.searched.best is not graph:
+        limits = method.alpha, method.budget, method.piece
+        joint = method.search == "joint"
+        self.searched = best_graph(graph, rules, self._mapped_s if joint else self._alone_s, *limits)
+        tried = [("the programme", self.searched)]
+        if joint and rules:
+            tried.append(("algebra for one device", best_graph(graph, rules, self._alone_s, *limits)))
+        for origin, searched in [*tried, ("the programme without algebra", Substituted(graph))]:
+            key = rewrite.fingerprint(searched.best)
+            if key in known:
+                continue
+            known.add(key)
             try:
-                yield self.programme(self.searched.best, "the programme")
+                yield replace(self.programme(searched.best, origin), searched=searched)
             except RewriteError as refusal:
-                log.debug("unity: no algebra: %s", refusal)
-                self.searched = best_graph(graph, (), cost)
-        algebra = self.searched.best is not graph
-        yield self.programme(graph, "the programme without algebra" if algebra else "the programme")
+                if searched.best is graph:
+                    raise
+                log.debug("unity: not %s: %s", origin, refusal)
+
+    def _mapped_s(self, graph: Graph) -> float:
+        return self._mapped(graph).seconds
 
     def _alone_s(self, graph: Graph) -> float:
         """On one of the devices, the fastest."""
@@ -258,7 +271,7 @@ class UnitySearch:
         )
 
     def others(self) -> Iterator[_Judged]:
-        """Data parallelism, columns and rows, and each device alone."""
+        """Data parallelism, columns and rows, each device alone, and `os_dpos` on small graphs."""
         problem, graph = self.problem, self.problem.graph
         if problem.evaluate is None:
             return
@@ -273,6 +286,10 @@ class UnitySearch:
                     made = rewrite.applied(graph, rewrites, scaled=True)
                     for device_of in each.places(made, problem.cluster):
                         yield self._judged(each.origin, made, device_of, None)
+        if len(graph) * len(problem.cluster.devices) <= SMALL:
+            with suppress(InfeasibleError):
+                own = replace(problem, known=None, improved=None, meter=None)
+                yield self._simulated(OsDpos.name, OsDpos().partition(own), None)
 
     def filled(self) -> Iterator[_Judged]:
         """Whole operators in topological order, each device filled before the next."""
@@ -282,13 +299,16 @@ class UnitySearch:
             yield self._judged("devices filled in order", problem.graph, device_of, None)
 
     def _judged(self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None) -> _Judged:
-        problem, evaluate = self.problem, self.problem.evaluate
         rewrites: tuple[Rewrite, ...] = graph.rewrites
         order = topological_priority(graph, graph.position)
         placement = Placement(Unity.name, device_of, order, SolverReport("heuristic", 0.0), rewrites=rewrites)
-        own = problem.rewritten(rewrites)
+        return self._simulated(origin, placement, mapped)
+
+    def _simulated(self, origin: str, placement: Placement, mapped: Mapped | None) -> _Judged:
+        problem, evaluate = self.problem, self.problem.evaluate
+        own = problem.rewritten(placement.rewrites)
         if evaluate is None:
-            used, devices = own.memory_model.by_device(device_of), problem.cluster.devices
+            used, devices = own.memory_model.by_device(placement.device_of), problem.cluster.devices
             over = {each.name: used.get(each.name, 0) - each.capacity_bytes for each in devices}
             return _Judged(origin, placement, inf, max(0, *over.values()), over, mapped)
         try:
