@@ -16,11 +16,23 @@ from netsplit.partition import Unity
 from netsplit.partition.base import Problem
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines
 from netsplit.partition.methods.unity.costed import Costed
-from netsplit.partition.methods.unity.unity import hosts, speeds
+from netsplit.partition.methods.unity.unity import UnitySearch, hosts, speeds
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
-from netsplit.rewrite import applied_rule, matches, rewritten_costs, rules_builtin
+from netsplit.program.schedules import SingleBatch
+from netsplit.rewrite import (
+    Algebra,
+    OperatorTasks,
+    applied,
+    applied_rule,
+    matches,
+    rewritten_costs,
+    rules_builtin,
+)
+from tests.nets import SGD, Case
 from tests.partition.methods.unity.brute_force import least
+from tests.runtime.equivalence.running import assert_same, compiled, local
+from tests.runtime.references import plain_loop
 
 SAMPLES = 1024
 
@@ -109,3 +121,41 @@ def test_no_rules_and_mapping_take_less(name: str, device_speeds: Sequence[float
             best, reached, bound = graph, seconds, seconds
     assert notes["programme_s"] == pytest.approx(reached, rel=1e-9)
     assert best.rewrites, "algebra gains here"
+
+
+def test_a_product_of_a_cat_becomes_products_where_its_parts_are() -> None:
+    """Figure 16 of Unity: the towers' halves stay where they are made, and only their products are added."""
+    choice = Unity().choose(problem_of("towers", (1.0, 1.0)))
+    foreseen = choice.notes["foreseen_s"]
+    assert choice.notes["answered"] == "the programme"
+    assert [rule for rule, *_ in choice.notes["substitutions"]] == [
+        "a product of a cat as a sum (linear with bias), 2"
+    ]
+    products = {name: at for name, at in choice.device_of.items() if name.startswith("cat+linear")}
+    assert {*products.values()} == {"d0", "d1"}
+    assert foreseen["the programme"] < 0.8 * min(s for name, s in foreseen.items() if name != "the programme")
+
+
+def test_a_bag_becomes_an_embedding_whose_samples_are_cut() -> None:
+    """Figure 16, too: no bag can be cut, and an embedding and its sum can."""
+    search = UnitySearch(Unity(), problem_of("bags", (1.0,) * 4))
+    first = next(search.programmes())
+    tasks = {each.node: each for each in first.placement.rewrites if isinstance(each, OperatorTasks)}
+    for name in ("embedding_bag+embedding", "embedding_bag+sum"):
+        assert 0 in {cut.axis for cut in tasks[name].cuts}
+
+
+@pytest.mark.parametrize("name", ["towers", "bags"])
+def test_its_parts_train_as_plain_pytorch_does(name: str) -> None:
+    """In one process, in float64."""
+    build, inputs = MODELS[name]
+    double = tuple(x.double() if x.is_floating_point() else x for x in inputs)
+    case = Case(name, build, double, torch.arange(SAMPLES) % 10)
+    problem = problem_of(name, (1.0, 1.0))
+    placement = next(UnitySearch(Unity(), problem).programmes()).placement
+    graph = applied(capture(case.fresh(), case.loss, case.batch(SAMPLES)), placement.rewrites)
+    assert any(isinstance(each, Algebra) for each in graph.rewrites)
+    device_of = {v: f"cpu:{device[1:]}" for v, device in placement.device_of.items()}
+    program = compiled(graph, device_of, 2, SingleBatch())
+    batches = [case.another(seed, SAMPLES) for seed in range(3)]
+    assert_same(local(program, case, batches), plain_loop(case.fresh(), case.loss, batches, SAMPLES, SGD))
