@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
@@ -94,7 +95,7 @@ def best_graph(
         now = best_first(
             best,
             priced,
-            lambda own, here=frozenset(names): _substituted(own, rules, here, 2 * len(graph)),
+            partial(_substituted, rules=rules, names=frozenset(names), most=2 * len(graph)),
             fingerprint,
             1 + (alpha - 1) * len(names) / len(graph),
             max(rest // (len(pieces) - i), 1),

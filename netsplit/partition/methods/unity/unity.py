@@ -176,10 +176,10 @@ class UnitySearch:
         limits = method.alpha, method.budget, method.piece
         joint = method.search == "joint"
         self.searched = best_graph(graph, rules, self._mapped_s if joint else self._alone_s, *limits)
-        tried = [("the programme", self.searched)]
+        tried = [("the programme", self.searched), ("the programme without algebra", Substituted(graph))]
         if joint and rules:
             tried.append(("algebra for one device", best_graph(graph, rules, self._alone_s, *limits)))
-        for origin, searched in [*tried, ("the programme without algebra", Substituted(graph))]:
+        for origin, searched in tried:
             key = rewrite.fingerprint(searched.best)
             if key in known:
                 continue
