@@ -26,7 +26,7 @@ from netsplit.planning.exchanges import exchange_line
 from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
-from netsplit.planning.explanation.parts import PlacedSplit, parts_summary, placed_splits
+from netsplit.planning.explanation.parts import PlacedSplit, algebra_told, parts_summary, placed_splits
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.sharding import shard_line
 from netsplit.planning.simulated import Simulated, needed_bytes, simulated_by
@@ -162,9 +162,11 @@ class Plan:
 
     @property
     def told_of_parts(self) -> list[str]:
-        """Which operators are in parts, and what of weights travels; of an objective that is simulated."""
+        """What algebra replaced, which operators are in parts, and what of weights travels; the last of an
+        objective that is simulated."""
         cut = parts_summary(self.splits)
-        return [*([cut] if cut else []), *weight_lines(*self.simulated)]
+        algebra = [f"algebra: {told}" for told in algebra_told(self.placement)]
+        return [*algebra, *([cut] if cut else []), *weight_lines(*self.simulated)]
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""

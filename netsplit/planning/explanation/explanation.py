@@ -12,7 +12,7 @@ from netsplit.partition.base import Loads, Objective, Placement, Problem, Stage
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.exchange import Exchange
 from netsplit.planning.explanation.notation import node_run, percent, seconds, short, wrapped
-from netsplit.planning.explanation.parts import PlacedSplit, parts_lines, placed_splits
+from netsplit.planning.explanation.parts import PlacedSplit, algebra_told, parts_lines, placed_splits
 from netsplit.planning.explanation.path import PathSpan, critical_path, merged, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding, cut_edges, device_uses
 from netsplit.tables import nbytes
@@ -153,6 +153,8 @@ class Explanation:
     """Device, and its nodes that are computed again for the backward."""
     splits: tuple[PlacedSplit, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
+    algebra: tuple[str, ...] = ()
+    """Rules that replaced operators, in order."""
 
     @property
     def path_totals(self) -> dict[str, float]:
@@ -193,6 +195,7 @@ class Explanation:
             "recomputed": {device: list(nodes) for device, nodes in self.recomputed},
             "splits": [asdict(split) for split in self.splits],
             "exchanges": [each.to_dict() for each in self.exchanges],
+            "algebra": list(self.algebra),
         }
 
 
@@ -214,7 +217,7 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     for device, nodes in explanation.recomputed:
         count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
         lines += wrapped(f"{device} computes {count} again for the backward: {node_run(nodes)}", "  ")
-    for text in parts_lines(explanation.splits):
+    for text in (*explanation.algebra, *parts_lines(explanation.splits)):
         lines += wrapped(text, "  ")
     for exchange in explanation.exchanges[:top]:
         way = ", ".join(f"{p} -> {q}" for p, q in exchange.hops)
@@ -362,6 +365,7 @@ def explain(
         recomputed=_recomputed(instance, placement),
         splits=placed_splits(placement, problem.graph),
         exchanges=placement.exchanges,
+        algebra=algebra_told(placement),
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from netsplit.graph.ir import Graph, Node
 from netsplit.partition.base import Placement
-from netsplit.planning.explanation.notation import counted, is_path, listed, percent, short
+from netsplit.planning.explanation.notation import counted, is_path, listed, percent, seconds, short
+from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.records import folded
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
@@ -15,6 +16,7 @@ __all__ = [
     "PartsChange",
     "PlacedPart",
     "PlacedSplit",
+    "algebra_told",
     "copied_nodes",
     "parts_change",
     "parts_lines",
@@ -152,6 +154,16 @@ def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
     for each in _groups(splits):
         of_each, first = "each " if len(each) > 1 else "", each[0]
         yield f"{_named(each, 8)} {of_each}in {len(first.parts)} parts along {first.along}: {first.told}"
+
+
+def algebra_told(placement: Placement) -> tuple[str, ...]:
+    """Rules that replaced operators, in order; with the seconds of the whole after each, where noted."""
+    records = [each for each in placement.rewrites if isinstance(each, Algebra)]
+    steps = placement.report.notes.get("substitutions") or [(r.rule.name, r.node, None) for r in records]
+    return tuple(
+        f"{rule} at '{short(node)}'{'' if after_s is None else f': then {seconds(after_s)}'}"
+        for rule, node, after_s in steps
+    )
 
 
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:

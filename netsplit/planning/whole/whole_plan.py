@@ -289,6 +289,7 @@ def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float) -> 
     """A plan that was tried, as one that can be carried out."""
     order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[call-arg]
     problem = problem_under(judge.problem_of(order.microbatches), order)
-    report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes={"origin": winner.origin})
+    notes = {"origin": winner.origin, "substitutions": winner.placement.report.notes.get("substitutions", [])}
+    report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes=notes)
     placement = replace(winner.placement, method=winner.origin, report=report)
     return verified(problem, placement, seconds, bound_limit_s=proving_s)

@@ -15,8 +15,9 @@ Candidate = TypeVar("Candidate")
 @dataclass(frozen=True)
 class Expanded(Generic[Candidate]):
     """Args:
-    ended_by: "empty" when nothing was left, "budget" when so many were expanded.
+    ended_by: "empty" when nothing was left, "budget" when so many candidates had been priced.
     left: candidates that were not expanded.
+    priced: candidates, without the first.
     """
 
     best: Candidate
@@ -24,6 +25,7 @@ class Expanded(Generic[Candidate]):
     ended_by: str
     expanded: int
     left: int
+    priced: int
 
 
 def best_first(
@@ -34,7 +36,8 @@ def best_first(
     alpha: float = 1.05,
     budget: int = 1000,
 ) -> Expanded[Candidate]:
-    """Expand the cheapest until none is left, or `budget` were: load of the machine changes no answer.
+    """Expand the cheapest until none is left, or `budget` candidates were priced: load of the machine changes
+    no answer.
 
     Args:
         candidates: what one substitution makes of a candidate.
@@ -42,21 +45,25 @@ def best_first(
         alpha: what costs so many times the best is not expanded.
     """
     best, least = start, cost(start)
-    queue, seen, number, expanded = [(least, 0, start)], {key(start)}, 0, 0
-    while queue and expanded < budget:
+    queue, seen, priced, expanded = [(least, 0, start)], {key(start)}, 0, 0
+    while queue and priced < budget:
         seconds, _, now = heapq.heappop(queue)
         if seconds > alpha * least:
             continue
         expanded += 1
         for each in candidates(now):
-            if key(each) in seen:
+            own_key = key(each)
+            if own_key in seen:
                 continue
-            seen.add(key(each))
+            seen.add(own_key)
             own = cost(each)
+            priced += 1
             if own < least:
                 best, least = each, own
             if own < alpha * least:
-                number += 1
-                heapq.heappush(queue, (own, number, each))
+                heapq.heappush(queue, (own, priced, each))
+            if priced == budget:
+                heapq.heappush(queue, (seconds, 0, now))  # there may be more of it
+                break
     left = sum(seconds <= alpha * least for seconds, _, _ in queue)
-    return Expanded(best, least, "budget" if left else "empty", expanded, left)
+    return Expanded(best, least, "budget" if left else "empty", expanded, left, priced)

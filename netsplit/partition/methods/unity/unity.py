@@ -1,6 +1,6 @@
 """`unity`: what is cut along which dimension over which devices, and what is computed twice.
 
-    graph ──► candidates (substitutions; none yet) ──► best_mapping of each ──► the best alone
+    graph ──► candidates (substitutions) ──► best_mapping of each ──► the best, and the captured graph
           lowered ──► placed ──► simulated beside data parallelism, columns and rows, and one device
 
 Source: Unger et al., "Unity: Accelerating DNN Training Through Joint Optimization of Algebraic
@@ -15,30 +15,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Literal
 
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError, RewriteError
+from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import linked_groups
 from netsplit.partition.methods.auto.part_structures import structures
-from netsplit.partition.methods.unity.best_first import Expanded, best_first
+from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
 from netsplit.partition.methods.unity.costed import Costed, Known
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
+from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
 
 __all__ = ["Unity"]
 
 log = logging.getLogger(__name__)
 
+Search = Literal["joint", "sequential"]
+
 RAISES = 8  # of the price of bytes
 PART_S = 0.002  # for each node that a structure makes, about
+SMALL = 2000  # operators times devices, for which `os_dpos` is quick
 STRUCTURES_S = 60.0  # what takes longer to make is not looked at
 
 
@@ -50,6 +56,7 @@ class _Judged:
     missing: int
     over: Mapping[str, int]  # device -> bytes over its capacity
     mapped: Mapped | None = None
+    searched: Substituted | None = None
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -65,15 +72,22 @@ class Unity(Partitioner):
     layouts, there and back, and sums of copies' gradients; branches may have devices of their own. Where the
     simulated peaks do not fit, bytes get a price, which rises until they do.
 
-    The answer is lowered and simulated. Where data parallelism, columns and rows, or one device is simulated
-    to take less, that is answered (`notes["answered"]`).
+    Before that, rules of the algebra replace operators by others that compute the same. Of the graphs that
+    they make, that is taken for which the programme finds least.
+
+    The answer is lowered and simulated. Where that without algebra, data parallelism, columns and rows, or
+    one device is simulated to take less, that is answered (`notes["answered"]`).
 
     Args:
         dimensions: along which operators may be cut.
         split: branches may be on devices of their own.
         cache: tables of alike parts of the graph are computed once.
+        algebra: operators may be replaced by others.
+        rules: "builtin", "generated", or a file of FlexFlow's, which is proven first.
+        search: "joint", or "sequential": the graph that is fastest on one device, and then its mapping.
         alpha: of candidates, how many times the best they may cost to be looked at.
-        budget: how many candidates are expanded.
+        budget: how many candidates get a cost.
+        piece: about how many operators are searched at once.
     """
 
     name = "unity"
@@ -82,14 +96,21 @@ class Unity(Partitioner):
     dimensions: Sequence[Dimension] = DIMENSIONS
     split: bool = True
     cache: bool = True
+    algebra: bool = True
+    rules: str = "builtin"
+    search: Search = "joint"
     alpha: float = 1.05
-    budget: int = 1000
+    budget: int = 300
+    piece: int = 20
 
     def __post_init__(self) -> None:
         known = not isinstance(self.dimensions, str) and set(self.dimensions) <= set(DIMENSIONS)
         self.require("dimensions", known, f"a list of {', '.join(DIMENSIONS)}")
         self.require("alpha", isinstance(self.alpha, int | float) and self.alpha >= 1, "1 or more")
-        self.require("budget", type(self.budget) is int and self.budget >= 1, "a whole number of 1 or more")
+        self.require_choice("search", Search)
+        for name in ("budget", "piece"):
+            value = getattr(self, name)
+            self.require(name, type(value) is int and value >= 1, "a whole number of 1 or more")
 
     def cuts_operators(self, problem: Problem) -> bool:
         return True
@@ -101,25 +122,31 @@ class Unity(Partitioner):
                 "the graph has been rewritten already: give unity the graph as it was captured."
             )
         search = UnitySearch(self, problem)
-        own = search.programme()
+        judged = [*search.programmes()]
         searched_s = time.perf_counter() - began
-        judged = [own, *search.others()]
+        judged += search.others()
         if all(each.missing for each in judged):
             judged += search.filled()
         best = min(judged, key=lambda each: each.rank)
         if best.missing:
             raise infeasible(problem, self.name)
-        expanded = search.expanded
-        why = "none left" if expanded.ended_by == "empty" else f"budget reached, {expanded.left} left"
+        searched = search.searched
+        expanded, left = searched.expanded, searched.left
+        why = "none left" if searched.ended_by == "empty" else f"budget reached, {left} left"
+        steps = best.searched.steps if best.searched else ()
+        mapped = judged[0].mapped
+        assert mapped is not None
         notes = {
-            TOLD: f"{best.origin}; graphs searched: {expanded.expanded} in {searched_s:.2f} s ({why})",
+            TOLD: f"{best.origin}; graphs searched: {expanded} in {searched_s:.2f} s ({why})"
+            + (f"; algebra: {best.searched.told}" if best.searched and steps else ""),
             "answered": best.origin,
-            "programme_s": search.mapped.seconds,
+            "programme_s": mapped.seconds,
+            "substitutions": [list(each) for each in steps],
             "search_seconds": searched_s,
-            "ended_by": expanded.ended_by,
-            "expanded": expanded.expanded,
-            "left": expanded.left,
-            "by_neighbours": list(search.mapped.fixed),
+            "ended_by": searched.ended_by,
+            "expanded": expanded,
+            "left": left,
+            "by_neighbours": list(mapped.fixed),
             "foreseen_s": {each.origin: each.seconds for each in judged if each.seconds < inf},
         }
         rank = {name: float(i) for name, i in best.placement.priority.items()}
@@ -139,15 +166,55 @@ class UnitySearch:
         problem = self.problem
         cluster = (problem.evaluate or problem).cluster
         self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
-        self.expanded: Expanded[Graph]
+        self.searched: Substituted
         self.mapped: Mapped
 
-    def programme(self) -> _Judged:
+    def programmes(self) -> Iterator[_Judged]:
+        """Of the graph best by the search asked for, of that best on one device, and of the captured one."""
+        method, graph, known = self.method, self.problem.graph, set[str]()
+        rules = rules_of(method.rules) if method.algebra else ()
+        limits = method.alpha, method.budget, method.piece
+        joint = method.search == "joint"
+        self.searched = best_graph(graph, rules, self._mapped_s if joint else self._alone_s, *limits)
+        tried = [("the programme", self.searched), ("the programme without algebra", Substituted(graph))]
+        if joint and rules:
+            tried.append(("algebra for one device", best_graph(graph, rules, self._alone_s, *limits)))
+        for origin, searched in tried:
+            key = rewrite.fingerprint(searched.best)
+            if key in known:
+                continue
+            known.add(key)
+            try:
+                yield replace(self.programme(searched.best, origin), searched=searched)
+            except RewriteError as refusal:
+                if searched.best is graph:
+                    raise
+                log.debug("unity: not %s: %s", origin, refusal)
+
+    def _mapped_s(self, graph: Graph) -> float:
+        return self._mapped(graph).seconds
+
+    def _alone_s(self, graph: Graph) -> float:
+        """On one of the devices, the fastest."""
+        costs = self._costs(graph)
+        return min(sum(costs.total_s(v, kind) for v in graph.nodes) for kind in costs.devices)
+
+    def _costs(self, graph: Graph) -> Costs:
+        return rewrite.rewritten_costs(self.problem.costs, self.problem.graph, graph)
+
+    def programme(self, graph: Graph, origin: str) -> _Judged:
         """The best that the programme finds, with a price of bytes under which its peaks fit."""
+        given = self.machines, self.known
+        try:
+            return self._fitting(graph, origin)
+        finally:
+            self.machines, self.known = given
+
+    def _fitting(self, graph: Graph, origin: str) -> _Judged:
         spread_s, price = 0.0, (0.0,) * len(self.machines.cluster.devices)
         best: _Judged | None = None
         for turn in range(RAISES):
-            now = self._lowered(spread_s, price)
+            now = self._lowered(graph, origin, spread_s, price)
             if best is None or now.rank < best.rank:
                 best = now
             if not now.missing:
@@ -159,7 +226,6 @@ class UnitySearch:
             elif turn % (RAISES // 2) > 1:
                 price = self._raised(price, now, spread_s)
         assert best is not None
-        self.mapped = best.mapped or self.mapped
         return best
 
     def _raised(self, price: tuple[float, ...], now: _Judged, spread_s: float) -> tuple[float, ...]:
@@ -170,17 +236,16 @@ class UnitySearch:
             for each, own in zip(devices, price, strict=True)
         )
 
-    def _lowered(self, spread_s: float, price: tuple[float, ...]) -> _Judged:
+    def _lowered(self, graph: Graph, origin: str, spread_s: float, price: tuple[float, ...]) -> _Judged:
         """Without what cannot be lowered so."""
+        captured = self.problem.graph
+        if spread_s:
+            self.known = Known(numbers=self.known.numbers)
         while True:
-            self.mapped = mapped = self._mapped(spread_s, price)
-            tasks = tasks_of_mapping(self.problem.graph, mapped.choices, self.machines)
+            self.mapped = mapped = self._mapped(graph, spread_s, price)
+            rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))
             try:
-                graph = (
-                    rewrite.applied(self.problem.graph, tasks, scaled="samples")
-                    if tasks
-                    else self.problem.graph
-                )
+                made = rewrite.applied(captured, rewrites, scaled="samples") if rewrites else captured
             except RewriteError as refusal:
                 name = refusal.operator
                 choice = mapped.choices.get(name)
@@ -189,37 +254,24 @@ class UnitySearch:
                 log.debug("unity: '%s' not so: %s", name, refusal)
                 self.refused.add((name, len(choice.axes)))
                 continue
-            device_of = devices_of(graph, mapped.choices, self.machines)
-            return self._judged("the programme", graph, device_of, mapped)
+            device_of = devices_of(made, mapped.choices, self.machines)
+            return self._judged(origin, made, device_of, mapped)
 
-    def _mapped(self, spread_s: float, price: tuple[float, ...]) -> Mapped:
+    def _mapped(self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = ()) -> Mapped:
         """`best_mapping`, with the layouts of tied weights each in turn."""
         problem, method = self.problem, self.method
-        if spread_s:
-            self.known = Known(numbers=self.known.numbers)
         turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
         costed = Costed(
-            problem.graph, problem.costs, self.machines, tuple(method.dimensions), turns, spread_s, price,
+            graph, self._costs(graph), self.machines, tuple(method.dimensions), turns, spread_s, price,
             refused=frozenset(self.refused), known=self.known,
         )  # fmt: skip
-        best: dict[int, Mapped] = {}
-
-        def cost(graph: Graph) -> float:
-            made = min(
-                (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
-                key=lambda each: each.seconds,
-            )
-            best[id(graph)] = made
-            return made.seconds
-
-        self.expanded = best_first(
-            problem.graph, cost, substituted, id, alpha=method.alpha, budget=method.budget
+        return min(
+            (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
+            key=lambda each: each.seconds,
         )
-        self.mapped = best[id(self.expanded.best)]
-        return self.mapped
 
     def others(self) -> Iterator[_Judged]:
-        """Data parallelism, columns and rows, and each device alone."""
+        """Data parallelism, columns and rows, each device alone, and `os_dpos` on small graphs."""
         problem, graph = self.problem, self.problem.graph
         if problem.evaluate is None:
             return
@@ -234,6 +286,10 @@ class UnitySearch:
                     made = rewrite.applied(graph, rewrites, scaled=True)
                     for device_of in each.places(made, problem.cluster):
                         yield self._judged(each.origin, made, device_of, None)
+        if len(graph) * len(problem.cluster.devices) <= SMALL:
+            with suppress(InfeasibleError):
+                own = replace(problem, known=None, improved=None, meter=None)
+                yield self._simulated(OsDpos.name, OsDpos().partition(own), None)
 
     def filled(self) -> Iterator[_Judged]:
         """Whole operators in topological order, each device filled before the next."""
@@ -243,13 +299,16 @@ class UnitySearch:
             yield self._judged("devices filled in order", problem.graph, device_of, None)
 
     def _judged(self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None) -> _Judged:
-        problem, evaluate = self.problem, self.problem.evaluate
         rewrites: tuple[Rewrite, ...] = graph.rewrites
         order = topological_priority(graph, graph.position)
         placement = Placement(Unity.name, device_of, order, SolverReport("heuristic", 0.0), rewrites=rewrites)
-        own = problem.rewritten(rewrites)
+        return self._simulated(origin, placement, mapped)
+
+    def _simulated(self, origin: str, placement: Placement, mapped: Mapped | None) -> _Judged:
+        problem, evaluate = self.problem, self.problem.evaluate
+        own = problem.rewritten(placement.rewrites)
         if evaluate is None:
-            used, devices = own.memory_model.by_device(device_of), problem.cluster.devices
+            used, devices = own.memory_model.by_device(placement.device_of), problem.cluster.devices
             over = {each.name: used.get(each.name, 0) - each.capacity_bytes for each in devices}
             return _Judged(origin, placement, inf, max(0, *over.values()), over, mapped)
         try:
@@ -261,11 +320,6 @@ class UnitySearch:
         over = {each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in evaluate.cluster.devices}
         missing = missing_bytes(own, placement, predicted, evaluate.cluster)
         return _Judged(origin, placement, predicted.iteration_s, missing, over, mapped)
-
-
-def substituted(graph: Graph) -> Iterator[Graph]:
-    """What substitutions of the algebra make of a graph: none yet."""
-    yield from ()
 
 
 def speeds(graph: Graph, problem: Problem) -> tuple[float, ...]:

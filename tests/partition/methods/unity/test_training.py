@@ -15,7 +15,7 @@ import netsplit
 from netsplit.partition import Unity
 from netsplit.partition.methods.unity import unity
 from netsplit.partition.methods.unity.choices import Dimension
-from netsplit.rewrite import OperatorTasks
+from netsplit.rewrite import Algebra, OperatorTasks
 from tests.nets import SGD
 from tests.runtime.references import plain_loop
 from tests.workers import Pools, lent_to_sessions
@@ -41,6 +41,21 @@ class Block(nn.Module):
         return self.head((x + self.narrow(F.gelu(self.widen(self.after(x))))).mean(1))
 
 
+class Products(nn.Module):
+    """Two products of one input that are added up, and two one after another: one each is enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.up, self.down = (
+            nn.Linear(*sizes, bias=False) for sizes in ((16, 64), (16, 64), (64, 256), (256, 5))
+        )
+        self.first, self.act = nn.Linear(16, 16), nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.first(x))
+        return self.down(self.up(self.act(self.one(x) + self.other(x))))
+
+
 def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 256), nn.GELU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 5))
 
@@ -48,6 +63,7 @@ def wide() -> nn.Module:
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Tensor]]] = {
     "wide": (wide, lambda g: torch.randn(8, 16, generator=g, dtype=torch.float64)),
     "transformer": (Block, lambda g: torch.randint(0, 12, (8, 6), generator=g)),
+    "algebra": (Products, lambda g: torch.randn(8, 16, generator=g, dtype=torch.float64)),
 }
 
 
@@ -64,6 +80,7 @@ def fresh(build: Callable[[], nn.Module]) -> nn.Module:
         ("wide", 4, ["columns", "reduction"]),
         ("transformer", 2, ["columns", "reduction", "heads", "copies"]),
         ("transformer", 4, ["samples", "columns", "reduction", "heads", "copies"]),
+        ("algebra", 2, ["samples", "columns", "reduction"]),
     ],
 )
 def test_it_trains_as_plain_pytorch_does(
@@ -84,8 +101,15 @@ def test_it_trains_as_plain_pytorch_does(
     ):
         placement = trained.plan.placement
         assert sum(isinstance(each, OperatorTasks) and bool(each.cuts) for each in placement.rewrites) > 2
+        told = [each for each in str(trained.plan.summary()).splitlines() if each.startswith("algebra: ")]
+        if name == "algebra":
+            rules = [each.rule.name for each in placement.rewrites if isinstance(each, Algebra)]
+            assert len(rules) == len(told) == len(trained.plan.explain().algebra) == 2
+            assert all(rule in line and "then" in line for rule, line in zip(rules, told, strict=True))
         losses = [trained.train_batch(*batch) for batch in batches]
         assert losses == pytest.approx(wanted.losses, rel=1e-12)
         state = trained.state_dict()
-    for k, tensor in wanted.state.items():
-        torch.testing.assert_close(state[k], tensor, rtol=1e-12, atol=1e-12)
+    plain = fresh(build)
+    plain.load_state_dict(state)
+    for k, tensor in plain.state_dict().items():
+        torch.testing.assert_close(tensor, wanted.state[k], rtol=1e-12, atol=1e-12)
