@@ -1,14 +1,12 @@
 """Tables: columns with a heading, a side and a format; rows of cells; and both as text.
 
-    table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto", 0.25), ("one", None)])
-    table.terminal()    # of rich
-    table.markdown()    # as GitHub reads it
-    table.lines()       # aligned, for a log or a file of text
-    table.text()        # the same for a console of rich, with a rule below the headings
-    table.html()        # for a notebook
-    table.csv()         # numbers in full, in the units that the headings name
-
-The report has the same table as HTML: `netsplit/report/templates/tables.html.j2`.
+table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto", 0.25), ("one", None)])
+table.terminal()    # of rich
+table.markdown()    # as GitHub reads it
+table.lines()       # aligned, for a log or a file of text
+table.text()        # the same for a console of rich, with a rule below the headings
+table.html()        # for a notebook and the report
+table.csv()         # numbers in full, in the units that the headings name
 """
 
 from __future__ import annotations
