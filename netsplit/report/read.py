@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,6 +47,11 @@ _OWN = ("tracking.", "checkpoint.", "cases", "published")
 _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.git.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
+_PICTURES = {
+    "comparison": "Throughput and iteration",
+    "throughput": "Throughput by iteration",
+    "training": "Training",
+}
 _MS = (",.1f", 1e3)
 _DECIDED = {
     "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",
@@ -116,10 +121,10 @@ class _Reader:
     ) -> Section:
         rows = list(map(row_from, methods))
         best = winner_of(rows)
-        pictures = self.pictures(run)
+        pictures = self.pictures(run, _PICTURES)
         shown = [each for each in methods if not inner or _method_of(each) == best]
         for each in shown:  # of a case or a job only the fastest method's
-            pictures += self.pictures(each, f" of {_method_of(each)}", ("timeline",))
+            pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
         reasons = [row.error for row in rows]
         failed = [f"{row.method}: {row.error}" for row in rows if row.error]
         failed += [run["tags.error"]] if "tags.error" in run and run["tags.error"] not in reasons else []
@@ -150,14 +155,15 @@ class _Reader:
             notes = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
             tables = [Table(columns, [row for row in rest if len(row) == len(names)], "Results", notes)]
         title = f"{name_of(run)}: {about}" if about else name_of(run)
-        folded = [_settings(run), _ids([run])]
-        return Section(title, [_when(run)], tables=tables, pictures=self.pictures(run), folded=folded)
-
-    def pictures(self, run: Recorded, of: str = "", stems: Sequence[str] = ()) -> list[PictureFile]:
         paths = [Path(each.path) for each in self.client.list_artifacts(run["run_id"])]
-        chosen = [path for path in paths if path.suffix == ".png" and (not stems or path.stem in stems)]
-        contents = [(path.stem, self.file(run, str(path))) for path in chosen]
-        return [PictureFile(f"{stem}{of}", content) for stem, content in contents if content]
+        pictures = self.pictures(run, {path.stem: path.stem for path in paths if path.suffix == ".png"})
+        folded = [_settings(run), _ids([run])]
+        return Section(title, [_when(run)], tables=tables, pictures=pictures, folded=folded)
+
+    def pictures(self, run: Recorded, captions: Mapping[str, str]) -> list[PictureFile]:
+        """The PNG files of these names, with their captions."""
+        contents = [(words, self.file(run, f"{stem}.png")) for stem, words in captions.items()]
+        return [PictureFile(words, content) for words, content in contents if content is not None]
 
     def file(self, run: Recorded, path: str) -> bytes | None:
         """The content of a file of the run, None where it is not there."""
@@ -223,7 +229,8 @@ def _number(run: Recorded, key: str) -> float | None:
 
 def _by_device(run: Recorded, name: str) -> dict[str, int]:
     prefix = f"tags.{name}"
-    return {key.removeprefix(prefix): int(run[key]) for key in run if key.startswith(prefix)}
+    keys = sorted((key for key in run if key.startswith(prefix)), key=lambda key: (len(key), key))
+    return {key.removeprefix(prefix): int(run[key]) for key in keys}
 
 
 def _decided(run: Recorded) -> list[dict[str, Any]]:
@@ -331,7 +338,7 @@ def _differences(group: Sequence[Recorded]) -> list[str]:
     """The parameters in which the jobs of a sweep differ, of those that vary alike the shortest."""
     keys = [key for key in group[0] if key.startswith("params.") and all(key in run for run in group)]
     told: dict[tuple[int, ...], str] = {}
-    for key in sorted(keys, key=len):
+    for key in sorted(keys, key=lambda key: (len(key), key)):
         values = [run[key] for run in group]
         alike = tuple(values.index(value) for value in values)
         if len(set(values)) > 1 and not key.removeprefix("params.").startswith(_OWN):
