@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import rich.table
     import rich.text
 
-__all__ = ["Cell", "Column", "Table", "byte_unit", "common_unit", "csv_text", "nbytes"]
+__all__ = ["Cell", "Column", "Table", "byte_unit", "csv_text", "nbytes"]
 
 Cell: TypeAlias = str | int | float | None
 
@@ -192,11 +192,6 @@ def byte_unit(value: float) -> tuple[str, int]:
             break
         name, size = larger, 1024 * size
     return name, size
-
-
-def common_unit(values: Iterable[float | None]) -> tuple[str, int]:
-    """That of the largest of a column's bytes, where all have one; MiB where there is nothing to tell."""
-    return byte_unit(max((value for value in values if value), default=2**20))
 
 
 def nbytes(value: float, up: bool = False) -> str:

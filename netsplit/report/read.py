@@ -74,7 +74,7 @@ def read_report(
     """
     check_runs(runs)
     require_database(uri)
-    reader = _Reader(open_client(uri), uri)
+    reader = _ReportReader(open_client(uri), uri)
     try:
         every = read_runs(reader.client, experiments)
         chosen = choose_runs(every, runs)
@@ -92,7 +92,7 @@ def read_report(
     return Report(title, sections, masked(uri), datetime.now(UTC), *counts)
 
 
-class _Reader:
+class _ReportReader:
     def __init__(self, client: MlflowClient, uri: str) -> None:
         self.client = client
         self.server = server_of(uri)
