@@ -1,14 +1,12 @@
 """Tables: columns with a heading, a side and a format; rows of cells; and both as text.
 
-    table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto", 0.25), ("one", None)])
-    table.terminal()    # of rich
-    table.markdown()    # as GitHub reads it
-    table.lines()       # aligned, for a log or a file of text
-    table.text()        # the same for a console of rich, with a rule below the headings
-    table.html()        # for a notebook
-    table.csv()         # numbers in full, in the units that the headings name
-
-The report has the same table as HTML: `netsplit/report/templates/tables.html.j2`.
+table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto", 0.25), ("one", None)])
+table.terminal()    # of rich
+table.markdown()    # as GitHub reads it
+table.lines()       # aligned, for a log or a file of text
+table.text()        # the same for a console of rich, with a rule below the headings
+table.html()        # for a notebook and the report
+table.csv()         # numbers in full, in the units that the headings name
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     import rich.table
     import rich.text
 
-__all__ = ["Cell", "Column", "Table", "byte_unit", "common_unit", "csv_text", "nbytes"]
+__all__ = ["Cell", "Column", "Table", "byte_unit", "csv_text", "nbytes"]
 
 Cell: TypeAlias = str | int | float | None
 
@@ -194,11 +192,6 @@ def byte_unit(value: float) -> tuple[str, int]:
             break
         name, size = larger, 1024 * size
     return name, size
-
-
-def common_unit(values: Iterable[float | None]) -> tuple[str, int]:
-    """That of the largest of a column's bytes, where all have one; MiB where there is nothing to tell."""
-    return byte_unit(max((value for value in values if value), default=2**20))
 
 
 def nbytes(value: float, up: bool = False) -> str:

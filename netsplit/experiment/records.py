@@ -21,7 +21,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
-from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
+from netsplit.tracking.figures import TrainingCurve, comparison_figure, throughput_figure, training_figure
 from netsplit.tracking.metrics import (
     DECISION,
     epoch_metrics,
@@ -339,6 +339,16 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     if curves:
         training_figure(curves, comparison.folder / "training.png")
         run.artifact(comparison.folder / "training.png")
+        throughput_figure(_rates(comparison.histories), comparison.folder / "throughput.png")
+        run.artifact(comparison.folder / "throughput.png")
+
+
+def _rates(histories: Mapping[str, History]) -> dict[str, list[float]]:
+    """Samples per second of each iteration."""
+    return {
+        name: [(it.samples or history.batch_size) / it.seconds for it in history.iterations if it.seconds]
+        for name, history in histories.items()
+    }
 
 
 def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:

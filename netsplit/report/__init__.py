@@ -3,7 +3,7 @@
     report = read_report("sqlite:///outputs/mlflow.db", runs=3, title="Three sweeps")
     write_report(report, "outputs/report.html")    # and outputs/report.md
 
-data: choose ──► read ──► Report ──► tables, charts ──► templates ──► .html, .md
+mlflow.search_runs ──► choose ──► read ──► sections of tables and recorded pictures ──► .html, .md
 """
 
 from __future__ import annotations
@@ -12,22 +12,13 @@ from pathlib import Path
 
 from netsplit.errors import ConfigError
 from netsplit.files import check_replaceable, write_text
-from netsplit.report.data.groups import grouped
-from netsplit.report.data.read import read_report
-from netsplit.report.data.results import (
-    ComparisonGroup,
-    ComparisonResult,
-    EpochFigures,
-    MethodResult,
-    PictureFile,
-    Report,
-    StudyRecord,
-)
-from netsplit.report.render import html_page, markdown_page
+from netsplit.report.page import html_page, markdown_page
+from netsplit.report.read import read_report
+from netsplit.report.sections import PictureFile, Report, Section
 
 __all__ = [
-    "ComparisonGroup", "ComparisonResult", "EpochFigures", "MethodResult", "PictureFile", "Report",
-    "StudyRecord", "check_output", "grouped", "html_page", "markdown_page", "read_report", "write_report",
+    "PictureFile", "Report", "Section", "check_output", "html_page", "markdown_page", "read_report",
+    "write_report",
 ]  # fmt: skip
 
 

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["TrainingCurve", "comparison_figure", "link_figure", "timeline_figure", "training_figure"]
+__all__ = [
+    "TrainingCurve",
+    "comparison_figure",
+    "link_figure",
+    "throughput_figure",
+    "timeline_figure",
+    "training_figure",
+]
 
 _MARKERS = "osD^vP*X"
 
@@ -127,6 +134,21 @@ def _draw_curve(
         alpha=1.0,
         label=label,
     )
+
+
+def throughput_figure(rates: Mapping[str, Sequence[float]], path: str | Path) -> Figure:
+    """Samples per second of each iteration, a line for each method."""
+    figure = new_figure(11, 3.75)
+    axes = figure.subplots()
+    for (method, values), colour in zip(rates.items(), colours_of(rates).values(), strict=True):
+        axes.plot(range(1, len(values) + 1), values, color=colour, linewidth=1.2, label=method)
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("samples/s")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize=10)
+    save_figure(figure, path)
+    return figure
 
 
 def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> Figure:

@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
-__all__ = ["OWNER", "MlflowStore", "Point", "RunStatus", "Store", "StoreError", "is_gone", "owner_mark"]
+__all__ = [
+    "OWNER",
+    "MlflowStore",
+    "Point",
+    "RunStatus",
+    "Store",
+    "StoreError",
+    "addressed",
+    "is_gone",
+    "owner_mark",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +162,7 @@ class MlflowStore(Store):
         import torch
         from mlflow.models import Model, infer_signature
 
-        with _writing("the trained model"), _here(self.client.tracking_uri):
+        with _writing("the trained model"), addressed(self.client.tracking_uri):
             with torch.no_grad():
                 signature = infer_signature(inputs.numpy(), model(inputs).numpy())
             logged = self.client.create_logged_model(self.experiment_id, "model", source_run_id=run_id)
@@ -226,7 +236,7 @@ def _writing(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _here(uri: str) -> Iterator[None]:
+def addressed(uri: str) -> Iterator[None]:
     """Where MLflow's functions that take no client write meanwhile; the environment is left as it was."""
     from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 

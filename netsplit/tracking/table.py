@@ -6,7 +6,7 @@ below one another; why a method failed, and what marks mean, stands below the ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ __all__ = [
     "LIMIT",
     "OVER",
     "ComparisonRow",
+    "comparison_figures",
     "comparison_markdown",
     "comparison_table",
     "metric_of",
@@ -123,12 +124,8 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
     return table
 
 
-def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> str:
-    """The same as a GitHub table, every figure in a column of its own but the devices' in one.
-
-    Args:
-        escape: of names and reasons what Markdown would read as markup; bars are escaped in any case.
-    """
+def comparison_figures(rows: Sequence[ComparisonRow]) -> Table:
+    """The same, every figure in a column of its own but the devices' in one; the legend is its notes."""
     names = (
         "Objective ms", "Gap %", "Solve ms", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
     )  # fmt: skip
@@ -143,16 +140,19 @@ def comparison_markdown(rows: Sequence[ComparisonRow], escape: Callable[[str], s
     cells = []
     for row in rows:
         devices = "; ".join(
-            f"{escape(device)}: {nodes}, {' / '.join(figures)}"
+            f"{device}: {nodes}, {' / '.join(figures)}"
             for device, nodes, *figures in (_device_figures(row, p) for p in row.devices)
         )
-        last = devices if row.error is None else f"**failed:** {escape(row.error)}"
+        last = devices if row.error is None else f"failed: {row.error}"
         solver = [row.objective_s, row.gap, row.solve_s]
-        cells.append(
-            [escape(row.method), escape(_status(row)), *solver, *_figures(row), *_scores(rows, row), last]
-        )
-    legend = [f"\n{line}" for line in _legend(rows, escape)]
-    return "\n".join([Table(columns, cells).markdown(), *legend]) + "\n"
+        cells.append([row.method, _status(row), *solver, *_figures(row), *_scores(rows, row), last])
+    return Table(columns, cells, "Results", _legend(rows))
+
+
+def comparison_markdown(rows: Sequence[ComparisonRow]) -> str:
+    """`comparison_figures` as a GitHub table, and its legend."""
+    table = comparison_figures(rows)
+    return "\n".join([table.markdown(), *(f"\n{line}" for line in table.notes)]) + "\n"
 
 
 def outline(rows: Sequence[ComparisonRow]) -> str:
@@ -174,7 +174,7 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
     return "\n".join([*lines, *full, *(line for line in _legend(rows) if not line.startswith(OVER))])
 
 
-def _legend(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -> list[str]:
+def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     """What the marks mean that there are, which operators are in parts, and whose plan is another by now."""
     used = {
         OVER: any(row.overfull for row in rows),
@@ -186,10 +186,10 @@ def _legend(rows: Sequence[ComparisonRow], escape: Callable[[str], str] = str) -
     marks = [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
     planned = any(row.throughput is not None and row.measured_s is None for row in rows)
     promised = ["Samples per second are predicted where nothing was measured."] if planned else []
-    cut = [escape(f"{row.method}: {row.parts}") for row in rows if row.parts]
+    cut = [f"{row.method}: {row.parts}" for row in rows if row.parts]
     began = "the prediction, nodes, parts and bytes are of the plan it began with"
     other = [
-        escape(f"{row.method}: its plan changed {_times(row.changes)} in training; {began}")
+        f"{row.method}: its plan changed {_times(row.changes)} in training; {began}"
         for row in rows
         if row.changes
     ]

@@ -37,7 +37,7 @@ def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
     assert len(lines) == 2 + len(rows())
     assert len({line.count("|") for line in lines}) == 1
     assert "| netsplit | optimal | 123.4 | 0.0 | 12,345 | 200.0 | 250.0 | -20.0 | 128.0 |" in lines[2]
-    assert "**failed:** cpu:1 lacks" in lines[4]
+    assert "failed: cpu:1 lacks" in lines[4]
 
 
 MIB = 2**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,11 +15,12 @@ from matplotlib.figure import Figure
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.experiment.cases import published_tags
 from netsplit.partition.base import SolverReport
-from netsplit.report import check_output, read_report, write_report
-from netsplit.report.data import choose
-from netsplit.report.text import NONE
+from netsplit.report import check_output, choose, read_report, write_report
+from netsplit.report.choose import read_runs
+from netsplit.report.read import row_from
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import ComparisonRun, Tracker
+from netsplit.tracking.database import open_client
 from netsplit.tracking.metrics import (
     epoch_metrics,
     solver_metrics,
@@ -111,7 +113,7 @@ def test_all_jobs_of_the_newest_sweep_of_a_name_are_shown(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = Tracker(database, "sweeps")
-    before = record_job(tracker, "net", {"batch_size": 4})
+    record_job(tracker, "net", {"batch_size": 4})
     old = [record_job(tracker, "net", {"batch_size": size}, command="monday") for size in (8, 16)]
     with (
         suppress(InfeasibleError),
@@ -122,17 +124,19 @@ def test_all_jobs_of_the_newest_sweep_of_a_name_are_shown(
     with suppress(KeyboardInterrupt), tracker.comparison("net", {"batch_size": 1}, {"command": "later"}):
         raise KeyboardInterrupt
     new = [record_job(tracker, "net", {"batch_size": size}, command="today") for size in (64, 128)]
-    (group,) = read_report(database, ["sweeps"]).groups
-    assert [one.label for one in group.comparisons] == ["batch_size=32", "batch_size=64", "batch_size=128"]
-    assert [one.place.run_id for one in group.comparisons] == [failed.run_id, *new]
-    assert sum(one.older for one in group.comparisons) == len([*old, before])
+    head, *jobs = read_report(database, ["sweeps"]).sections
+    assert [one.title for one in jobs] == ["batch_size=32", "batch_size=64", "batch_size=128"]
+    assert [one.folded[1].rows[0][1] for one in jobs] == [failed.run_id, *new]
+    assert head.tables[0].rows == [
+        ["batch_size=32", "failed"],
+        ["batch_size=64", "2,560.0"],
+        ["batch_size=128", "2,560.0"],
+    ]
     monkeypatch.setattr(choose, "_MOST", 2)
-    (group,) = read_report(database, ["sweeps"]).groups
-    assert [one.place.run_id for one in group.comparisons] == new
-    assert sum(one.more for one in group.comparisons) == 1
-    (again,) = read_report(database, ["sweeps"], [each[:8] for each in old]).groups
-    assert [one.label for one in again.comparisons] == ["batch_size=8", "batch_size=16"]
-    assert all(not one.older and not one.more for one in again.comparisons)
+    _, *jobs = read_report(database, ["sweeps"]).sections
+    assert [one.folded[1].rows[0][1] for one in jobs] == new
+    _, *again = read_report(database, ["sweeps"], [each[:8] for each in old]).sections
+    assert [one.title for one in again] == ["batch_size=8", "batch_size=16"]
 
 
 @pytest.fixture(scope="module")
@@ -168,53 +172,68 @@ def study(name: str) -> StudyResult:
 
 
 def test_cases_come_back_together_with_what_was_published(table: Recorded) -> None:
-    (group,) = read_report(table.uri, ["tables"]).groups
-    assert group.title == "table 6-4"
-    assert [each.place.run_id for each in group.comparisons] == [table.ids["small"], table.ids["large"]]
-    assert [comparison.case for comparison in group.comparisons] == ["a|b", "unet"]
-    netsplit, pipedream = group.comparisons[0].methods
-    assert (netsplit.published, pipedream.published) == (2000.0, 1600.25)
-    assert netsplit.difference == pytest.approx(0.28)
-    assert group.comparisons[1].published == []
-    again = read_report(table.uri, ["tables"], [table.ids["before"]]).groups
-    assert [(each.title, each.alone) for each in again] == [("table 6-4: unet", True)]
+    head, small, large, *_ = read_report(table.uri, ["tables"]).sections
+    assert (head.title, small.title, large.title) == ("table 6-4", "a|b", "unet")
+    assert large.folded[1].rows[0][1] == table.ids["large"]
+    assert head.tables[0].rows == [
+        ["a|b", "★ 2,560.0 (2,000, +28 %)", "1,600.0 (1,600.25, -0 %)"],
+        ["unet", "★ 2,560.0", "1,600.0"],
+    ]
+    assert [row[:3] for row in small.tables[1].rows] == [
+        ("netsplit", 2560.0, 2000.0),
+        ("pipedream", 1600.0, 1600.25),
+    ]
+    (again,) = read_report(table.uri, ["tables"], [table.ids["before"]]).sections
+    assert again.title == "table 6-4: unet"
 
 
 def test_a_study_comes_back_as_it_was_shown(table: Recorded, tmp_path: Path) -> None:
     report = read_report(table.uri, ["tables"])
-    edges, links = report.studies
-    assert (edges.name, edges.about) == ("edges", "What edges are | were")
-    assert list(edges.headings) == ["case", "bytes|all", "none"]
-    assert list(edges.numeric) == [False, True, True]
-    assert [list(row) for row in edges.rows] == [["a|b *c*", "1,234.5", NONE], ["second", NONE, NONE]]
-    assert list(links.notes) == ["One note.", "Another."]
+    edges, links = report.sections[-2:]
+    assert report.counted() == "2 comparisons, 2 studies"
+    assert edges.title == "edges: What edges are | were"
+    (shown,) = edges.tables
+    assert [(each.name, each.text) for each in shown.columns] == [
+        ("case", True), ("bytes|all", False), ("none", False),
+    ]  # fmt: skip
+    assert [list(row) for row in shown.rows] == [["a|b *c*", "1,234.5", "-"], ["second", "-", "-"]]
+    assert list(shown.notes) == ["One note.", "Another."]
     (picture,) = links.pictures
-    assert (picture.name, picture.kind) == ("links", "image/svg+xml")
-    assert b"<svg" in picture.content
+    assert picture.content.startswith(b"\x89PNG")
     page, text = write_report(report, tmp_path / "r.html")
     assert picture.address in page.read_text()
-    assert picture.address in text.read_text()
     assert "a|b \\*c\\*" in text.read_text().replace("\\|", "|")
 
 
 def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
-    (comparison,) = read_report(recorded.uri, ["report trained"], [recorded.ids["new"]]).comparisons
-    assert (comparison.name, comparison.state, comparison.tags["cluster"]) == (NAME, "FINISHED", "cpu2")
-    netsplit, m_topo, m_sct = comparison.methods
-    row = netsplit.row
-    assert (row.predicted_s, row.measured_s, row.throughput) == (0.2, 0.25, 256.0)
-    assert (row.status, row.objective_s, row.solve_s, netsplit.bound_s) == ("optimal", 0.1, 1.5, 0.09)
-    assert row.gap == pytest.approx(0.1)
-    assert (netsplit.engine, row.optimises) == ("gurobi", "one pass")
-    assert row.measured_peak == {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
-    assert row.capacity == {"cpu:0": 48 * MIB}
-    assert [epoch.train_loss for epoch in netsplit.epochs] == [None, 0.5]
-    assert [epoch.score for epoch in netsplit.epochs] == [0.25, 0.75]
-    assert netsplit.elapsed_s == [4.0, 8.0]
-    assert netsplit.place.trace is not None
+    (section,) = read_report(recorded.uri, ["report trained"], [recorded.ids["new"]]).sections
+    assert section.title == NAME
+    assert section.said[0].startswith("netsplit is the fastest: 256.0 samples/s measured")
+    assert section.failed == ["m_sct: cpu:1 lacks <5> bytes."]
+    assert [text for text, _ in section.links] == ["trace of netsplit", "trace of m_topo"]
+    runs = read_runs(open_client(recorded.uri), ["report trained"])
+    m_sct, m_topo, netsplit = (
+        row_from(run) for run in runs if run.get("tags.comparison") == recorded.ids["new"]
+    )
+    assert (netsplit.predicted_s, netsplit.measured_s, netsplit.throughput) == (0.2, 0.25, 256.0)
+    assert (netsplit.status, netsplit.objective_s, netsplit.solve_s) == ("optimal", 0.1, 1.5)
+    assert netsplit.gap == pytest.approx(0.1)
+    assert netsplit.optimises == "one pass"
+    assert netsplit.measured_peak == {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
+    assert netsplit.capacity == {"cpu:0": 48 * MIB}
+    assert (netsplit.loss, netsplit.score, netsplit.metric) == (0.5, 0.75, "accuracy")
     assert m_topo.throughput == 200.0
-    assert (m_sct.row.error, m_sct.outcome) == ("cpu:1 lacks <5> bytes.", "failed")
-    assert comparison.best is netsplit
+    assert m_sct.error == "cpu:1 lacks <5> bytes."
+
+
+def test_every_decision_in_training_is_a_line(database: str) -> None:
+    change = {"moved": 3, "lines": ["3 operators from cpu:1 to cpu:0"]}
+    kept = {"iteration": 40, "outcome": "kept", "predicted_before_s": 0.02, "change": change, "why": "slow"}
+    with Tracker(database, "adapted").comparison("one") as comparison, comparison.method("auto") as run:
+        run.tags({"adaptive.decision.0": json.dumps(kept)})
+    (section,) = read_report(database, ["adapted"]).sections
+    (row,) = section.tables[1].texts
+    assert row == ["auto", "40", "kept", "20.0", "-", "-", "-", "3 operators from cpu:1 to cpu:0", "slow"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +241,7 @@ def test_figures_come_back_as_they_were_recorded(recorded: Recorded) -> None:
     [
         (["report trainde"], "newest", r"experiments names 'report trainde'.*did you mean report trained\?"),
         (["report *"], ["0123456789ab"], "there is no such run"),
-        (["report empty"], "newest", "there is no comparison or study in experiment 'report empty'"),
+        (["report empty"], "newest", "there is no comparison or study"),
         (["report stopped"], "newest", r"no comparison .* has finished \(1 killed\)"),
     ],
 )

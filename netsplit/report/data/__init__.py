@@ -1,1 +1,0 @@
-"""What a report shows, read from the runs that hold it."""

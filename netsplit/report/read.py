@@ -1,0 +1,359 @@
+"""From MLflow's runs to a `Report`: comparisons with their tables and recorded pictures, and studies.
+
+What is missing is left out: a run that failed, was only planned, or is older than a figure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.report.choose import (
+    NEWEST,
+    Recorded,
+    Runs,
+    check_runs,
+    choose_runs,
+    grouped,
+    name_of,
+    read_runs,
+)
+from netsplit.report.sections import PictureFile, Report, Section
+from netsplit.tables import Column, Table
+from netsplit.tracking.database import open_client, require_database, server_of
+from netsplit.tracking.metrics import COMPARISON, DECISION, PUBLISHED, TEST
+from netsplit.tracking.table import ComparisonRow, comparison_figures
+from netsplit.tracking.values import masked, plain_key, shortened
+from netsplit.tracking.verdict import verdict_of, winner_of
+from netsplit.training.adapt.decisions import CHANGED
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["read_report", "row_from"]
+
+_INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
+_MOST_TOLD, _VALUE = 6, 40  # parameters that tell jobs of a sweep apart; characters of a value
+_OWN = ("tracking.", "checkpoint.", "cases", "published")
+_SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.git.", "tags.link.")
+_DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
+_BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
+_PICTURES = {
+    "comparison": "Throughput and iteration",
+    "throughput": "Throughput by iteration",
+    "training": "Training",
+}
+_MS = (",.1f", 1e3)
+_DECIDED = {
+    "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",
+    "measured_before": "Old plan, measured", "measured_after": "New plan, measured",
+}  # fmt: skip
+
+
+def read_report(
+    uri: str, experiments: Sequence[str] = ("*",), runs: Runs = NEWEST, title: str = "NetSplit report"
+) -> Report:
+    """What the database at `uri` holds of the chosen comparisons and studies.
+
+    Args:
+        uri: as of `Tracker`; a database file that is not there is not made.
+        experiments: names of MLflow experiments, or patterns with ``*`` and ``?``.
+        runs: "newest", the newest of each name; a number, so many newest; or ids of runs.
+
+    Raises:
+        ConfigError: there is no database, no such experiment or run, or none that has finished.
+    """
+    check_runs(runs)
+    require_database(uri)
+    reader = _ReportReader(open_client(uri), uri)
+    try:
+        every = read_runs(reader.client, experiments)
+        chosen = choose_runs(every, runs)
+        studies = [run for run in chosen if run["tags.role"] == "study"]
+        sections: list[Section] = []
+        for group in grouped([run for run in chosen if run not in studies]):
+            sections += reader.group(group, every)
+        sections += map(reader.study, studies)
+    except NetSplitError:
+        raise
+    except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"tracking uri '{masked(uri)}' cannot be read: {masked(reason)}") from error
+    counts = len(chosen) - len(studies), len(studies)
+    return Report(title, sections, masked(uri), datetime.now(UTC), *counts)
+
+
+class _ReportReader:
+    def __init__(self, client: MlflowClient, uri: str) -> None:
+        self.client = client
+        self.server = server_of(uri)
+
+    def group(self, group: Sequence[Recorded], every: Sequence[Recorded]) -> list[Section]:
+        """A section for each comparison, and before several one of their throughput."""
+        methods = [
+            [run for run in reversed(every) if run.get(f"tags.{COMPARISON}") == one["run_id"]]
+            for one in group
+        ]
+        if len(group) == 1:
+            return [self.comparison(group[0], methods[0], name_of(group[0]))]
+        case = "tags.case" in group[0]
+        labels = [run["tags.case"] for run in group] if case else _differences(group)
+        names = list(dict.fromkeys(map(name_of, group)))
+        title = group[0].get("tags.experiment", names[0]) if case else names[0]
+        title += " and others" * (len(names) > 1 and not case)
+        heading = "Case" if case else "Parameters"
+        rows = [list(map(row_from, each)) for each in methods]
+        head = Section(title, [_when(group[0])], tables=[_throughputs(heading, labels, group, rows)])
+        parts = zip(group, methods, labels, strict=True)
+        return [head, *(self.comparison(*part, inner=True) for part in parts)]
+
+    def comparison(
+        self, run: Recorded, methods: Sequence[Recorded], title: str, inner: bool = False
+    ) -> Section:
+        rows = list(map(row_from, methods))
+        best = winner_of(rows)
+        pictures = self.pictures(run, _PICTURES)
+        shown = [each for each in methods if not inner or _method_of(each) == best]
+        for each in shown:  # of a case or a job only the fastest method's
+            pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
+        reasons = [row.error for row in rows]
+        failed = [f"{row.method}: {row.error}" for row in rows if row.error]
+        failed += [run["tags.error"]] if "tags.error" in run and run["tags.error"] not in reasons else []
+        figures = [comparison_figures(rows)] if rows else []
+        return Section(
+            title,
+            [*filter(None, [verdict_of(rows)]), _description(run), _when(run)],
+            failed,
+            [*figures, *_published(run, rows), *_decisions(methods)],
+            pictures,
+            [_settings(run), _ids([run, *methods])],
+            [link for each in methods for link in self.trace(each)],
+            inner,
+        )
+
+    def study(self, run: Recorded) -> Section:
+        """Its table and notes as they were recorded, and its pictures."""
+        text = self.file(run, "table.md") or run.get("tags.mlflow.note.content", "").encode()
+        lines = text.decode("utf-8", "replace").splitlines()
+        about = next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")
+        rows = [_cells(line) for line in lines if line.startswith("|")]
+        tables = []
+        if len(rows) > 1:
+            names, kinds, *rest = rows
+            columns = [
+                Column(name, text=not kind.endswith(":")) for name, kind in zip(names, kinds, strict=True)
+            ]
+            notes = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+            tables = [Table(columns, [row for row in rest if len(row) == len(names)], "Results", notes)]
+        title = f"{name_of(run)}: {about}" if about else name_of(run)
+        paths = [Path(each.path) for each in self.client.list_artifacts(run["run_id"])]
+        pictures = self.pictures(run, {path.stem: path.stem for path in paths if path.suffix == ".png"})
+        folded = [_settings(run), _ids([run])]
+        return Section(title, [_when(run)], tables=tables, pictures=pictures, folded=folded)
+
+    def pictures(self, run: Recorded, captions: Mapping[str, str]) -> list[PictureFile]:
+        """The PNG files of these names, with their captions."""
+        contents = [(words, self.file(run, f"{stem}.png")) for stem, words in captions.items()]
+        return [PictureFile(words, content) for words, content in contents if content is not None]
+
+    def file(self, run: Recorded, path: str) -> bytes | None:
+        """The content of a file of the run, None where it is not there."""
+        if all(each.path != path for each in self.client.list_artifacts(run["run_id"])):
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            return Path(self.client.download_artifacts(run["run_id"], path, folder)).read_bytes()
+
+    def trace(self, run: Recorded) -> list[tuple[str, Path | str]]:
+        """A file of this machine, or the run's page on its server."""
+        name, artifacts = f"trace of {_method_of(run)}", urlsplit(run.get("artifact_uri", ""))
+        if artifacts.scheme in ("", "file"):
+            path = Path(unquote(artifacts.path)) / "trace.json"
+            return [(name, path)] if path.is_file() else []
+        if not self.server or all(e.path != "trace.json" for e in self.client.list_artifacts(run["run_id"])):
+            return []
+        place = f"{self.server}#/experiments/{run['experiment_id']}/runs/{run['run_id']}"
+        return [(name, f"{place}/artifacts/trace.json")]
+
+
+def row_from(run: Recorded) -> ComparisonRow:
+    """A method's figures, of its run."""
+    state, status = run["status"], run.get("tags.solver_status", run["status"].lower())
+    planned = _number(run, "metrics.speed/samples_per_s_predicted")
+    why = {"RUNNING": "still running", "KILLED": "interrupted"}.get(state, "ended without saying why")
+    metric = next((key for key in run if key.startswith(f"metrics.{TEST}")), "")
+    throughput = _number(run, "metrics.speed/samples_per_s")
+    return ComparisonRow(
+        method=_method_of(run),
+        status=status,
+        objective_s=_number(run, "tags.solver_objective_s"),
+        gap=_number(run, "metrics.solver_gap"),
+        solve_s=_number(run, "metrics.solver_seconds"),
+        predicted_s=_number(run, "metrics.seconds_per_iteration_predicted"),
+        measured_s=_number(run, "metrics.speed/seconds_per_iteration"),
+        throughput=planned if throughput is None else throughput,
+        score=_number(run, metric),
+        metric=metric.removeprefix(f"metrics.{TEST}"),
+        predicted_peak=_by_device(run, "predicted_peak_bytes."),
+        measured_peak=_by_device(run, "measured_peak_bytes."),
+        capacity=_by_device(run, "capacity_bytes."),
+        nodes=_by_device(run, "nodes."),
+        loss=_number(run, "metrics.train/epoch_loss"),
+        error=None if state == "FINISHED" else run.get("tags.error", why),
+        earlier="tags.measured_by" in run,
+        optimises=run.get("tags.solver_optimises", ""),
+        parts=run.get("tags.in_parts", ""),
+        changes=sum(each.get("outcome") in CHANGED for each in _decided(run)),
+    )
+
+
+def _method_of(run: Recorded) -> str:
+    return str(run.get("tags.method", name_of(run)))
+
+
+def _number(run: Recorded, key: str) -> float | None:
+    """A finite number; None where there is none."""
+    with suppress(KeyError, ValueError):
+        number = float(run[key])
+        return number if math.isfinite(number) and abs(number) < _INFINITE else None
+    return None
+
+
+def _by_device(run: Recorded, name: str) -> dict[str, int]:
+    prefix = f"tags.{name}"
+    keys = sorted((key for key in run if key.startswith(prefix)), key=lambda key: (len(key), key))
+    return {key.removeprefix(prefix): int(run[key]) for key in keys}
+
+
+def _decided(run: Recorded) -> list[dict[str, Any]]:
+    """What was decided about the plan in training, in order."""
+    keys = [key for key in run if key.startswith(f"tags.{DECISION}")]
+    return [json.loads(run[key]) for key in sorted(keys, key=lambda key: (len(key), key))]
+
+
+def _throughputs(
+    heading: str, labels: Iterable[str], group: Sequence[Recorded], rows: Sequence[Sequence[ComparisonRow]]
+) -> Table:
+    """Samples per second: a row for each comparison, a column for each method."""
+    methods = list(dict.fromkeys(row.method for each in rows for row in each))
+    cells = []
+    for label, run, each in zip(labels, group, rows, strict=True):
+        best = winner_of(each) if len(each) > 1 else None
+        texts = {row.method: ("★ " if row.method == best else "") + _throughput(run, row) for row in each}
+        cells.append([label, *(texts.get(method, "-") for method in methods)])
+    planned = all(row.measured_s is None for each in rows for row in each)
+    title = f"Throughput, samples/s{', predicted' * planned}; ★ the fastest of its row"
+    if any(key.startswith(f"tags.{PUBLISHED}") for run in group for key in run):
+        title += "; in brackets: published, and how far ours is from it"
+    return Table([Column(heading, text=True), *map(Column, methods)], cells, title)
+
+
+def _throughput(run: Recorded, row: ComparisonRow) -> str:
+    if row.failed or row.throughput is None:
+        return "failed" if row.failed else "-"
+    text = "no answer in time" if row.unanswered else f"{row.throughput:,.1f}"
+    text = f"! {text}" if row.overfull else text
+    known = _published_of(run, row.method)
+    return f"{text} ({known:,g}, {100 * (row.throughput / known - 1):+.0f} %)" if known else text
+
+
+def _published_of(run: Recorded, method: str) -> float | None:
+    return _number(run, f"tags.{plain_key(PUBLISHED + method)}")
+
+
+def _published(run: Recorded, rows: Sequence[ComparisonRow]) -> list[Table]:
+    """What others published, and how far ours are from it."""
+    known = [(row, _published_of(run, row.method)) for row in rows if row.throughput is not None]
+    cells = [
+        (row.method, row.throughput, value, (row.throughput or 0) / value - 1)
+        for row, value in known
+        if value
+    ]
+    columns = [
+        Column("Method", text=True), Column("Samples/s", ",.1f"), Column("Published", ",g"),
+        Column("Difference %", "+.0f", 100.0),
+    ]  # fmt: skip
+    return [Table(columns, cells, "Beside published figures")] if cells else []
+
+
+def _decisions(methods: Sequence[Recorded]) -> list[Table]:
+    """What was decided about plans while methods trained."""
+    cells = [
+        [
+            _method_of(run), each.get("iteration"), each.get("outcome"),
+            *(each.get(f"{kind}_s") for kind in _DECIDED),
+            "; ".join((each.get("change") or {}).get("lines", ())), each.get("why"),
+        ]
+        for run in methods
+        for each in _decided(run)
+    ]  # fmt: skip
+    columns = [
+        Column("Method", text=True), Column("Iteration"), Column("Outcome", text=True),
+        *(Column(f"{words} ms", *_MS) for words in _DECIDED.values()),
+        Column("What changed", text=True), Column("Why", text=True),
+    ]  # fmt: skip
+    return [Table(columns, cells, "Plans looked for while training")] if cells else []
+
+
+def _settings(run: Recorded) -> Table:
+    pairs = [(key.partition(".")[2], str(run[key])) for key in run if key.startswith(_SETTINGS)]
+    return Table(
+        [Column("Key", text=True), Column("Value", text=True)], sorted(pairs), "Settings and versions"
+    )
+
+
+def _ids(runs: Sequence[Recorded]) -> Table:
+    columns = [Column(name, text=True) for name in ("Run", "Id in MLflow", "State")]
+    return Table(columns, [(name_of(run), run["run_id"], run["status"].lower()) for run in runs], "Runs")
+
+
+def _description(run: Recorded) -> str:
+    """``Model AmoebaNetD, dataset digits, ….``"""
+    values = ((key, run.get(f"tags.{key}", run.get(f"params.{key}"))) for key in _DESCRIBED)
+    text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values if value)
+    planned = "Planned, nothing was trained. " if run.get("tags.mode") == "planned" else ""
+    return f"{planned}{text[:1].upper()}{text[1:]}." if text else planned.strip()
+
+
+def _when(run: Recorded) -> str:
+    """When it began, how long it took, and the machine."""
+    text = f"Begun {run['start_time']:%Y-%m-%d %H:%M} UTC"
+    if "end_time" in run:
+        text += f", took {timedelta(seconds=round((run['end_time'] - run['start_time']).total_seconds()))}"
+    machine = ", ".join(
+        run[f"tags.host.{key}"] for key in ("name", "cpu", "gpus") if f"tags.host.{key}" in run
+    )
+    return f"{text}, on {machine}." if machine else f"{text}."
+
+
+def _differences(group: Sequence[Recorded]) -> list[str]:
+    """The parameters in which the jobs of a sweep differ, of those that vary alike the shortest."""
+    keys = [key for key in group[0] if key.startswith("params.") and all(key in run for run in group)]
+    told: dict[tuple[int, ...], str] = {}
+    for key in sorted(keys, key=lambda key: (len(key), key)):
+        values = [run[key] for run in group]
+        alike = tuple(values.index(value) for value in values)
+        if len(set(values)) > 1 and not key.removeprefix("params.").startswith(_OWN):
+            told.setdefault(alike, key)
+    shown = list(told.values())[:_MOST_TOLD]
+    labels = [", ".join(f"{key[7:]}={shortened(run[key], _VALUE)}" for key in shown) for run in group]
+    return (
+        labels
+        if len(set(labels)) == len(group)
+        else [
+            f"{label} {run['start_time']:%H:%M:%S}".strip() for label, run in zip(labels, group, strict=True)
+        ]
+    )
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a line of Markdown, as they were before they were escaped."""
+    return [cell.strip().replace("\\|", "|") for cell in _BETWEEN_CELLS.split(line)[1:-1]]
