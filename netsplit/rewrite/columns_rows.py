@@ -21,7 +21,7 @@ from netsplit.errors import RewriteError, brief
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.emitter import require_graph
 from netsplit.rewrite.following import FollowedCut, cut_behind, ways_of_graph
-from netsplit.rewrite.records import Split, all_are, proportioned, proportions_of
+from netsplit.rewrite.records import Split, proportioned, proportions_of
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, SplitCall, Way
 
@@ -95,7 +95,12 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
     """
     require_graph(graph)
     parts = proportions_of(parts)
-    _check_chosen(graph, chosen, parts)
+    steps = max((each.size // each.unit for each in chosen), default=len(parts))
+    if steps < len(parts):
+        raise RewriteError(
+            f"parts is {brief(parts)}, {len(parts)} of them, but nothing that was chosen can be cut in more "
+            f"than {steps}: give no more than that."
+        )
     left = list(chosen)
     while left:
         splits = {split.node: split for each in left for split in each.splits(parts)}
@@ -108,27 +113,6 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
             continue
         return ordered
     return ()
-
-
-def _check_chosen(graph: Graph, chosen: object, parts: Sequence[float]) -> None:
-    """Raises as `splits_of`."""
-    if not all_are(chosen, lambda each: isinstance(each, CutProducts)):
-        raise RewriteError(
-            f"chosen is {brief(chosen)}: give some of what columns_and_rows answers, in a list."
-        )
-    known = columns_and_rows(graph)
-    strange = next((each for each in chosen if each not in known), None)
-    if strange is not None:
-        raise RewriteError(
-            f"chosen cuts {brief([*strange.cuts])}, which columns_and_rows does not answer of this graph: "
-            "give some of what it answers."
-        )
-    steps = max((each.size // each.unit for each in chosen), default=len(parts))
-    if steps < len(parts):
-        raise RewriteError(
-            f"parts is {brief(parts)}, {len(parts)} of them, but nothing that was chosen can be cut in more "
-            f"than {steps}: give no more than that."
-        )
 
 
 def _closing(calls: Mapping[str, SplitCall], ways: Mapping[str, Mapping[Axis, Way]]) -> Iterator[FollowedCut]:

@@ -25,7 +25,6 @@ from netsplit.rewrite.records import (
     Rewrite,
     Split,
     algebra_of,
-    checked_field,
     folded,
 )
 from netsplit.rewrite.samples import samples_axes
@@ -37,7 +36,6 @@ __all__ = [
     "applied",
     "copies_after",
     "copy_weights",
-    "graph_captured",
     "read_weights",
     "reads_weights",
     "split_axes",
@@ -71,8 +69,6 @@ def applied(
     require_graph(graph)
     if like is not None:
         require_graph(like, "like")
-    checked_field("rewrites", rewrites)
-    checked_field("scaled", scaled)
     done = graph.rewrites
     if not rewrites and not parts:
         return graph
@@ -94,7 +90,6 @@ def applied(
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
     """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
     require_graph(graph)
-    checked_field("rewrites", rewrites)
     made = _lowered(graph, (*graph.rewrites, *rewrites), None, ())
     _require_sizes_of_its_own(graph, made)
     return made
@@ -132,12 +127,6 @@ def _state(graph: Graph) -> Lowered:
     if len(graph.rewrites) > len(algebra_of(graph.rewrites)):
         raise RewriteError("nobody knows of which graph this one was made: give it as it was captured.")
     return Lowered(graph, {}, (), None, {}, ())
-
-
-def graph_captured(graph: Graph) -> Graph | None:
-    """The graph of which a lowered one was made, as far as that is known."""
-    state = lowered_from(graph)
-    return None if state is None else state.captured
 
 
 def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
@@ -247,16 +236,12 @@ def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[in
             fit; says why.
     """
     call, state = _call(graph, node)
-    axis, parts = checked_field("axis", axis), checked_field("parts", parts)
-    blocks = checked_field("blocks", blocks)
     axis, way = chosen_way(call, axis, state.captured)
     block = block_size(call, axis, way.size, blocks)
     if isinstance(parts, int):
         if not 1 < parts <= block:
             raise sizes_do_not_add_up(call, axis, parts, block)
         parts = tuple(block // parts + (i < block % parts) for i in range(parts))
-    if len(parts) < 2 or min(parts) < 1 or sum(parts) != block:
-        raise sizes_do_not_add_up(call, axis, parts, block)
     return also(graph, Split(node, axis, tuple(parts), blocks))
 
 
@@ -267,7 +252,7 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
         RewriteError: there is no such node.
     """
     require_graph(graph)
-    own = graph.nodes.get(checked_field("node", node))
+    own = graph.nodes.get(node)
     if own is not None and own.part is not None and own.part.moves:
         return {}
     call, state = _call(graph, node)
@@ -278,7 +263,6 @@ def _call(graph: Graph, node: str) -> tuple[SplitCall, Lowered]:
     """An operator, or a part of one, as a call that could be cut; raises as `split_operator`."""
     require_graph(graph)
     require_operators(graph)
-    checked_field("node", node)
     state = _state(graph)
     own = graph.nodes.get(node)
     if own is None:
@@ -322,7 +306,6 @@ def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ..
         RewriteError: it is no graph, or these are no splits; or one is of no operator of the graph.
     """
     require_graph(graph)
-    checked_field("splits", splits)
     copies = []
     for each in splits:
         if each.node not in graph.nodes:

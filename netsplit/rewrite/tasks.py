@@ -116,14 +116,6 @@ class OperatorTasks:
             ]
         return paths
 
-    def cuts_of(self, path: Path) -> Iterator[tuple[int, TaskCut]]:
-        """Those that a part comes of, and which it is of each."""
-        depth = 0
-        for cut in self.cuts:
-            if depth < len(path) and cut.part in (None, path[:depth]):
-                yield path[depth], cut
-                depth += 1
-
     def tasks(self) -> Iterator[tuple[Path, Path, int, Weights]]:
         """Path, place, number of the copy, and weights, of all."""
         paths, places = self.paths, iter(self.places)
