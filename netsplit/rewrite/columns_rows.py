@@ -54,6 +54,7 @@ class CutProducts:
         )
 
 
+@once_of
 def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     """All that products with weights can be cut in, no operator twice, most bytes of weights first.
 
@@ -61,14 +62,8 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     and what they make is put together.
 
     Raises:
-        RewriteError: it is no graph, or not of torch's operators.
+        RewriteError: it is not of torch's operators.
     """
-    require_graph(graph)
-    return _columns_and_rows(graph)
-
-
-@once_of
-def _columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     calls, ways = ways_of_graph(graph)
     every = [_chain(graph, last) for last in _closing(calls, ways)]
     chains = sorted(filter(None, every), key=lambda each: -each.weight_bytes)

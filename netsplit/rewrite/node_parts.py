@@ -9,7 +9,7 @@ from functools import cached_property
 from netsplit.graph.ir import Graph, Node, NodeRole, once_of
 from netsplit.rewrite.lowering import lowered_from
 from netsplit.rewrite.samples import samples_axes
-from netsplit.rewrite.tasks import OperatorTasks, Weights
+from netsplit.rewrite.tasks import OperatorTasks, Weights, axis_words
 
 __all__ = ["NodePart", "NodeParts", "PartCut", "does", "node_parts", "parts_label"]
 
@@ -43,15 +43,8 @@ class PartCut:
 
     @property
     def along(self) -> str:
-        """``dimension 0``, ``dimension 1 of input``, ``the samples``."""
-        argument, dot, place = str(self.axis).rpartition(".")
-        if self.samples:
-            return "the samples"
-        if isinstance(self.axis, int) or (dot and place.isdecimal()):
-            axis = f"dimension {place}{' of ' if dot else ''}{argument}"
-        else:
-            axis = self.axis
-        return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
+        """In words."""
+        return axis_words(self.axis, self.blocks, self.samples)
 
     @property
     def short(self) -> str:

@@ -78,8 +78,9 @@ def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart,
     of = node_parts(graph).of
     told = {f"segment {each.index}": tuple(of[v] for v in each.nodes if v in of) for each in program.segments}
     for k, variable in graph.variables.items():
-        if variable.producer in of:
-            told[k] = told[GRADIENT_OF + k] = (of[variable.producer],)
+        maker = variable.producer or ""
+        if maker in of:
+            told[k] = told[GRADIENT_OF + k] = (of[maker],)
     return {name: each for name, each in told.items() if each}
 
 

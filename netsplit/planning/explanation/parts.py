@@ -9,7 +9,7 @@ from netsplit.graph.ir import Graph, Node
 from netsplit.partition.base import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, short
 from netsplit.rewrite.records import folded
-from netsplit.rewrite.tasks import OperatorTasks, TaskCut
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
 
 __all__ = [
     "PartsChange",
@@ -56,12 +56,7 @@ class PlacedSplit:
     @property
     def along(self) -> str:
         """In words."""
-        if self.samples:
-            return "the samples"
-        argument, dot, number = str(self.axis).rpartition(".")
-        axis = f"dimension {number}" if number.isdecimal() else str(self.axis)
-        axis += f" of {argument}" if dot and number.isdecimal() else ""
-        return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
+        return axis_words(self.axis, self.blocks, self.samples)
 
     @property
     def told(self) -> str:
