@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from netsplit.rewrite.rewriting import (
         also,
         applied,
-        copies_after,
         copy_weights,
         read_weights,
         split_axes,
         split_operator,
         tasks_of,
     )
-    from netsplit.rewrite.samples import along_samples, replicate
+    from netsplit.rewrite.samples import along_samples, copies_after, replicate
     from netsplit.rewrite.seconds import rewritten_costs
 
 __all__ = [

@@ -21,7 +21,7 @@ from netsplit.errors import RewriteError, brief
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.emitter import require_graph
 from netsplit.rewrite.following import FollowedCut, cut_behind, ways_of_graph
-from netsplit.rewrite.records import Split, all_are, proportioned, proportions_of
+from netsplit.rewrite.records import Split, proportioned, proportions_of
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, SplitCall, Way
 
@@ -54,6 +54,7 @@ class CutProducts:
         )
 
 
+@once_of
 def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     """All that products with weights can be cut in, no operator twice, most bytes of weights first.
 
@@ -61,14 +62,8 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     and what they make is put together.
 
     Raises:
-        RewriteError: it is no graph, or not of torch's operators.
+        RewriteError: it is not of torch's operators.
     """
-    require_graph(graph)
-    return _columns_and_rows(graph)
-
-
-@once_of
-def _columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     calls, ways = ways_of_graph(graph)
     every = [_chain(graph, last) for last in _closing(calls, ways)]
     chains = sorted(filter(None, every), key=lambda each: -each.weight_bytes)
@@ -95,7 +90,12 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
     """
     require_graph(graph)
     parts = proportions_of(parts)
-    _check_chosen(graph, chosen, parts)
+    steps = max((each.size // each.unit for each in chosen), default=len(parts))
+    if steps < len(parts):
+        raise RewriteError(
+            f"parts is {brief(parts)}, {len(parts)} of them, but nothing that was chosen can be cut in more "
+            f"than {steps}: give no more than that."
+        )
     left = list(chosen)
     while left:
         splits = {split.node: split for each in left for split in each.splits(parts)}
@@ -108,27 +108,6 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
             continue
         return ordered
     return ()
-
-
-def _check_chosen(graph: Graph, chosen: object, parts: Sequence[float]) -> None:
-    """Raises as `splits_of`."""
-    if not all_are(chosen, lambda each: isinstance(each, CutProducts)):
-        raise RewriteError(
-            f"chosen is {brief(chosen)}: give some of what columns_and_rows answers, in a list."
-        )
-    known = columns_and_rows(graph)
-    strange = next((each for each in chosen if each not in known), None)
-    if strange is not None:
-        raise RewriteError(
-            f"chosen cuts {brief([*strange.cuts])}, which columns_and_rows does not answer of this graph: "
-            "give some of what it answers."
-        )
-    steps = max((each.size // each.unit for each in chosen), default=len(parts))
-    if steps < len(parts):
-        raise RewriteError(
-            f"parts is {brief(parts)}, {len(parts)} of them, but nothing that was chosen can be cut in more "
-            f"than {steps}: give no more than that."
-        )
 
 
 def _closing(calls: Mapping[str, SplitCall], ways: Mapping[str, Mapping[Axis, Way]]) -> Iterator[FollowedCut]:

@@ -23,6 +23,7 @@ __all__ = [
     "Emitter",
     "handed_on",
     "in_no_mode",
+    "operator_named",
     "require_graph",
     "require_operators",
     "weights_of",
@@ -40,6 +41,13 @@ def require_graph(graph: object, what: str = "what is to be rewritten") -> None:
         raise RewriteError(
             f"{what} is a {type(graph).__name__}: give a graph, as netsplit.graph.capture makes of a model."
         )
+
+
+def operator_named(graph: Graph, name: str) -> Node:
+    """The node of this name. Raises `RewriteError`: there is none."""
+    if name not in graph.nodes:
+        raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
+    return graph.nodes[name]
 
 
 def require_operators(graph: Graph) -> None:
@@ -143,29 +151,18 @@ class Emitter:
         self._names.add(made)
         return made
 
-    def keep(self, node: Node) -> None:
-        """A node as it was captured, which reads what it read; run again where that lies otherwise."""
-        if all(self.layouts[k] == self.plain[k] for k in node.inputs) or node.op.startswith(CALL):
-            self.nodes[node.name] = node
-            self.layouts |= {k: self.plain[k] for k in node.outputs if k}
-            return
-        run = self._run_anew(node, node)
-        self.nodes[node.name] = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
-        self.layouts |= self._laid(node, run)
-
-    def reread(self, node: Node, references: Mapping[Reference, Reference]) -> None:
-        """A captured node that reads other tensors in the place of some."""
-        now = _reading(replace(node, **renamed(node, references)))
-        if node.op.startswith(CALL):
+    def keep(self, node: Node, references: Mapping[Reference, Reference]) -> None:
+        """A captured node, which reads other tensors in the place of some; run again where those lie
+        otherwise."""
+        now = _reading(replace(node, **renamed(node, references))) if references else node
+        as_it_was = not references and all(self.layouts[k] == self.plain[k] for k in node.inputs)
+        if as_it_was or node.op.startswith(CALL):
             self.nodes[node.name] = now
             self.layouts |= {k: self.plain[k] for k in node.outputs if k}
             return
         run = self._run_anew(node, now)
         self.nodes[node.name] = replace(now, saved=run.saved, saved_bytes=run.saved_bytes)
-        self.layouts |= self._laid(node, run)
-
-    def _laid(self, node: Node, run: NodeRun) -> dict[str, MemoryLayout]:
-        return {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
+        self.layouts |= {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
 
     def _run_anew(self, before: Node, node: Node) -> NodeRun:
         try:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph, once_of
-from netsplit.rewrite.emitter import require_graph, require_operators
+from netsplit.rewrite.emitter import operator_named, require_graph, require_operators
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import chosen_way, ways_to_cut
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
@@ -149,8 +148,7 @@ def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple
     """
     require_graph(graph)
     calls, ways = ways_of_graph(graph)
-    if node not in calls:
-        raise RewriteError(f"the graph has no operator '{node}': give the name of one that it has.")
+    operator_named(graph, node)
     axis, way = chosen_way(calls[node], axis, graph)
     size, first = way.size, cut_behind(graph, FollowedCut(calls[node], axis, way), way.size)
     cuts = {each.call.node.name: each for each in first}

@@ -18,12 +18,12 @@ from netsplit.graph.ir import CALL, Graph, Node, NodeCut, NodeRole
 from netsplit.graph.operators import resolve, written_references
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.storage import gives_sparse_gradients
-from netsplit.layout.regions import Region, Runs, blocks_of, both, length_of, now, through, whole_region
+from netsplit.layout.regions import Region, blocks_of, both, length_of, now, through, whole_region
 from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
 from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
-from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way
+from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way, Where
 
 __all__ = [
     "Arg",
@@ -64,7 +64,6 @@ class Leaf:
     Args:
         arguments: of the call, whose tensors are in `reads`.
         levels: the way of each cut, and which part it is of that; outermost first.
-        last: makes of the sum of all tasks' outputs the operator's.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Leaf:
     makes: tuple[TaskOutput, ...]
     levels: tuple[tuple[Way, OperatorPart], ...]
     weights: Weights
-    path: Path
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,8 @@ class LeafPlanner:
         for cut in tasks.cuts:
             chosen = [path for path in parts if cut.part in (None, path)]
             if not chosen:
-                raise _no_node(tasks.named(cut.part or ()))
+                name = tasks.named(cut.part or ())
+                raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
             cut_up: dict[Path, _UncutPart] = {}
             for path, own in parts.items():
                 if path not in chosen:
@@ -156,7 +155,7 @@ class LeafPlanner:
             role = NodeRole(node.name, part.cuts, copy, place)
             name = tasks.named(path, copy)
             given = part.op, part.arguments, part.reads, part.makes, part.levels
-            made.append(Leaf(name, role, *given, weights, path))
+            made.append(Leaf(name, role, *given, weights))
         return made
 
     def _cut(self, name: str, part: _UncutPart, cut: TaskCut, path: Path) -> list[_UncutPart]:
@@ -223,14 +222,16 @@ class LeafPlanner:
         if own.index:
             arguments |= dict.fromkeys(way.once)
             reads = {place: arg for place, arg in reads.items() if place not in way.once}
-        for place, where in way.cut.items():
-            if place not in reads:
-                continue
-            reference, region = reads[place]
+
+        def piece(region: Region, where: Where) -> Region:
             runs = blocks_of(
                 start * where.times, size * where.times, block * where.times, where.blocks * cut.blocks
             )
-            reads[place] = reference, _cut_at(region, where.dim, runs)
+            return (*region[: where.dim], through(region[where.dim], runs), *region[where.dim + 1 :])
+
+        for place in way.cut.keys() & reads.keys():
+            reference, region = reads[place]
+            reads[place] = reference, piece(region, way.cut[place])
         makes = []
         for made, how in zip(whole.makes, way.joined, strict=True):
             if isinstance(how, PartialSum):
@@ -238,20 +239,12 @@ class LeafPlanner:
                 if how.mean:
                     factor = (1.0 if factor is None else factor) * own.size / max(now(block), 1)
                 makes.append(replace(made, partial=True, factor=factor))
-                continue
-            where = how.where
-            runs = blocks_of(
-                start * where.times, size * where.times, block * where.times, where.blocks * cut.blocks
-            )
-            makes.append(replace(made, region=_cut_at(made.region, where.dim, runs)))
+            else:
+                makes.append(replace(made, region=piece(made.region, how.where)))
         op = (way.empty if not own.size or call.is_empty else "") or way.op or whole.op
         told = NodeCut(cut.axis, own.index, count, own.start, own.size, now(block), cut.blocks)
         levels = (*whole.levels, (way, own))
         return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, told), levels)
-
-
-def _cut_at(region: Region, dim: int, runs: Runs) -> Region:
-    return (*region[:dim], through(region[dim], runs), *region[dim + 1 :])
 
 
 def _call_of(name: str, part: _UncutPart) -> SplitCall:
@@ -381,7 +374,3 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
         reason = "it writes in place"
     if reason:
         raise call.error(None, reason)
-
-
-def _no_node(name: str) -> RewriteError:
-    return RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")

@@ -24,6 +24,7 @@ from netsplit.rewrite.emitter import (
     Emitter,
     handed_on,
     in_no_mode,
+    operator_named,
     require_graph,
     require_operators,
 )
@@ -89,9 +90,8 @@ def lowered(
     require_operators(graph)
     if len({each.node for each in tasks}) < len(tasks):
         raise RewriteError("the tasks of an operator are given twice: give them once.")
-    unknown = next((each.node for each in tasks if each.node not in graph.nodes), None)
-    if unknown is not None:
-        raise RewriteError(f"the graph has no operator '{unknown}': give the name of one that it has.")
+    for each in tasks:
+        operator_named(graph, each.node)
     before = lowered_from(like) if isinstance(like, Graph) else like
     lowering = _Lowering(graph, {each.node: each for each in tasks}, before, tuple(parts))
     made = lowering.run(tuple(tasks) if rewrites is None else rewrites)
@@ -190,10 +190,7 @@ class _Lowering:
         for k in self.weights.gathered.intersection(node.initializers):
             reader = WeightReader(node.name, whole_region(self.graph.initializers[k].shape), 0, True)
             now["init", k] = self.weights.read(k, node, [(reader, ())])[0]
-        if now:
-            self.emitter.reread(node, now)
-        else:
-            self.emitter.keep(node)
+        self.emitter.keep(node, now)
         if node.op in (CAT, SPLIT) and in_no_mode(node):
             self._look_through(node)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from netsplit.graph.ir import Graph, Node, NodeRole, once_of
-from netsplit.rewrite.emitter import READ, SPLIT
 from netsplit.rewrite.lowering import lowered_from
 from netsplit.rewrite.samples import samples_axes
-from netsplit.rewrite.tasks import OperatorTasks, Weights
+from netsplit.rewrite.tasks import OperatorTasks, Weights, axis_words
 
-__all__ = ["NodeMove", "NodePart", "NodeParts", "PartCut", "does", "moves_told", "node_parts", "parts_label"]
+__all__ = ["NodePart", "NodeParts", "PartCut", "does", "node_parts", "parts_label"]
 
-_FEW = 3  # parts whose numbers are told
 _DOES = {
     "alias": "hand weights on",
     "split_with_sizes": "take apart",
@@ -45,15 +43,8 @@ class PartCut:
 
     @property
     def along(self) -> str:
-        """``dimension 0``, ``dimension 1 of input``, ``the samples``."""
-        argument, dot, place = str(self.axis).rpartition(".")
-        if self.samples:
-            return "the samples"
-        if isinstance(self.axis, int) or (dot and place.isdecimal()):
-            axis = f"dimension {place}{' of ' if dot else ''}{argument}"
-        else:
-            axis = self.axis
-        return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
+        """In words."""
+        return axis_words(self.axis, self.blocks, self.samples)
 
     @property
     def short(self) -> str:
@@ -106,26 +97,6 @@ class NodePart:
                 return ("weights as variables",)
             return ("once more",) if self.copy is None else (f"copy {self.copy} of weights",)
         return tuple(cut.short for cut in self.cuts)
-
-
-@dataclass(frozen=True)
-class NodeMove:
-    """What a node does for parts of an operator that is none of them."""
-
-    does: str
-    parts: tuple[NodePart, ...]  # of one operator, one or more
-
-    @property
-    def told(self) -> str:
-        """``linear_2 (fc1), part 1/2 of dimension 0: take apart``."""
-        first = self.parts[0]
-        which = first.which
-        if len(self.parts) > 1:
-            which = f"{len(self.parts)} parts"
-            if len(self.parts) <= _FEW and all(len(part.cuts) == 1 for part in self.parts):
-                numbers = [part.cuts[0].number for part in self.parts]
-                which = f"parts {', '.join(numbers[:-1])} and {numbers[-1]} of {first.cuts[0].along}"
-        return f"{first.name}, {which}: {self.does}"
 
 
 @dataclass(frozen=True)
@@ -191,42 +162,6 @@ def _weights(tasks: Mapping[str, OperatorTasks]) -> dict[str, Weights]:
 def does(node: Node) -> str:
     """What a node of `NodeParts.moving` does, in a few words: "take apart"."""
     return _DOES.get(node.kind, "put together")
-
-
-@once_of
-def moves_told(graph: Graph) -> Mapping[str, tuple[NodeMove, ...]]:
-    """Of every node of `NodeParts.moving`, and of every variable that one makes: what is done with it, for
-    parts of which operators.
-
-    What puts parts of an operator together, or counts for them, is for these; what takes tensors apart and
-    hands weights on, for those that read what it makes.
-    """
-    parts = node_parts(graph)
-
-    def served(name: str, outputs: Iterable[str]) -> Iterator[NodePart]:
-        node = graph.nodes[name]
-        readers = [v for k in outputs if k for v in graph.variables[k].consumers]
-        reading = [v for v in readers if graph.nodes[v].part is not None]
-        operator = node.part.operator if node.part is not None else ""
-        own = [part for part in parts.of.values() if part.operator == operator]
-        if own and not (node.op in (READ, SPLIT) and reading):
-            yield from own
-            return
-        for reader in reading:
-            if reader in parts.of:
-                yield parts.of[reader]
-            else:
-                yield from served(reader, graph.nodes[reader].outputs)
-
-    def moves(name: str, outputs: Iterable[str]) -> tuple[NodeMove, ...]:
-        of: dict[str, list[NodePart]] = {}
-        for part in dict.fromkeys(served(name, outputs)):
-            of.setdefault(part.operator, []).append(part)
-        return tuple(NodeMove(does(graph.nodes[name]), tuple(each)) for each in of.values())
-
-    moving = [node for node in graph if node.name in parts.moving]
-    made = {k: moves(node.name, [k]) for node in moving for k in node.outputs if k}
-    return made | {node.name: moves(node.name, node.outputs) for node in moving}
 
 
 def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:

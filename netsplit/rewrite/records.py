@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import takewhile
-from numbers import Integral
 from operator import index
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.tasks import OperatorTasks, TaskCut, sizes_in_proportion
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 __all__ = [
     "CopyWeights",
@@ -19,8 +18,6 @@ __all__ = [
     "Rewrite",
     "Split",
     "algebra_of",
-    "all_are",
-    "checked_field",
     "folded",
     "proportioned",
     "proportions_of",
@@ -31,73 +28,8 @@ __all__ = [
 _LARGE = 1e300  # times a number of samples, added up, is still a number
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def all_are(values: object, accepts: Callable[[Any], bool]) -> TypeGuard[Sequence[Any]]:
-    """Whether it is a sequence of such alone; texts and bytes are none, whatever is in them."""
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray | memoryview):
-        return False
-    return all(map(accepts, values))
-
-
-def _are_whole(values: object) -> bool:
-    return all_are(values, _is_whole)
-
-
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "node": (lambda node: isinstance(node, str), "the name of an operator of the graph"),
-    "axis": (
-        lambda axis: isinstance(axis, str) or _is_whole(axis),
-        "a dimension's number, or a name that split_axes answers, as 'input.1'",
-    ),
-    "sizes": (_are_whole, "whole numbers, one for each part, as (4, 4)"),
-    "parts": (
-        lambda parts: _is_whole(parts) or _are_whole(parts),
-        "how many, as 2, or the size of each, as (4, 4)",
-    ),
-    "blocks": (lambda blocks: _is_whole(blocks) and blocks > 0, "a whole number of at least 1"),
-    "copy": (lambda copy: _is_whole(copy) and copy >= 0, "a whole number, and number copies from 0"),
-    "rewrites": (
-        lambda rewrites: all_are(rewrites, lambda each: isinstance(each, Rewrite)),
-        "Algebra, Split, ReadWeights, CopyWeights and OperatorTasks, in a tuple",
-    ),
-    "splits": (
-        lambda splits: all_are(splits, lambda each: isinstance(each, Split)),
-        "what along_samples answers, or Split, in a tuple",
-    ),
-    "scaled": (
-        lambda scaled: isinstance(scaled, bool) or (isinstance(scaled, str) and scaled == "samples"),
-        "True, False or 'samples'",
-    ),
-}
-
-
-def checked_field(key: str, value: Any) -> Any:
-    """What was given as this field of a rewrite, or argument: whole numbers as `int`, which JSON has.
-
-    Raises:
-        RewriteError: it is of another kind.
-    """
-    accepts, words = _FIELDS[key]
-    if not accepts(value):
-        raise RewriteError(f"{key} is {brief(value)}: give {words}.")
-    if _is_whole(value):
-        return index(value)
-    return tuple(map(index, value)) if _are_whole(value) else value
-
-
-class _Fields:
-    """A record whose fields are checked."""
-
-    def __post_init__(self) -> None:
-        for key, value in vars(self).items():
-            object.__setattr__(self, key, checked_field(key, value))
-
-
 @dataclass(frozen=True)
-class Split(_Fields):
+class Split:
     """`split_operator`: of a node, along an axis, each of its blocks into parts of these sizes.
 
     A dimension is numbered from 0: one of a negative number is refused where it is done.
@@ -108,16 +40,15 @@ class Split(_Fields):
     sizes: tuple[int, ...]
     blocks: int = 1
 
-    def sizes_of(self, block: int, samples: int) -> tuple[int, ...]:
-        """As `sizes_in_proportion`."""
-        return sizes_in_proportion(self.sizes, block, samples)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(map(index, self.sizes)))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "split", **asdict(self)}
 
 
 @dataclass(frozen=True)
-class ReadWeights(_Fields):
+class ReadWeights:
     """`read_weights`: of a node."""
 
     node: str
@@ -127,7 +58,7 @@ class ReadWeights(_Fields):
 
 
 @dataclass(frozen=True)
-class CopyWeights(_Fields):
+class CopyWeights:
     """`copy_weights`: of a node, which then reads the copies of this number."""
 
     node: str
@@ -192,7 +123,7 @@ def reads_copies(rewrites: Sequence[Rewrite]) -> bool:
     return any(weights not in (0, "home") for _, _, _, weights in tasks)
 
 
-def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ...]:
+def proportions_of(parts: int | Sequence[float], samples: int | None = None) -> tuple[float, ...]:
     """What a user gave as proportions of parts.
 
     Args:
@@ -201,12 +132,8 @@ def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ..
     Raises:
         RewriteError: they are none, or more than samples.
     """
-    count, numbers = 0, tuple[float, ...]()
-    if samples is not None and isinstance(parts, Integral) and not isinstance(parts, bool):
-        count = int(parts)
-    elif all_are(parts, _is_proportion):
-        count, numbers = len(parts), tuple(parts)
-    if count < 2:
+    count = len(parts) if isinstance(parts, Sequence) else index(parts)
+    if count < 2 or (isinstance(parts, Sequence) and not all(0 < each < _LARGE for each in parts)):
         number = "" if samples is None else ", or the number of parts, 2 or more"
         raise RewriteError(
             f"parts is {brief(parts)}: give two or more proportions above 0, one for each part, as "
@@ -217,11 +144,7 @@ def proportions_of(parts: object, samples: int | None = None) -> tuple[float, ..
             f"parts is {brief(parts)}, but a batch of the graph has {samples} samples: give no more parts "
             "than that."
         )
-    return numbers or (1.0,) * count
-
-
-def _is_proportion(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LARGE
+    return tuple(parts) if isinstance(parts, Sequence) else (1.0,) * count
 
 
 def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
@@ -248,22 +171,17 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
     Raises:
         RewriteError: it is no rewrite.
     """
-    if not isinstance(values, Mapping):
-        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.")
-    kind = values.get("kind")
+    own = dict(values)
+    kind = own.pop("kind", None)
     if kind == "tasks":
-        return OperatorTasks.from_dict(values)
+        return OperatorTasks.from_dict(own)
     if kind == "algebra":
         return Algebra.from_dict(values)
-    made = _KINDS.get(kind) if isinstance(kind, str) else None
-    if made is None:
+    if kind not in _KINDS:
         raise RewriteError(
             f"{brief(kind)} is no kind of rewrite: there are algebra, split, read, copy and tasks."
         )
-    names = [each.name for each in fields(made)]
-    if values.keys() != {"kind", *names}:
-        raise RewriteError(
-            f"a rewrite lacks a field, or has one too many: it has {brief([*values])}, and a {kind} has "
-            f"kind, {', '.join(names)}."
-        )
-    return made(**{name: values[name] for name in names})
+    try:
+        return _KINDS[kind](**own)
+    except TypeError as error:
+        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.") from error

@@ -15,7 +15,7 @@ from netsplit.graph.ir import CALL, Graph, Initializer, Node, once_of
 from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.rewrite.algebra.applying import with_algebra
 from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.emitter import MOVES, require_graph, require_operators, weights_of
+from netsplit.rewrite.emitter import operator_named, require_graph, require_operators, weights_of
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
@@ -25,7 +25,6 @@ from netsplit.rewrite.records import (
     Rewrite,
     Split,
     algebra_of,
-    checked_field,
     folded,
 )
 from netsplit.rewrite.samples import samples_axes
@@ -35,11 +34,8 @@ from netsplit.rewrite.ways import Axis, SplitCall
 __all__ = [
     "also",
     "applied",
-    "copies_after",
     "copy_weights",
-    "graph_captured",
     "read_weights",
-    "reads_weights",
     "split_axes",
     "split_operator",
     "tasks_of",
@@ -71,8 +67,6 @@ def applied(
     require_graph(graph)
     if like is not None:
         require_graph(like, "like")
-    checked_field("rewrites", rewrites)
-    checked_field("scaled", scaled)
     done = graph.rewrites
     if not rewrites and not parts:
         return graph
@@ -94,7 +88,6 @@ def applied(
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
     """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
     require_graph(graph)
-    checked_field("rewrites", rewrites)
     made = _lowered(graph, (*graph.rewrites, *rewrites), None, ())
     _require_sizes_of_its_own(graph, made)
     return made
@@ -134,12 +127,6 @@ def _state(graph: Graph) -> Lowered:
     return Lowered(graph, {}, (), None, {}, ())
 
 
-def graph_captured(graph: Graph) -> Graph | None:
-    """The graph of which a lowered one was made, as far as that is known."""
-    state = lowered_from(graph)
-    return None if state is None else state.captured
-
-
 def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
     """Raises `RewriteError`: what it is of moves tensors for others; or it is algebra that comes late."""
     if isinstance(rewrite, Algebra):
@@ -147,17 +134,8 @@ def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
     node = graph.nodes.get(rewrite.node)
     if node is None or node.part is None or not node.part.moves:
         return
-    if node.name == node.part.operator:
-        raise RewriteError(
-            f"'{node.name}' is in parts, which this node puts together: give one of them, as '{node.name}:0'."
-        )
-    if isinstance(rewrite, ReadWeights):
-        raise RewriteError(
-            f"'{node.name}' hands on parameters for reading elsewhere already: give what reads it."
-        )
     raise RewriteError(
-        f"'{node.name}' moves tensors for others, which are cut where they are read: give an operator that "
-        "reads it."
+        f"'{node.name}' moves tensors for parts: give a part, as '{node.part.operator}:0', or what reads it."
     )
 
 
@@ -191,9 +169,8 @@ def _tasks(
     graph: Graph, before: Mapping[str, OperatorTasks], rewrites: Sequence[Rewrite]
 ) -> dict[str, OperatorTasks]:
     tasks = folded(rewrites, before)
-    strange = next((name for name in tasks if name not in graph.nodes), None)
-    if strange is not None:
-        raise RewriteError(f"the graph has no operator '{strange}': give the name of one that it has.")
+    for name in tasks:
+        operator_named(graph, name)
     node_of = {
         own.named(path[:depth]): graph.nodes[name]
         for name, own in tasks.items()
@@ -247,16 +224,12 @@ def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[in
             fit; says why.
     """
     call, state = _call(graph, node)
-    axis, parts = checked_field("axis", axis), checked_field("parts", parts)
-    blocks = checked_field("blocks", blocks)
     axis, way = chosen_way(call, axis, state.captured)
     block = block_size(call, axis, way.size, blocks)
     if isinstance(parts, int):
         if not 1 < parts <= block:
             raise sizes_do_not_add_up(call, axis, parts, block)
         parts = tuple(block // parts + (i < block % parts) for i in range(parts))
-    if len(parts) < 2 or min(parts) < 1 or sum(parts) != block:
-        raise sizes_do_not_add_up(call, axis, parts, block)
     return also(graph, Split(node, axis, tuple(parts), blocks))
 
 
@@ -267,7 +240,7 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
         RewriteError: there is no such node.
     """
     require_graph(graph)
-    own = graph.nodes.get(checked_field("node", node))
+    own = graph.nodes.get(node)
     if own is not None and own.part is not None and own.part.moves:
         return {}
     call, state = _call(graph, node)
@@ -278,11 +251,8 @@ def _call(graph: Graph, node: str) -> tuple[SplitCall, Lowered]:
     """An operator, or a part of one, as a call that could be cut; raises as `split_operator`."""
     require_graph(graph)
     require_operators(graph)
-    checked_field("node", node)
     state = _state(graph)
-    own = graph.nodes.get(node)
-    if own is None:
-        raise RewriteError(f"the graph has no operator '{node}': give the name of one that it has.")
+    own = operator_named(graph, node)
     _require_operator(graph, Split(node, 0, ()))
     if own.part is None or not own.part.cuts:
         captured = state.captured
@@ -313,30 +283,3 @@ def copy_weights(graph: Graph, node: str, copy: int) -> Graph:
             step, has a sparse gradient, runs within an activation checkpoint, or is a piece of Python.
     """
     return also(graph, CopyWeights(node, copy))
-
-
-def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
-    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
-
-    Raises:
-        RewriteError: it is no graph, or these are no splits; or one is of no operator of the graph.
-    """
-    require_graph(graph)
-    checked_field("splits", splits)
-    copies = []
-    for each in splits:
-        if each.node not in graph.nodes:
-            raise RewriteError(f"the graph has no operator '{each.node}': give the name of one that it has.")
-        if reads_weights(graph, each.node):
-            copies += [CopyWeights(f"{each.node}:{i}", i) for i in range(1, len(each.sizes))]
-    return tuple(copies)
-
-
-def reads_weights(graph: Graph, name: str) -> bool:
-    """Whether an operator, or a part of one, reads what there can be copies of."""
-    node, captured = graph.nodes[name], _state(graph).captured
-    if node.part is not None:
-        if node.part.moves:
-            return False
-        node = captured.nodes[node.part.operator]
-    return node.op not in MOVES and not gives_sparse_gradients(node) and bool(weights_of(captured, node))

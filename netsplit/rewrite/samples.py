@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.graph.storage import gives_sparse_gradients
-from netsplit.rewrite.emitter import require_graph, require_operators, weights_of
+from netsplit.rewrite.emitter import MOVES, operator_named, require_graph, require_operators, weights_of
 from netsplit.rewrite.following import AxisIn, FollowedCut, cut_fitting, ways_of_graph
-from netsplit.rewrite.lowering import lowered
+from netsplit.rewrite.lowering import lowered, lowered_from
 from netsplit.rewrite.records import CopyWeights, Rewrite, Split, proportioned, proportions_of
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 from netsplit.rewrite.ways import Axis, SplitCall, Way
 
-__all__ = ["along_samples", "copies_of_parts", "replicate", "samples_axes"]
+__all__ = ["along_samples", "copies_after", "reads_weights", "replicate", "samples_axes"]
 
 
 def along_samples(graph: Graph, parts: int | Sequence[float]) -> tuple[Split, ...]:
@@ -76,7 +76,7 @@ def replicate(graph: Graph, parts: int | Sequence[float]) -> tuple[Rewrite, ...]
 @once_of
 def _replicate(graph: Graph, parts: tuple[float, ...]) -> tuple[Rewrite, ...]:
     splits = along_samples(graph, parts)
-    return (*splits, *copies_of_parts(graph, splits))
+    return (*splits, *copies_after(graph, splits))
 
 
 @once_of
@@ -85,15 +85,30 @@ def samples_axes(graph: Graph) -> dict[str, Axis]:
     return {cut.call.node.name: cut.axis for cut in _cuts(graph, ())}
 
 
-def copies_of_parts(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
-    """For parts 1, 2, ... of operators of a captured graph copies of what they read of weights."""
-    reading = {node.name for node in graph if not gives_sparse_gradients(node) and weights_of(graph, node)}
+def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
+    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
+
+    Raises:
+        RewriteError: one is of no operator of the graph.
+    """
+    for each in splits:
+        operator_named(graph, each.node)
     return tuple(
         CopyWeights(f"{each.node}:{number}", number)
         for each in splits
-        if each.node in reading
+        if reads_weights(graph, each.node)
         for number in range(1, len(each.sizes))
     )
+
+
+def reads_weights(graph: Graph, name: str) -> bool:
+    """Whether an operator, or a part of one, reads what there can be copies of."""
+    node, state = graph.nodes[name], lowered_from(graph)
+    if node.part is not None and node.part.moves:
+        return False
+    if node.part is not None and state is not None:
+        graph, node = state.captured, state.captured.nodes[node.part.operator]
+    return node.op not in MOVES and not gives_sparse_gradients(node) and bool(weights_of(graph, node))
 
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:

@@ -82,22 +82,21 @@ def _estimated(
 ) -> dict[str, NodeSeconds]:
     rate, seconds, deferrable = _seconds_per_byte(costs, before), {}, deferrable_nodes(after)
     for name, origin in new.items():
-        if origin is None:
+        if origin is None:  # of algebra: as its like
             node, work, most = after.nodes[name], works[name][1], _with_most_work(before)
-            alike = None if node.part is not None and node.part.moves else most.get(node.op) or most.get("")
+            moves = node.part is not None and node.part.moves
+            alike = None if moves else most.get(node.op) or most.get("")
             if alike is None or not work.forward.flops:
                 seconds[name] = _moved(work, rate)
                 continue
-            times = work.forward.flops / node_work(before, alike).forward.flops  # of algebra: as its like
-            own = costs.nodes[alike.name]
-            weight_s = times * own.weight_s if name in deferrable else 0.0
-            seconds[name] = NodeSeconds(times * own.forward_s, times * own.backward_s, weight_s)
-            continue
-        part = _fraction(works[name][1].forward, whole[origin.name][1].forward)
-        own = costs.nodes[origin.name]
+            times = work.forward.flops / node_work(before, alike).forward.flops
+        else:
+            alike = origin
+            times = _fraction(works[name][1].forward, whole[origin.name][1].forward)
+        own = costs.nodes[alike.name]
         # A weight that comes as a variable has its gradient at once: nothing of it is put off.
-        weight_s = part * own.weight_s if name in deferrable else 0.0
-        seconds[name] = NodeSeconds(part * own.forward_s, part * own.backward_s, weight_s)
+        weight_s = times * own.weight_s if name in deferrable else 0.0
+        seconds[name] = NodeSeconds(times * own.forward_s, times * own.backward_s, weight_s)
     return seconds
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 
-__all__ = ["SLICED_BYTES", "OperatorTasks", "Path", "TaskCut", "Weights", "sizes_in_proportion"]
+__all__ = ["SLICED_BYTES", "OperatorTasks", "Path", "TaskCut", "Weights", "axis_words", "sizes_in_proportion"]
 
 SLICED_BYTES = 1 << 15
 """The least that a slice of a sum has: below, messages take longer than what they carry."""
@@ -116,14 +116,6 @@ class OperatorTasks:
             ]
         return paths
 
-    def cuts_of(self, path: Path) -> Iterator[tuple[int, TaskCut]]:
-        """Those that a part comes of, and which it is of each."""
-        depth = 0
-        for cut in self.cuts:
-            if depth < len(path) and cut.part in (None, path[:depth]):
-                yield path[depth], cut
-                depth += 1
-
     def tasks(self) -> Iterator[tuple[Path, Path, int, Weights]]:
         """Path, place, number of the copy, and weights, of all."""
         paths, places = self.paths, iter(self.places)
@@ -182,6 +174,17 @@ def _are_numbers(values: Sequence[object], least: int = 0) -> bool:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def axis_words(axis: int | str, blocks: int = 1, samples: bool = False) -> str:
+    """``dimension 0``, ``dimension 1 of input``, ``the samples``."""
+    if samples:
+        return "the samples"
+    argument, _, place = str(axis).rpartition(".")
+    words = str(axis)
+    if place.isdecimal():
+        words = f"dimension {place} of {argument}" if argument else f"dimension {place}"
+    return f"{words}, in {blocks} blocks" if blocks > 1 else words
 
 
 def sizes_in_proportion(sizes: tuple[int, ...], block: int, samples: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from netsplit.files import write_text
 from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program, origin
-from netsplit.rewrite.node_parts import NodeMove, NodePart, moves_told, node_parts, parts_label
+from netsplit.rewrite.node_parts import NodePart, node_parts, parts_label
 from netsplit.simulate.timeline import COMPUTING, GRADIENT_OF, Event, Timeline
 
 __all__ = ["EventParts", "chrome_trace", "lane_of", "lanes", "parts_of_events", "write_trace"]
@@ -38,7 +38,7 @@ _FEW = 8  # parts that a span lists one by one
 _BESIDE = ("send", "reduce")  # kinds that do not occupy the device
 
 Arrow = tuple[Event, Event]  # a send, and the computation that reads what it brings
-EventParts: TypeAlias = Sequence[NodePart | NodeMove]
+EventParts: TypeAlias = Sequence[NodePart]
 
 
 def lane_of(event: Event) -> str:
@@ -68,22 +68,19 @@ def _rank(event: Event) -> int:
     return _BESIDE.index(event.kind) + 1 if event.kind in _BESIDE else 0
 
 
-def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart | NodeMove, ...]]:
-    """What an event is about (`Event.about`) -> what it computes of `NodeParts.of`, and then of `moves_told`;
-    or what makes that which is sent or waited for, or of which that is the gradient; none are left out.
+def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart, ...]]:
+    """What an event is about (`Event.about`) -> the parts that it computes; or the one that makes what is
+    sent or waited for, or of which that is the gradient; none are left out.
 
     Args:
         graph: that the program is of, without transfers.
     """
-    of, moves = node_parts(graph).of, moves_told(graph)
-    told: dict[str, tuple[NodePart | NodeMove, ...]] = {}
-    for segment in program.segments:
-        own = [of[v] for v in segment.nodes if v in of]
-        moved = dict.fromkeys(each for v in segment.nodes for each in moves.get(v, ()))
-        told[f"segment {segment.index}"] = (*own, *moved)
+    of = node_parts(graph).of
+    told = {f"segment {each.index}": tuple(of[v] for v in each.nodes if v in of) for each in program.segments}
     for k, variable in graph.variables.items():
         maker = variable.producer or ""
-        told[k] = told[GRADIENT_OF + k] = (of[maker],) if maker in of else moves.get(k, ())
+        if maker in of:
+            told[k] = told[GRADIENT_OF + k] = (of[maker],)
     return {name: each for name, each in told.items() if each}
 
 
@@ -190,7 +187,7 @@ def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int, parts: E
         left = [f"and {len(parts) - _FEW} more"] if len(parts) > _FEW else []
         args["parts"] = [part.told for part in parts[:_FEW]] + left
     name = event.name if event.name.startswith(event.kind) else f"{event.kind} {event.name}"
-    computed = [part for part in parts if isinstance(part, NodePart) and part.cuts]
+    computed = [part for part in parts if part.cuts]
     label = "" if event.kind not in COMPUTING else parts_label(computed)
     return {
         "ph": "X",

@@ -24,7 +24,7 @@ from netsplit.profile.costs import Offload
 from netsplit.program import GPipe, Reduce, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate, rewrite_from, split_axes
-from netsplit.rewrite.rewriting import reads_weights
+from netsplit.rewrite.samples import reads_weights
 from netsplit.runtime.checkpoint.files import Saved
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.distributed import DistributedRuntime
@@ -210,7 +210,7 @@ def test_what_cannot_be_copied_says_why() -> None:
     for node, reason in ((norm, "is written in every step"), ("silu", "no parameters of which")):
         with pytest.raises(RewriteError, match=reason):
             applied(grouped, (CopyWeights(node, 1),))
-    with pytest.raises(RewriteError, match="number copies from 0"):
+    with pytest.raises(RewriteError, match="give the number of a copy"):
         applied(grouped, (CopyWeights("conv2d", -1),))
     sparse = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Flatten(), nn.Linear(8, 3))
     words, classes = torch.zeros(4, 2, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)

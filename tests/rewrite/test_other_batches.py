@@ -20,6 +20,7 @@ from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe
 from netsplit.rewrite import Split, applied, replicate, split_axes
+from netsplit.rewrite.tasks import sizes_in_proportion
 from netsplit.training.epochs import fit
 from tests.cover import covering
 from tests.nets import SGD
@@ -91,7 +92,7 @@ class Given(Partitioner):
 def _sized(split: Split, graph: Graph) -> Split:
     """Axis 0 is of texts in one model, of words in another, of which there are more."""
     size = split_axes(graph, split.node)[split.axis]
-    return replace(split, sizes=split.sizes_of(size, graph.batch_size))
+    return replace(split, sizes=sizes_in_proportion(split.sizes, size, graph.batch_size))
 
 
 def batch(samples: int, length: int, seed: int) -> Batch:

@@ -244,5 +244,5 @@ def test_what_hands_a_parameter_on_reads_no_other() -> None:
     """It would read itself."""
     graph = split_operator(MLP.graph(), "linear", 0, 2)
     assert "0.weight:read" in graph.nodes
-    with pytest.raises(RewriteError, match="hands on parameters"):
+    with pytest.raises(RewriteError, match="moves tensors for parts"):
         read_weights(graph, "0.weight:read")

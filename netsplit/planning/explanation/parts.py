@@ -10,7 +10,7 @@ from netsplit.partition.base import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, seconds, short
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.records import folded
-from netsplit.rewrite.tasks import OperatorTasks, TaskCut
+from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
 
 __all__ = [
     "PartsChange",
@@ -58,12 +58,7 @@ class PlacedSplit:
     @property
     def along(self) -> str:
         """In words."""
-        if self.samples:
-            return "the samples"
-        argument, dot, number = str(self.axis).rpartition(".")
-        axis = f"dimension {number}" if number.isdecimal() else str(self.axis)
-        axis += f" of {argument}" if dot and number.isdecimal() else ""
-        return f"{axis}, in {self.blocks} blocks" if self.blocks > 1 else axis
+        return axis_words(self.axis, self.blocks, self.samples)
 
     @property
     def told(self) -> str:

@@ -55,10 +55,8 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
         now = {("var", k): instead[k] for k in node.inputs if k in instead}
         if node.name in added:
             emitter.emit(node)
-        elif now:
-            emitter.reread(node, now)
         else:
-            emitter.keep(node)
+            emitter.keep(node, now)
     for k, _ in match.kept:
         if k in emitter.layouts and emitter.layouts[k].shape != graph.variables[k].shape:
             raise RewriteError(f"'{match.rule.name}' would make '{k}' of another shape: the rule is wrong.")
