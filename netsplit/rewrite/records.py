@@ -171,13 +171,15 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
     Raises:
         RewriteError: it is no rewrite.
     """
+    if not isinstance(values, Mapping):
+        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.")
     own = dict(values)
     kind = own.pop("kind", None)
     if kind == "tasks":
         return OperatorTasks.from_dict(own)
     if kind == "algebra":
         return Algebra.from_dict(values)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise RewriteError(
             f"{brief(kind)} is no kind of rewrite: there are algebra, split, read, copy and tasks."
         )
