@@ -102,7 +102,7 @@ def test_a_part_that_is_read_elsewhere_is_a_variable() -> None:
     assert graph.nodes["linear:1"].initializers == ()
     assert graph.nodes["0.weight[6:16, :]:read"].initializers == ("0.weight[6:16, :]",)
     assert split_axes(graph, "0.weight[6:16, :]:read") == {}
-    with pytest.raises(RewriteError, match="give an operator that reads it"):
+    with pytest.raises(RewriteError, match="or what reads it"):
         applied(graph, (*graph.rewrites, Split("0.weight[6:16, :]:read", 0, (5, 5))))
 
 

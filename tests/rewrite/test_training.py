@@ -158,7 +158,7 @@ def test_a_loss_in_parts_tells_how_many_targets_count(caplog: pytest.LogCaptureF
 def test_rewrites_are_ready_for_json() -> None:
     again = tuple(rewrite_from(each) for each in json.loads(json.dumps([each.to_dict() for each in HEADS])))
     assert again == HEADS
-    with pytest.raises(RewriteError, match="lacks a field"):
+    with pytest.raises(RewriteError, match="give what its to_dict answers"):
         rewrite_from({"kind": "split", "node": "linear"})
 
 

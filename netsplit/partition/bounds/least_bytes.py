@@ -13,7 +13,7 @@ from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.profile.memory import node_state_bytes
 
-__all__ = ["bytes_saved_by", "least_bytes", "least_bytes_of_atoms"]
+__all__ = ["bytes_saved_by", "least_bytes", "least_bytes_of_atoms", "reached_nodes"]
 
 
 def least_bytes(problem: Problem, schedule: AnySchedule) -> Floats:
@@ -30,7 +30,7 @@ def least_bytes(problem: Problem, schedule: AnySchedule) -> Floats:
                 own[holders[0]] += memory.variable_bytes[k]
         return _rows(graph, own)
     alpha = problem.costs.device_alpha
-    reached = _reached(graph) if schedule.training else frozenset[str]()
+    reached = reached_nodes(graph) if schedule.training else frozenset[str]()
     states, fed = node_state_bytes(graph, alpha - 1), _fed_bytes(graph, schedule.microbatches)
     before = {name: states[name] + fed[name] for name in graph.nodes}
     at_step = dict(before)
@@ -85,7 +85,7 @@ def _fed_bytes(graph: Graph, microbatches: int) -> dict[str, int]:
     return fed
 
 
-def _reached(graph: Graph) -> frozenset[str]:
+def reached_nodes(graph: Graph) -> frozenset[str]:
     """Nodes that a gradient comes to by operators alone: the loss has seen what all of them made."""
     requiring = {k for k in graph.output_variables if graph.variables[k].requires_grad}
     names = []

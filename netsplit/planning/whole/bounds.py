@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.bounds.least_bytes import least_bytes_of_atoms
+from netsplit.partition.bounds.least_bytes import least_bytes_of_atoms, reached_nodes
 from netsplit.partition.common.capacity import atom_needs, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.planning.simulated import simulated_by
@@ -77,7 +77,8 @@ def _too_much(problem: Problem, microbatches: int, open_: AutoSchedule) -> str |
     schedule = _any(problem, microbatches, open_.recompute, replicas)
     most, every = int(instance.capacity.max()), int(instance.capacity.sum())
     rows = least_bytes_of_atoms(instance, schedule.of_one if replicas else schedule)
-    trained = [_trained_bytes(problem.graph, names) for names in _atom_names(instance)]
+    reached = reached_nodes(problem.graph) if schedule.training else frozenset[str]()
+    trained = [_trained_bytes(problem.graph, reached.intersection(each)) for each in _atom_names(instance)]
     if problem.memory != "static" and schedule.training:
         scratch = set(problem.costs.step_scratch(problem.cluster.devices).values())
         rows[-1] += [min(each.nbytes(sizes) for each in scratch) for sizes in trained]
@@ -103,7 +104,7 @@ def _atom_names(instance: Instance) -> list[list[str]]:
     return [[instance.names[v] for v in instance.atoms[a]] for a in range(len(instance.atoms))]
 
 
-def _trained_bytes(graph: Graph, names: Sequence[str]) -> list[int]:
+def _trained_bytes(graph: Graph, names: Iterable[str]) -> list[int]:
     """Of every trained parameter that the nodes read."""
     read = (graph.initializers[k] for name in names for k in graph.nodes[name].initializers)
     return list({own.held_as: own.nbytes for own in read if own.requires_grad}.values())

@@ -61,8 +61,8 @@ def test_its_seconds_are_about_the_simulators() -> None:
         for cluster in CLUSTERS:
             problem = Workload("some", graph, Costs({}, 3)).problem(cluster, "simulated", memory="lifetimes")
             for dimensions in DIMENSIONS:
-                search = UnitySearch(Unity(dimensions=dimensions), problem)
-                simulated_s = search.programme().seconds
+                search = UnitySearch(Unity(dimensions=dimensions, algebra=False), problem)
+                simulated_s = search.programme(graph, "the programme").seconds
                 errors.append(abs(search.mapped.seconds / simulated_s - 1))
     assert median(errors) < 0.1
     assert max(errors) < 0.25
@@ -71,7 +71,7 @@ def test_its_seconds_are_about_the_simulators() -> None:
 def test_data_parallelism_costs_the_programme_no_more_than_its_answer() -> None:
     """The loss is cut, too, so that scores need not come to one device."""
     problem = Workload("text", text(), Costs({}, 3)).problem(CLUSTERS[0], "simulated", memory="lifetimes")
-    search = UnitySearch(Unity(dimensions=["samples"]), problem)
-    own = search.programme()
+    search = UnitySearch(Unity(dimensions=["samples"], algebra=False), problem)
+    own = search.programme(problem.graph, "the programme")
     assert own.seconds <= min(each.seconds for each in search.others() if "data" in each.origin)
     assert search.mapped.choices["cross_entropy_loss"].axes

@@ -82,9 +82,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
 }
 
 
-def problem_of(name: str, device_speeds: Sequence[float], bandwidth: float = 2e10) -> Problem:
+def problem_of(
+    name: str, device_speeds: Sequence[float], bandwidth: float = 2e10, samples: int = SAMPLES
+) -> Problem:
     build, inputs = MODELS[name]
-    graph = capture(build(), nn.CrossEntropyLoss(), (inputs, torch.zeros(SAMPLES, dtype=torch.long)))
+    inputs = tuple(x.repeat(samples // SAMPLES, 1) for x in inputs)
+    graph = capture(build(), nn.CrossEntropyLoss(), (inputs, torch.zeros(samples, dtype=torch.long)))
     devices = [DescribedDevice(f"d{p}", each, "16GB", "TITAN RTX") for p, each in enumerate(device_speeds)]
     cluster = described_cluster("some", devices, LinkCost(bandwidth, 2e-6))
     return Workload(name, graph, Costs({}, 3)).problem(cluster, "simulated", memory="lifetimes")
@@ -138,7 +141,7 @@ def test_a_product_of_a_cat_becomes_products_where_its_parts_are() -> None:
 
 def test_a_bag_becomes_an_embedding_whose_samples_are_cut() -> None:
     """Figure 16, too: no bag can be cut, and an embedding and its sum can."""
-    search = UnitySearch(Unity(), problem_of("bags", (1.0,) * 4))
+    search = UnitySearch(Unity(), problem_of("bags", (1.0,) * 4, samples=4096))
     first = next(search.programmes())
     tasks = {each.node: each for each in first.placement.rewrites if isinstance(each, OperatorTasks)}
     for name in ("embedding_bag+embedding", "embedding_bag+sum"):
