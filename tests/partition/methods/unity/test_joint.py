@@ -86,7 +86,8 @@ def problem_of(
     name: str, device_speeds: Sequence[float], bandwidth: float = 2e10, samples: int = SAMPLES
 ) -> Problem:
     build, inputs = MODELS[name]
-    inputs = tuple(x.repeat(samples // SAMPLES, 1) for x in inputs)
+    if samples != SAMPLES:  # else a tensor that is two inputs stays one
+        inputs = tuple(x.repeat(samples // SAMPLES, 1) for x in inputs)
     graph = capture(build(), nn.CrossEntropyLoss(), (inputs, torch.zeros(samples, dtype=torch.long)))
     devices = [DescribedDevice(f"d{p}", each, "16GB", "TITAN RTX") for p, each in enumerate(device_speeds)]
     cluster = described_cluster("some", devices, LinkCost(bandwidth, 2e-6))
