@@ -143,3 +143,8 @@ def test_a_file_that_is_no_collection_is_refused(tmp_path: Path) -> None:
     path.write_text('{"rules": []}', encoding="utf-8")
     with pytest.raises(RewriteError, match=r"rule\[\]"):
         read_rules(path)
+
+
+def test_a_file_that_cannot_be_read_is_said() -> None:
+    with pytest.raises(RewriteError, match=r"nowhere.json cannot be read \(No such file"):
+        read_rules("nowhere.json")

@@ -35,12 +35,14 @@ def read_rules(path: str | Path) -> list[Rule]:
     """The rules of a file in its order, each with what came of proving it.
 
     Raises:
-        RewriteError: it is no collection of rules.
+        RewriteError: it cannot be read, or is no collection of rules.
         NetSplitError: z3 is not installed.
     """
     try:
         texts = json.loads(Path(path).read_text(encoding="utf-8"))["rule"]
         return [judged(text) for text in texts]
+    except OSError as error:
+        raise RewriteError(f"{path} cannot be read ({error.strerror}): give a JSON file of rules.") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise RewriteError(
             f"{path} is no collection of rules: {brief(error)}. Give a JSON file with rule[], each of name, "

@@ -132,12 +132,12 @@ class Unity(Partitioner):
             raise infeasible(problem, self.name)
         searched = search.searched
         expanded, left = searched.expanded, searched.left
-        why = "none left" if searched.ended_by == "empty" else f"budget reached, {left} left"
+        why = "no others left" if searched.ended_by == "empty" else f"the budget is used up, {left} are left"
         steps = best.searched.steps if best.searched else ()
         mapped = judged[0].mapped
         assert mapped is not None
         notes = {
-            TOLD: f"{best.origin}; graphs searched: {expanded} in {searched_s:.2f} s ({why})"
+            TOLD: f"answered by {best.origin}; {expanded} graphs searched in {searched_s:.2f} s ({why})"
             + (f"; algebra: {best.searched.told}" if best.searched and steps else ""),
             "answered": best.origin,
             "programme_s": mapped.seconds,
