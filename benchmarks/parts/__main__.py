@@ -3,7 +3,7 @@
     plain       an ordinary loop in one process of one thread
     whole       `schedule=auto`, operators whole
     parts       `schedule=auto` with splits: true
-    unity       `schedule=auto partitioner=unity`
+    unity       `schedule=single_batch partitioner=unity`
     torch       torch.distributed.tensor.parallel, ColwiseParallel and RowwiseParallel by pairs, over gloo
     a round:    all of them in turn; plain, unity and torch twice, which gives the noise floors
 
@@ -40,6 +40,7 @@ from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.program import SingleBatch
 from netsplit.tables import Column, Table
 from netsplit.training.parallel import ParallelModel
 
@@ -115,15 +116,20 @@ def _deployed(
         given = (subject.fresh(), nn.CrossEntropyLoss(), subject.batch(1))
         try:
             method = METHODS["unity" if which == UNITY else "auto"]()
-            planner = session.decided(*given, open_, method, OPTIMIZER)
+            if which == UNITY:
+                planner = session.planner(*given, SingleBatch(), OPTIMIZER)
+            else:
+                planner = session.decided(*given, open_, method, OPTIMIZER)
+            plan = planner.plan(method)
         except InfeasibleError as refusal:
             told[which] = str(refusal)
             continue
-        assert planner.decided is not None
-        plan = planner.plan(method)
         models[which] = session.deploy(planner, plan)
         session.pool.call(_keep, which)
-        told[which] = planner.decided.lines[0]
+        decided = planner.decided
+        told[which] = (
+            decided.lines[0] if decided else "; ".join([plan.placement.report.summary(), *plan.told_of_parts])
+        )
         predicted[which] = plan.simulated[1].iteration_s
     return models, told, predicted
 

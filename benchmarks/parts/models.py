@@ -107,6 +107,6 @@ MODELS = {
     "dlrm": WideModel(
         Subject("dlrm", _Recommender, (4, 2), 256, words=ROWS),
         {"dlrm.top.0": "columns", "dlrm.top.2": "rows"},
-        {2: "120MiB", 4: "60MiB"},
+        {2: "80MiB", 4: "40MiB"},
     ),
 }

@@ -16,7 +16,7 @@ from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import PlacedPart, parts_summary
+from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.simulate.trace import write_trace
@@ -216,13 +216,20 @@ def write_whole(whole: WholePlan, folder: Path) -> None:
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
-    """Placement, program and summary as files, and the placed graph's picture."""
+    """Placement, program and summary as files, and the placed graph's picture; of a rewritten graph the
+    explanation and the parallel computation graph."""
     problem, placement = plan.problem, plan.placement
     program, _ = plan.simulated
     write_text(folder / "placement.json", json.dumps(placement.to_dict(), indent=1))
     write_text(folder / "program.txt", program.show())
     write_text(folder / "summary.txt", str(plan.summary()))
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
+    if placement.rewrites:
+        write_text(folder / "explanation.txt", f"{plan.explain()}\n")
+    if plan.parallel_graph is not None:
+        operators, parallel = plan.parallel_graph
+        write_json(folder / "parallel_graph.json", parallel.to_dict())
+        write_text(folder / "parallel_graph.dot", f"{parallel.dot(operators)}\n")
 
 
 def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
@@ -376,12 +383,12 @@ _COLUMNS = (
 
 
 def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
-    """How many there are; where there are some, which, along what, by what fraction and where."""
-    splits = plan.splits
-    run.tags({"operators_in_parts": len(splits)})
+    """How many there are; where there are some, which, along what, by what fraction and where; algebra."""
+    splits, algebra = plan.splits, algebra_told(plan.placement)
+    run.tags({"operators_in_parts": len(splits)} | ({"algebra": "; ".join(algebra)} if algebra else {}))
+    write_parts(plan, folder)
     if not splits:
         return
-    write_parts(plan, folder)
     shown = json.dumps([{"path": _FILE, "type": "table"}])  # as `mlflow.log_table` has it
     run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown})
 

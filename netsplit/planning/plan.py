@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.partition.base import Placement, Problem, Status
 from netsplit.partition.common.instance import Instance
@@ -26,7 +27,15 @@ from netsplit.planning.exchanges import exchange_line
 from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
-from netsplit.planning.explanation.parts import PlacedSplit, algebra_told, parts_summary, placed_splits
+from netsplit.planning.explanation.parts import (
+    PlacedSplit,
+    algebra_told,
+    parallel_graph,
+    parts_summary,
+    placed_splits,
+    placed_sums,
+    steps_told,
+)
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.sharding import shard_line
 from netsplit.planning.simulated import Simulated, needed_bytes, simulated_by
@@ -34,6 +43,7 @@ from netsplit.planning.summary import PlanSummary, recomputation_line, weight_li
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts
+from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.simulate.device_times import memory_course
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.timeline import Timeline
@@ -156,17 +166,25 @@ class Plan:
         """The operators that are in parts."""
         return self._along_samples(placed_splits(self.placement, self.problem.graph))
 
+    @cached_property
+    def parallel_graph(self) -> tuple[Graph, ParallelGraph] | None:
+        """The operators after algebra, and what lies between their parts; None: nothing is rewritten, or what
+        is lies on no mesh."""
+        return parallel_graph(self.placement, self.problem.graph)
+
     def _along_samples(self, splits: Iterable[PlacedSplit]) -> tuple[PlacedSplit, ...]:
         sampled = node_parts(self.problem.graph).sampled
         return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
     def told_of_parts(self) -> list[str]:
-        """What algebra replaced, which operators are in parts, and what of weights travels; the last of an
-        objective that is simulated."""
+        """What algebra replaced, which operators are in parts, what moves and what adds between them, and
+        what of weights travels; the last of an objective that is simulated."""
         cut = parts_summary(self.splits)
         algebra = [f"algebra: {told}" for told in algebra_told(self.placement)]
-        return [*algebra, *([cut] if cut else []), *weight_lines(*self.simulated)]
+        parallel = None if self.parallel_graph is None else self.parallel_graph[1]
+        steps = steps_told(parallel, placed_sums(self.placement, self.problem.graph))
+        return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""

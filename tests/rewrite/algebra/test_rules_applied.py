@@ -157,7 +157,7 @@ def test_a_wrong_rule_is_refused() -> None:
     model = Two(lambda m, x: m.a(x) * m.b(x))
     graph = capture(model, nn.MSELoss(), (torch.randn(6, 4), torch.zeros(6, 4)))
     (match,) = matches(graph, [rule])
-    with pytest.raises(RewriteError, match="'biases change places' in .* a rule is wrong"):
+    with pytest.raises(RewriteError, match=r"'biases change places' in .* a rule is wrong"):
         require_same_training(graph, applied_rule(graph, match))
     (match,) = matches(graph, [MERGED])
     missing = replace(match.record, nodes=("linear", "linear"))
