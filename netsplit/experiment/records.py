@@ -215,21 +215,26 @@ def write_whole(whole: WholePlan, folder: Path) -> None:
     write_text(folder / "frontier.txt", f"{whole}\n")
 
 
-def write_plan(plan: Plan, folder: Path) -> None:
+def write_plan(plan: Plan, folder: Path) -> list[str]:
     """Placement, program and summary as files, and the placed graph's picture; of a rewritten graph the
-    explanation and the parallel computation graph."""
+    explanation and the parallel computation graph. Answers the names of the files."""
     problem, placement = plan.problem, plan.placement
     program, _ = plan.simulated
-    write_text(folder / "placement.json", json.dumps(placement.to_dict(), indent=1))
-    write_text(folder / "program.txt", program.show())
-    write_text(folder / "summary.txt", str(plan.summary()))
-    graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
+    texts = {
+        "placement.json": json.dumps(placement.to_dict(), indent=1),
+        "program.txt": program.show(),
+        "summary.txt": str(plan.summary()),
+    }
     if placement.rewrites:
-        write_text(folder / "explanation.txt", f"{plan.explain()}\n")
+        texts["explanation.txt"] = f"{plan.explain()}\n"
     if plan.parallel_graph is not None:
         operators, parallel = plan.parallel_graph
-        write_json(folder / "parallel_graph.json", parallel.to_dict())
-        write_text(folder / "parallel_graph.dot", f"{parallel.dot(operators)}\n")
+        texts["parallel_graph.json"] = json.dumps(parallel.to_dict(), indent=1)
+        texts["parallel_graph.dot"] = f"{parallel.dot(operators)}\n"
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
+    return [*texts, "graph.png"]
 
 
 def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:

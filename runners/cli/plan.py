@@ -75,10 +75,9 @@ def plan(
         write_whole(planner.decided, folder)
         more = ", plan.json, frontier.txt"
     save_workload(planner.workload, folder / "graph.json")
-    write_plan(decided, folder)
+    files = ", ".join(write_plan(decided, folder))
     console.print(
-        f"Written to {folder}: graph.json (for `netsplit partition`), placement.json, program.txt, "
-        f"summary.txt, graph.png{more}.",
+        f"Written to {folder}: graph.json (for `netsplit partition`), {files}{more}.",
         highlight=False,
         soft_wrap=True,
     )

@@ -95,12 +95,11 @@ def run(
         raise
     show_whole(console, whole)
     write_whole(whole, folder)
-    write_plan(whole.plan, folder)
+    files = ", ".join(write_plan(whole.plan, folder))
     plan = whole.plan
     timeline_figure(plan.simulated[1], None, folder / "timeline.png", plan.event_parts)
     console.print(
-        f"Written to {folder}: plan.json, frontier.txt, placement.json, program.txt, summary.txt, graph.png, "
-        "timeline.png.",
+        f"Written to {folder}: plan.json, frontier.txt, {files}, timeline.png.",
         highlight=False,
         soft_wrap=True,
     )
