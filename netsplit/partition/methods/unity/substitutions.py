@@ -38,10 +38,6 @@ class Substituted:
     expanded: int = 1
     left: int = 0
 
-    @property
-    def told(self) -> str:
-        return ", ".join(f"{rule} at '{node}' ({1e3 * seconds:.3g} ms)" for rule, node, seconds in self.steps)
-
 
 def rules_of(name: str) -> Sequence[Rule]:
     """Built in, generated, or those of a file of FlexFlow's that were proven.

@@ -132,13 +132,13 @@ class Unity(Partitioner):
             raise infeasible(problem, self.name)
         searched = search.searched
         expanded, left = searched.expanded, searched.left
-        why = "no others left" if searched.ended_by == "empty" else f"the budget is used up, {left} are left"
+        why = "none left" if searched.ended_by == "empty" else f"{left} left when the budget was used up"
+        graphs = f"{expanded} graph{'s' * (expanded > 1)} searched in {searched_s:.2f} s, {why}"
         steps = best.searched.steps if best.searched else ()
         mapped = judged[0].mapped
         assert mapped is not None
         notes = {
-            TOLD: f"answered by {best.origin}; {expanded} graphs searched in {searched_s:.2f} s ({why})"
-            + (f"; algebra: {best.searched.told}" if best.searched and steps else ""),
+            TOLD: f"answered by {best.origin}; {graphs}",
             "answered": best.origin,
             "programme_s": mapped.seconds,
             "substitutions": [list(each) for each in steps],

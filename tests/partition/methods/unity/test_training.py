@@ -128,10 +128,7 @@ def captured(name: str, samples: int) -> Graph:
 @cache
 def planned(name: str, samples: int) -> tuple[Graph, Placement]:
     """The graph as Unity has it, and where."""
-    graph, method = (
-        captured(name, samples),
-        Unity(dimensions=DIMENSIONS_OF.get(name, DIMENSIONS), budget=BUDGET),
-    )
+    graph, dimensions = captured(name, samples), DIMENSIONS_OF.get(name, DIMENSIONS)
     cluster = linked([f"cpu:{p}" for p in range(WORKERS)], Link(1e-6, 1e-10))
     schedule = SingleBatch() if samples == 8 else GPipe(8 // samples)
     work = Workload(name, graph, costs_of(graph, 1e-3, 2e-3), cluster)
