@@ -16,7 +16,7 @@ from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary
+from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.simulate.trace import write_trace
@@ -228,9 +228,9 @@ def write_plan(plan: Plan, folder: Path) -> list[str]:
     if placement.rewrites:
         texts["explanation.txt"] = f"{plan.explain()}\n"
     if plan.parallel_graph is not None:
-        operators, parallel = plan.parallel_graph
-        texts["parallel_graph.json"] = json.dumps(parallel.to_dict(), indent=1)
-        texts["parallel_graph.dot"] = f"{parallel.dot(operators)}\n"
+        (operators, parallel), devices = plan.parallel_graph, placed_views(placement, problem.graph)
+        texts["parallel_graph.json"] = json.dumps(parallel.to_dict() | {"devices": devices}, indent=1)
+        texts["parallel_graph.dot"] = f"{parallel.dot(operators, devices)}\n"
     for name, text in texts.items():
         write_text(folder / name, text)
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)

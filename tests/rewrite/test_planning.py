@@ -119,7 +119,9 @@ def test_a_plan_says_what_moves_what_adds_and_where(tmp_path: Path) -> None:
     parallel = ParallelGraph.from_dict(json.loads((tmp_path / "parallel_graph.json").read_text()))
     assert parallel.to_dict() == plan.explain().to_dict()["parallel_graph"]
     assert set(parallel.tasks(problem.graph)) == {*parallel.views}
-    assert "shape=box" in (tmp_path / "parallel_graph.dot").read_text()
+    picture = (tmp_path / "parallel_graph.dot").read_text()
+    assert "shape=box" in picture
+    assert r'"gelu" [label="gelu\ndimension 2 in 2\ncpu:0, cpu:1"]' in picture
 
 
 def test_every_part_of_every_split_is_where_its_nodes_are() -> None:

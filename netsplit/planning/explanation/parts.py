@@ -28,6 +28,7 @@ __all__ = [
     "parts_summary",
     "placed_splits",
     "placed_sums",
+    "placed_views",
     "restated",
     "steps_told",
 ]
@@ -184,6 +185,15 @@ def parallel_graph(placement: Placement, graph: Graph) -> tuple[Graph, ParallelG
         return (operators, ParallelGraph.of(operators, tasks)) if placement.rewrites else None
     except RewriteError:
         return None
+
+
+def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Operator -> the devices that compute it, or parts of it."""
+    views: dict[str, dict[str, None]] = {}
+    for node in graph:
+        if node.part is None or not node.part.moves:
+            views.setdefault(_operator(node), {})[placement.device_of[node.name]] = None
+    return {operator: tuple(devices) for operator, devices in views.items()}
 
 
 def placed_sums(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]]:
