@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from netsplit.runtime.checkpoint.weights import CheckpointWeights, SafetensorsWeights, SeededWeights
     from netsplit.runtime.resharding.redistribute import redistribute
     from netsplit.training.adapt.adaptation import Adapt
+    from netsplit.training.options import Training
     from netsplit.training.parallel import ParallelModel
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "SafetensorsWeights",
     "SeededWeights",
     "Session",
+    "Training",
     "cpu_cluster",
     "draws",
     "from_onnx",

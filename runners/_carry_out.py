@@ -19,6 +19,7 @@ from netsplit.experiment.forecast import forecast
 from netsplit.experiment.records import Comparison, Progress
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
+from netsplit.experiment.stages import Stages
 
 __all__ = ["ShowProgress", "comparison_of", "comparisons_of"]
 
@@ -47,7 +48,7 @@ def comparison_of(
         return forecast(asked, cluster, request.tracker, folder)
     session = Session(cluster, folder / "workers", profile=request.settings.profile)
     with session, progress() as shown:
-        session.show = shown.waiting
+        session.stages = Stages(shown.waiting)
         return compare(asked, session, request.tracker, folder, shown)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.experiment.here.costs import CostsHere
+from netsplit.experiment.measured_costs import MeasuredCosts
 from netsplit.experiment.session import Session
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
@@ -50,7 +50,7 @@ def lent_session(pools: Pools, folder: Path) -> Session:
 
 def set_costs(patch: pytest.MonkeyPatch, costs: Callable[[Graph], Costs]) -> None:
     """Sessions take these for what a graph costs, and measure nothing."""
-    patch.setattr(CostsHere, "of", lambda here, task, alone=False: costs(task.graph))
+    patch.setattr(MeasuredCosts, "of", lambda here, task, alone=False: costs(task.graph))
 
 
 @contextmanager

@@ -40,6 +40,7 @@ from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.tables import Column, Table
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 
 PLAIN, WHOLE, PARTS, TORCH = "plain", "whole", "parts", "torch"
@@ -112,15 +113,15 @@ def _deployed(
         open_ = AutoSchedule(options.microbatches, time_limit_s=options.time_limit, splits=which == PARTS)
         given = (subject.fresh(), nn.CrossEntropyLoss(), subject.batch(1))
         try:
-            planner = session.decided(*given, open_, METHODS["auto"](), OPTIMIZER)
+            step = session.step(*given, Training(OPTIMIZER))
+            plan, whole = session.plan(step, open_, METHODS["auto"]())
         except InfeasibleError as refusal:
             told[which] = str(refusal)
             continue
-        assert planner.decided is not None
-        plan = planner.plan(METHODS["auto"]())
-        models[which] = session.deploy(planner, plan)
+        assert whole is not None
+        models[which] = session.deploy(step, plan, whole)
         session.pool.call(_keep, which)
-        told[which] = planner.decided.lines[0]
+        told[which] = whole.lines[0]
         predicted[which] = plan.simulated[1].iteration_s
     return models, told, predicted
 

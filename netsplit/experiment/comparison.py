@@ -1,6 +1,6 @@
 """Methods compared on one model, data and cluster: planned, trained from the same start, recorded.
 
-planner once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
+problem once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.data.reading.own import as_data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.here.step import TrainingOptions
-from netsplit.experiment.planner import Planner
+from netsplit.experiment.kept import as_decided, as_saved, keep
 from netsplit.experiment.records import (
     Comparison,
     Progress,
@@ -44,13 +43,14 @@ from netsplit.experiment.records import (
 )
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
-from netsplit.experiment.whole.kept import as_decided, as_saved, keep
+from netsplit.experiment.step import ModelStep
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.learning_rate import LearningRate
-from netsplit.optim.optimizers import for_model
+from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.optimizer_checks import check_optimizer, check_switchable
+from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
@@ -59,7 +59,6 @@ from netsplit.settings import Settings
 from netsplit.tables import nbytes
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure
-from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.checkpoints import (
     Checkpoints,
@@ -70,9 +69,10 @@ from netsplit.training.checkpoints import (
 )
 from netsplit.training.epochs import fit
 from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel, save_state
 
-__all__ = ["Experiment", "compare", "each_method", "experiment_of", "recorded"]
+__all__ = ["Experiment", "Shared", "compare", "each_method", "experiment_of", "recorded"]
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,10 @@ class Experiment:
     config: Any = None  # resolved, for the record
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
     metric: Metric | None = field(default_factory=accuracy)  # on the test half
+
+    @property
+    def training(self) -> Training:
+        return Training.of(self.settings, self.optimizer, self.learning_rate)
 
 
 def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Experiment:
@@ -117,18 +121,17 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
         model = request.model()
     loss = request.loss()
     _check_parts(model, loss)
-    optimizer, rate = for_model(request.optimizer, model, loss), request.learning_rate
-    check_optimizer(optimizer)
+    rate = request.learning_rate
     if rate is not None:
         rate = rate.over(settings.epochs, _steps_per_epoch(data, settings))
-        rate.check(optimizer)
+    training = Training.of(settings, request.optimizer, rate).made_for(model, loss)
     if settings.adapt:
-        check_switchable(optimizer, rate)
         check_adaptable(settings.compile_backend, request.schedule)
     size = sum(parameter.numel() for parameter in model.parameters())
     log.info("Data: %s. Model: %s, %s parameters.", data.summary(), type(model).__name__, f"{size:,}")
     return Experiment(
-        name, model, loss, data, request.partitioners, request.schedule, optimizer, settings, rate,
+        name, model, loss, data, request.partitioners, request.schedule, training.optimizer, settings,
+        rate,
         request.config, labels, chosen_metric(request.metric, data, loss),
     )  # fmt: skip
 
@@ -176,21 +179,22 @@ def compare(
         origin_checkpoint(experiment.settings.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
     with recorded(experiment, session.spec.name, tracker) as parent:
-        planner = _planner(experiment, session)
-        _check_metric(experiment, planner)
+        shared = _planned(experiment, session)
+        problem = shared.problem
+        _check_metric(experiment, shared.step, problem.graph.batch_size)
         source: dict[str, str] = {"profile": session.profile}
-        if planner.costs.predicted and (unknown := unknown_in_words(planner.graph)):
+        if problem.costs.predicted and (unknown := unknown_in_words(problem.graph)):
             source["unknown_operators"] = unknown
         parent.tags(source)
         if session.link_samples:
-            link_figure(session.link_samples, planner.cluster.links, folder / "links.png")
+            link_figure(session.link_samples, problem.cluster.links, folder / "links.png")
             parent.artifact(folder / "links.png")
 
-        def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
+        def row(plan: Plan, run: MethodRun, comparison: Comparison) -> ComparisonRow:
             run.tags(source)
-            return _method(experiment, session, planner, partitioner, run, comparison, progress)
+            return _method(experiment, session, shared, plan, run, comparison, progress)
 
-        return each_method(experiment, planner, parent, folder, row)
+        return each_method(experiment, shared, parent, folder, row)
 
 
 @contextmanager
@@ -204,67 +208,75 @@ def recorded(
         yield parent
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What all methods of a comparison share.
+
+    Args:
+        chosen: the plan, where everything was decided together, and what it was chosen from.
+    """
+
+    step: ModelStep
+    problem: Problem
+    chosen: tuple[Plan, WholePlan] | None = None
+
+    @property
+    def whole(self) -> WholePlan | None:
+        return None if self.chosen is None else self.chosen[1]
+
+    def plan(self, partitioner: Partitioner) -> Plan:
+        """A method's; raises as `ModelStep.plan`."""
+        return self.step.plan(self.problem, partitioner) if self.chosen is None else self.chosen[0]
+
+
 def each_method(
     experiment: Experiment,
-    planner: Planner,
+    shared: Shared,
     parent: ComparisonRun,
     folder: Path,
-    row: Callable[[Partitioner, MethodRun, Comparison], ComparisonRow],
+    row: Callable[[Plan, MethodRun, Comparison], ComparisonRow],
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
-    record_workload(parent, planner, folder)
-    comparison = Comparison(folder, decided=planner.decided, charts=parent.charts)
+    record_workload(parent, shared.step.workload(shared.problem), folder)
+    comparison = Comparison(folder, decided=shared.whole, charts=parent.charts)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
-                if planner.decided is not None:
-                    record_whole(run, planner.decided, folder / run.name)
-                done = row(partitioner, run, comparison)
+                if shared.whole is not None:
+                    record_whole(run, shared.whole, folder / run.name)
+                done = row(shared.plan(partitioner), run, comparison)
             record_result(parent, done)
             comparison.rows.append(done)
         except (NetSplitError, OSError) as error:
             reason = " ".join(str(error).split())
             log.error("%s failed: %s", name, reason)
-            failed = ComparisonRow(name, "failed", capacity=capacities(planner.cluster), error=reason)
+            failed = ComparisonRow(name, "failed", capacity=capacities(shared.problem.cluster), error=reason)
             comparison.rows.append(failed)
     record_comparison(parent, comparison)
     return comparison
 
 
-def _planner(experiment: Experiment, session: Session) -> Planner:
-    settings = experiment.settings
+def _planned(experiment: Experiment, session: Session) -> Shared:
+    settings, schedule = experiment.settings, experiment.schedule
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
-    options: TrainingOptions = {
-        "clip_norm": settings.clip_norm, "autocast": settings.autocast,
-        "learning_rate": experiment.learning_rate, "ema_decay": settings.ema_decay, "check": settings.check,
-        "on_nonfinite": settings.on_nonfinite, "offload": settings.offload,
-    }  # fmt: skip
-    subject, schedule = (experiment.model, experiment.loss, first), experiment.schedule
-    if isinstance(schedule, AutoSchedule):
-        ((name, method),) = experiment.partitioners.items()
-        folder = _stable(experiment) / name if settings.resume == "auto" else None
-        open_ = schedule if folder is None else as_decided(schedule, folder)
-        if settings.resume not in ("never", "auto"):
-            open_ = as_saved(schedule, origin_checkpoint(settings.resume))
-        planner = session.decided(
-            *subject,
-            open_,
-            method,
-            experiment.optimizer,
-            seed=settings.seed,
-            adapts=settings.adapt,
-            **options,
-        )
-        if folder is not None:
-            keep(folder, planner.schedule.microbatches)
-    else:
-        planner = session.planner(*subject, schedule, experiment.optimizer, **options)
-    costs = replace(planner.costs, variable_copies=settings.variable_copies)
-    return replace(planner, costs=costs, memory=settings.memory)
+    step = session.step(experiment.model, experiment.loss, first, experiment.training)
+    if not isinstance(schedule, AutoSchedule):
+        return Shared(step, session.problem(step, schedule))
+    ((name, method),) = experiment.partitioners.items()
+    folder = _stable(experiment) / name if settings.resume == "auto" else None
+    if folder is not None:
+        schedule = as_decided(schedule, folder)
+    elif settings.resume != "never":
+        schedule = as_saved(schedule, origin_checkpoint(settings.resume))
+    plan, whole = session.plan(step, schedule, method)
+    assert whole is not None, "all was decided together"
+    if folder is not None:
+        keep(folder, whole.schedule.microbatches)
+    return Shared(step, plan.asked, (plan, whole))
 
 
-def _check_metric(experiment: Experiment, planner: Planner) -> None:
+def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
     """Before hours of training, by a micro-batch of the test half.
 
     Raises:
@@ -272,9 +284,8 @@ def _check_metric(experiment: Experiment, planner: Planner) -> None:
     """
     metric = experiment.metric
     if metric is not None and len(experiment.data.test):
-        size = planner.graph.batch_size
         inputs, targets = next(batches(experiment.data.test, size, shuffle=False, drop_last=False))
-        outputs = planner.captures.outputs(Batch.of(inputs, known=planner.known))
+        outputs = step.captures.outputs(Batch.of(inputs, known=step.known))
         metric.reset()
         update_metric(metric, outputs, targets)
         metric.reset()
@@ -283,22 +294,20 @@ def _check_metric(experiment: Experiment, planner: Planner) -> None:
 def _method(
     experiment: Experiment,
     session: Session,
-    planner: Planner,
-    partitioner: Partitioner,
+    shared: Shared,
+    plan: Plan,
     run: MethodRun,
     comparison: Comparison,
     progress: Progress,
 ) -> ComparisonRow:
-    settings = experiment.settings
-    plan = planner.plan(partitioner, settings.seed)
+    settings, step = experiment.settings, shared.step
     folder = comparison.folder / run.name
     record_plan(run, plan, folder)
 
     def restart() -> DistributedRuntime:
-        return session.deploy(planner, model.plan, False, settings.seed, settings.compile_backend).runtime
+        return session.deploy(step, replace(model.plan, asked=plan.asked), shared.whole).runtime
 
-    adapt = Adapt() if settings.adapt else None
-    model = session.deploy(planner, plan, False, settings.seed, settings.compile_backend, adapt)
+    model = session.deploy(step, plan, shared.whole)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
     with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:

@@ -7,22 +7,20 @@ Nothing is computed and nothing is held: a model of any size is planned on any m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.experiment.comparison import Experiment, each_method, recorded
-from netsplit.experiment.planner import Planner
+from netsplit.experiment.comparison import Experiment, Shared, each_method, recorded
+from netsplit.experiment.decision import problem_of, training_plan
+from netsplit.experiment.predicted_costs import PredictedCosts
 from netsplit.experiment.records import Comparison, record_plan, record_row
-from netsplit.experiment.whole.devices import Devices
-from netsplit.experiment.whole.foreseen import Foreseen
-from netsplit.graph.batches.batch import Batch
-from netsplit.partition.partitioner import Partitioner
+from netsplit.experiment.step import ModelStep
+from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.predict import unknown_in_words
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 
-__all__ = ["PLANNED", "decided_planner", "forecast", "planner_of"]
+__all__ = ["PLANNED", "described", "forecast"]
 
 PLANNED = {"mode": "planned"}
 """Tag of runs in which nothing was trained."""
@@ -38,69 +36,34 @@ def forecast(
     Raises:
         CaptureError, ConfigError: before any method could begin.
     """
-    schedule = experiment.schedule
-    if isinstance(schedule, AutoSchedule):
-        planner = decided_planner(experiment, description, schedule)
-    else:
-        planner = planner_of(experiment, description)
-    unknown = unknown_in_words(planner.graph)
+    shared = described(experiment, description)
+    unknown = unknown_in_words(shared.problem.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
 
-    def row(partitioner: Partitioner, run: MethodRun, comparison: Comparison) -> ComparisonRow:
+    def row(plan: Plan, run: MethodRun, comparison: Comparison) -> ComparisonRow:
         run.tags(planned)
-        plan = planner.plan(partitioner, experiment.settings.seed)
         record_plan(run, plan, folder / run.name)
         return record_row(run, plan, folder / run.name)
 
     with recorded(experiment, description.name, tracker, planned) as parent:
-        return each_method(experiment, planner, parent, folder, row)
+        return each_method(experiment, shared, parent, folder, row)
 
 
-def decided_planner(
-    experiment: Experiment,
-    description: ClusterDescription,
-    open_: AutoSchedule,
-    improved: Callable[[float, str], object] | None = None,
-) -> Planner:
-    """The planner of the whole plan, under the schedule and the micro-batches that were decided.
-
-    Args:
-        experiment: with one method; `auto` is the best of all.
-        improved: told seconds and origin of a better plan.
-
-    Raises:
-        InfeasibleError: nothing fits.
-        CaptureError, ConfigError: as for `planner_of`.
-    """
-    (method,) = experiment.partitioners.values()
-    return _foreseen(experiment, description).decided(open_, method, experiment.settings.seed, improved)
-
-
-def planner_of(experiment: Experiment, description: ClusterDescription) -> Planner:
-    """The model's graph with predicted costs on the described devices.
+def described(experiment: Experiment, description: ClusterDescription) -> Shared:
+    """An experiment's step on described devices, with predicted costs; its whole plan, where that is open.
 
     Raises:
         CaptureError: the model cannot be captured.
         ConfigError: the devices' speeds are given relative to a profile, one does not compute in the dtype of
             `autocast`, or the batch does not divide into micro-batches.
+        InfeasibleError: nothing fits, where the schedule is open.
     """
-    assert not isinstance(experiment.schedule, AutoSchedule), "which `decided_planner` takes"
-    return _foreseen(experiment, description).planner(experiment.schedule)
-
-
-def _foreseen(experiment: Experiment, description: ClusterDescription) -> Foreseen:
-    settings = experiment.settings
-    devices = Devices.described(description, settings.autocast)
-    return Foreseen(
-        experiment.model,
-        experiment.loss,
-        Batch.of(*experiment.data.shapes(settings.batch_size)),
-        devices,
-        experiment.optimizer,
-        settings.clip_norm,
-        settings.autocast,
-        settings.ema_decay,
-        settings.offload,
-        settings.variable_copies,
-        settings.memory,
-    )
+    source = PredictedCosts.described(description, experiment.settings.autocast)
+    batch = experiment.data.shapes(experiment.settings.batch_size)
+    step = ModelStep(experiment.model, experiment.loss, batch, experiment.training)
+    schedule = experiment.schedule
+    if not isinstance(schedule, AutoSchedule):
+        return Shared(step, problem_of(step, source, schedule))
+    (method,) = experiment.partitioners.values()
+    chosen = training_plan(step, source, schedule, method)
+    return Shared(step, chosen[0].asked, chosen)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.planner import Planner
 from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
@@ -19,6 +18,7 @@ from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.explanation.parts import PlacedPart, parts_summary
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.planning.workload import Workload
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
 from netsplit.tracking.figures import TrainingCurve, comparison_figure, throughput_figure, training_figure
@@ -179,11 +179,12 @@ def capacities(cluster: Cluster) -> dict[str, int]:
     return {device.name: device.capacity_bytes for device in cluster.devices}
 
 
-def record_workload(run: MethodRun, planner: Planner, folder: Path) -> None:
+def record_workload(run: MethodRun, workload: Workload, folder: Path) -> None:
     """What all methods share: the graph with its costs and links, which `runners.partition` reads."""
-    save_workload(planner.workload, folder / "graph.json")
+    assert workload.cluster is not None
+    save_workload(workload, folder / "graph.json")
     run.artifact(folder / "graph.json")
-    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in planner.cluster.links.items()})
+    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in workload.cluster.links.items()})
 
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The rooms strung together: workers, capture, costs, links, decision, program, runtime.
 
-Session(cluster) ──planner──► Planner ──plan──► Plan ──deploy──► ParallelModel
- workers, links               graph, costs      verified         trains, evaluates, saves
+Session(cluster) ──step──► ModelStep ──problem──► Problem ──plan──► Plan ──deploy──► ParallelModel
+ workers, links                              graph, costs        verified         trains, evaluates, saves
 """
 
 from __future__ import annotations
@@ -12,35 +12,41 @@ import time
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
+import torch
 from torch import nn
 
+from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
-from netsplit.experiment.calibration import located, with_room
-from netsplit.experiment.here.costs import CostsHere
-from netsplit.experiment.here.step import StepHere, TrainingOptions
-from netsplit.experiment.planner import Planner
+from netsplit.errors import ConfigError
+from netsplit.experiment.decision import problem_of, training_plan
+from netsplit.experiment.measured_costs import UNSURE, MeasuredCosts
 from netsplit.experiment.stages import Stages
-from netsplit.experiment.trial_run import Show, nobody_looks
+from netsplit.experiment.step import ModelStep
+from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.replicated import check_replicas
 from netsplit.interrupts import interrupts_held
+from netsplit.partition.base import Problem
 from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.share import OptimizerFactory
+from netsplit.runtime.workers.machines import located, with_room
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from netsplit.settings import ProfileMode
-from netsplit.training.adapt.adaptation import Adapt, Adaptation
+from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_adaptable
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["Session"]
@@ -60,8 +66,7 @@ class Session:
         profile: reuse: costs are kept, and kept ones taken; refresh: measured anew and kept; off: measured;
             predicted: from the graph, by the rates of the kinds of devices.
         profile_cache: where costs are kept; None: in `default_folder`.
-        stages: told what is being done.
-        show: told how far measuring is, which takes long where nothing is kept.
+        stages: told what is being done, and how far it is.
     """
 
     spec: ClusterSpec
@@ -70,7 +75,6 @@ class Session:
     profile: ProfileMode = "off"
     profile_cache: Path | None = None
     stages: Stages = field(default_factory=Stages)
-    show: Show = nobody_looks
     link_samples: LinkSamples = field(default_factory=dict)
     _pool: WorkerPool | None = None
     _cluster: Cluster | None = None
@@ -112,107 +116,99 @@ class Session:
         return self._cluster
 
     @property
-    def costs(self) -> CostsHere:
+    def costs(self) -> MeasuredCosts:
         """What training steps cost on these workers."""
-        return CostsHere(
-            self.spec,
-            self.profile,
-            self.profile_cache,
-            self.stages,
-            self.show,
-            lambda: self.pool,
-            lambda: self.cluster,
+        folder = None if self.profile == "off" else self.profile_cache or default_folder()
+        cache = ProfileCache(folder, self.profile == "refresh", UNSURE)
+        predicted = self.profile == "predicted"
+        return MeasuredCosts(
+            self.spec, predicted, cache, self.stages, lambda: self.pool, lambda: self.cluster
         )
 
-    def planner(
+    def step(
         self,
         model: nn.Module,
         loss: Loss | None,
         batch: tuple[Any, Any],
-        schedule: Schedule,
-        optimizer: OptimizerFactory,
-        **options: Unpack[TrainingOptions],
-    ) -> Planner:
-        """Capture the training step, measure its operators on a worker of each device kind, or predict them.
+        training: Training | None = None,
+    ) -> ModelStep:
+        """What is to be trained here, and how.
 
         Args:
             batch: one whole example batch `(inputs, targets)`.
-            options: see `StepHere`.
 
         Raises:
-            CaptureError, ConfigError, NetSplitError: see `StepHere.planner`.
+            ConfigError: a batch without samples, a device whose costs are to be predicted and cannot be,
+                devices that cast otherwise, or a learning rate as `LearningRate.check` refuses it.
         """
-        return StepHere(self.costs, model, loss, batch, optimizer, **options).planner(schedule)
+        training = training or Training()
+        autocast, spec = training.autocast, self.spec
+        refuse_surrounding(autocast)
+        if self.profile == "predicted":
+            rates_by_kind(spec.devices, autocast)
+        kinds = sorted({torch.device(device.torch_device).type for device in spec.devices})
+        if autocast is not None and len(kinds) > 1:
+            raise ConfigError(
+                f"autocast is {autocast}, and cluster '{spec.name}' mixes {' and '.join(kinds)}, which "
+                "cast other operators: leave it out, or take devices of one kind."
+            )
+        step = ModelStep(model, loss, batch, training, kinds[0])
+        if training.learning_rate is not None:
+            training.learning_rate.check(step.optimizer)
+        return step
 
-    def decided(
-        self,
-        model: nn.Module,
-        loss: Loss | None,
-        batch: tuple[Any, Any],
-        open_: AutoSchedule,
-        method: Partitioner,
-        optimizer: OptimizerFactory,
-        *,
-        seed: int = 0,
-        adapts: bool = False,
-        **options: Unpack[TrainingOptions],
-    ) -> Planner:
-        """The planner of the whole plan: schedule, micro-batches and all else are decided here.
+    def problem(self, step: ModelStep, schedule: Schedule) -> Problem:
+        """A step's graph with what its operators cost on these workers; see `problem_of`."""
+        return problem_of(step, self.costs, schedule, self.stages)
 
-        What is not named below is as for `planner`.
-
-        Args:
-            method: whose placements are wanted; `auto` is the best of all.
-            adapts: no plan that a training could not change.
+    def plan(
+        self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
+    ) -> tuple[Plan, WholePlan | None]:
+        """What a method decides for a step; and what that was chosen from, where all is decided together.
 
         Raises:
             InfeasibleError: nothing fits.
-            others: as for `planner`.
+            CaptureError, ConfigError, NetSplitError: as `problem_of`, `training_plan` and
+                `ModelStep.plan`.
         """
-        step = StepHere(self.costs, model, loss, batch, optimizer, **options)
-        return step.decided(open_, method, seed, adapts)
+        if isinstance(order, AutoSchedule):
+            return training_plan(step, self.costs, order, method, self.stages)
+        return step.plan(self.problem(step, order), method, self.stages), None
 
     def deploy(
-        self,
-        planner: Planner,
-        plan: Plan,
-        owned: bool = False,
-        seed: int = 0,
-        backend: str | None = None,
-        adapt: Adapt | None = None,
+        self, step: ModelStep, plan: Plan, whole: WholePlan | None = None, owned: bool = False
     ) -> ParallelModel:
-        """Put a planner's parameters where its plan has them, ready to train from the model's present values.
+        """Put a step's parameters where a plan has them, ready to train from the model's present values.
 
-        With `owned`, closing the result closes this session too. `seed` is of random operators, `backend` of
-        `torch.compile`, by which segments are compiled. With `adapt` other plans are looked for in training.
+        Args:
+            whole: what the plan was chosen from, where all was decided together.
+            owned: closing the result closes this session too.
 
         Raises:
             NetSplitError: replicas of a stage would write a buffer each; or it is to adapt, and cannot.
         """
         self.stages.stage("parameters to the devices")
+        training, adapt = step.training, step.training.looks
         if adapt is not None:
-            require_adaptable(plan, backend)
-            check_switchable(planner.optimizer, planner.rule.learning_rate)
+            require_adaptable(plan, training.compile_backend)
+            check_switchable(step.optimizer, training.learning_rate)
             load_kernels()
-        program, _ = plan.simulated
         began = time.perf_counter()
-        check_replicas(plan.problem.graph, plan.placement.replicated, planner.decided is None)
-        programs = planner.programs(plan.placement, program)
+        check_replicas(plan.problem.graph, plan.placement.replicated, whole is None)
+        programs, graph = step.programs(plan), plan.asked.graph
         runtime = DistributedRuntime(
-            program, self.pool, planner.tensors, planner.optimizer, planner.rule, programs.training, seed,
-            planner.weights,
-            backend,
-            planner.costs.offload,
+            programs.program, self.pool, step.tensors(graph), step.optimizer, step.rule, programs.training,
+            training.seed, step.weights(graph), training.compile_backend, plan.asked.costs.offload,
         )  # fmt: skip
         placed_s = time.perf_counter() - began
         return ParallelModel(
-            planner.model,
-            planner.graph,
+            step.model,
+            graph,
             runtime,
             programs,
             plan,
             self.close if owned else None,
-            planner.decided,
+            whole,
             None if adapt is None else Adaptation.of(adapt, plan, placed_s),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -45,10 +45,15 @@ class _StageShown:
 
 
 class Stages:
-    """Takes down one stage after another; who shows them reads `rows`."""
+    """Takes down one stage after another; who shows them reads `rows`.
 
-    def __init__(self) -> None:
+    Args:
+        told: called with what takes a while, how many of its parts are done, and of how many.
+    """
+
+    def __init__(self, told: Callable[[str, int, int], object] | None = None) -> None:
         self.stages: list[_StageShown] = []
+        self._told = told
 
     def stage(self, name: str, total: float | None = None, unit: str = "") -> None:
         """The stage before is over, and this one begins.
@@ -64,11 +69,17 @@ class Stages:
         if not self.stages or self.stages[-1].name != name:
             self.stage(name, parts, "parts")
         self.stages[-1].done, self.stages[-1].total = done, parts
+        if self._told is not None:
+            self._told(name, done, parts)
 
     def note(self, words: str) -> None:
         """Say something of the stage, instead of what was said before."""
         if self.stages:
             self.stages[-1].note = words
+
+    def improved(self, seconds: float, source: str) -> None:
+        """Say of the best plan so far what it takes, and where it is from."""
+        self.note(f"best so far {1e3 * seconds:.4g} ms, by {source}")
 
     def end(self) -> None:
         if self.stages and self.stages[-1].ended is None:

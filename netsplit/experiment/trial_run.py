@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
@@ -42,17 +43,9 @@ from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.simulate import simulate
 
-__all__ = ["FAR", "Fit", "Show", "TrialRun", "checked_trial", "fit_trial", "in_turns", "nobody_looks"]
+__all__ = ["FAR", "Fit", "TrialRun", "checked_trial", "fit_trial", "in_turns"]
 
 log = logging.getLogger(__name__)
-
-Show = Callable[[str, int, int], object]
-"""Called with what takes a while, how many of its parts are done, and of how many; these may become more."""
-
-
-def nobody_looks(what: str, done: int, parts: int) -> None:
-    """Nobody looks."""
-
 
 PIECES = 16  # a device's, in the program with many transfers
 MICROBATCHES = 4
@@ -145,7 +138,7 @@ def in_turns(
 
 
 def fit_trial(
-    trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool, show: Show = nobody_looks
+    trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool, stages: Stages | None = None
 ) -> Fit:
     """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
 
@@ -159,13 +152,14 @@ def fit_trial(
     ]
     rounds: list[list[float]] = []
     what = f"trial run on {', '.join(trial.names)}"
-    show(what, 0, len(programs) * ROUNDS)
+    stages = stages or Stages()
+    stages.part(what, 0, len(programs) * ROUNDS)
     while len(rounds) < ROUNDS or (_spread(rounds) > SPREAD and len(rounds) < ROUNDS + MORE_ROUNDS):
         rounds.append([])
         for program in programs:
             rounds[-1].append(trial.seconds(program, pool))
             done = sum(map(len, rounds))
-            show(what, done, len(programs) * max(ROUNDS, len(rounds)))
+            stages.part(what, done, len(programs) * max(ROUNDS, len(rounds)))
     spread = _spread(rounds)
     typical = statistics.median if spread <= SPREAD else min
     processors = cluster.device(trial.names[0]).processors

@@ -18,7 +18,7 @@ import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.data import Data
 from netsplit.experiment.comparison import Experiment, Settings
-from netsplit.experiment.forecast import planner_of
+from netsplit.experiment.forecast import described
 from netsplit.graph import capture
 from netsplit.partition import MTopo
 from netsplit.program.schedules import GPipe
@@ -115,7 +115,7 @@ def placed() -> Names:
         ADAM,
         Settings(epochs=1, batch_size=16, seed=0),
     )
-    plan = planner_of(experiment, two()).plan(MTopo())
+    plan = described(experiment, two()).plan(MTopo())
     return names | {"plan": plan, "graph": plan.problem.graph, "seconds": {}}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.experiment import calibration
-from netsplit.experiment.calibration import Calibration, calibrate
+from netsplit.experiment.calibration import Calibration, Calibrator
 from netsplit.experiment.session import Session
 from netsplit.experiment.trial_run import Fit, TrialRun
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -25,6 +25,7 @@ from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
 from netsplit.runtime.workers.handshake import Hello
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.training.options import Training
 from tests.builders import cpus
 from tests.nets import SGD
 from tests.workers import Pools, lent_session
@@ -44,7 +45,8 @@ def studied(session: Session, lr: float = 0.1, momentum: float = 0.0) -> Costs:
     torch.manual_seed(0)
     batch = (torch.randn(8, 8), torch.randint(0, 4, (8,)))
     optimizer = partial(torch.optim.SGD, lr=lr, momentum=momentum)
-    return session.planner(Net(), nn.CrossEntropyLoss(), batch, GPipe(2), optimizer).costs
+    step = session.step(Net(), nn.CrossEntropyLoss(), batch, Training(optimizer))
+    return session.problem(step, GPipe(2)).costs
 
 
 def test_two_workers_measure_messages_and_the_second_study_finds_the_costs_of_the_first(
@@ -127,7 +129,7 @@ class Stage:
 
     def costs(self, cluster: Cluster | None = None) -> Costs:
         cache = ProfileCache(self.folder)
-        return calibrate(TASK, cast(WorkerPool, self.pool), cluster or cpus(2), cache)
+        return Calibrator(TASK, cast(WorkerPool, self.pool), cluster or cpus(2), cache).costs()
 
     def files(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.folder.iterdir())]

@@ -14,7 +14,7 @@ from torch import nn
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import decided_planner, forecast, planner_of
+from netsplit.experiment.forecast import described, forecast
 from netsplit.partition import Auto, MTopo, Single
 from netsplit.partition.methods.thesis.netsplit import Ablated
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -74,11 +74,11 @@ def test_what_cannot_be_planned_is_one_sentence(
     changed = change(experiment)
     cluster = two(model=None, capacity="50%") if changed is experiment else two()
     with pytest.raises(ConfigError, match=message):
-        planner_of(changed, cluster)
+        described(changed, cluster)
 
 
 def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experiment) -> None:
-    planner = planner_of(experiment, two())
+    shared = described(experiment, two())
     seen: list[float] = []
 
     class Spy(Single):
@@ -90,8 +90,8 @@ def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experim
             assert problem.evaluate.cluster is cluster
             return super().choose(problem)
 
-    whole = planner.plan(Single()).objective_s
-    plan = planner.plan(Ablated(Spy(), "backward"))
+    whole = shared.plan(Single()).objective_s
+    plan = shared.plan(Ablated(Spy(), "backward"))
     assert seen[0] == 0.0
     assert seen[1] < whole
     assert plan.objective_s == pytest.approx(whole)
@@ -106,11 +106,11 @@ def test_offload_is_planned_on_accelerators_and_its_host_bytes_are_recorded(
     peaks, recorded = [], []
     for name in ("none", "both"):
         asked = with_settings(plain, offload=name)
-        planner = planner_of(asked, two())
-        assert planner.costs.offload.name == name
+        shared = described(asked, two())
+        assert shared.problem.costs.offload.name == name
         (row,) = forecast(asked, two(), unrecorded, tmp_path / name).rows
         assert not row.failed, row.error
-        timeline = planner.plan(MTopo()).timeline
+        timeline = shared.plan(MTopo()).timeline
         assert timeline is not None
         peaks.append(max(timeline.peak_bytes.values()))
         recorded.append(timeline_tags(timeline, None)["predicted_host_bytes"])
@@ -135,4 +135,4 @@ def test_what_is_decided_with_the_placement_is_recorded(
     assert "why not" in (tmp_path / "auto" / "frontier.txt").read_text()
     uneven = replace(asked, schedule=AutoSchedule(microbatches=3))
     with pytest.raises(ConfigError, match="batch_size 8 does not divide into 3 micro-batches"):
-        decided_planner(uneven, two(), AutoSchedule(microbatches=3))
+        described(uneven, two())

@@ -9,14 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Choice, Partitioner, Problem
+from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied
+from netsplit.training.options import Training
 from tests.builders import costs_of
 from tests.nets import SGD
 from tests.workers import Pools, lent_session, set_costs
@@ -93,8 +95,9 @@ def test_plans_are_of_measured_parts(
         )
 
     with session() as first:
-        planner = first.planner(net(), LOSS, batch(16), OneFOneB(2), SGD)
-        plan = planner.plan(Parts(ONE))
+        step = first.step(net(), LOSS, batch(16), Training(SGD))
+        problem = first.problem(step, OneFOneB(2))
+        plan = step.plan(problem, Parts(ONE))
         assert counts() == [len(set(keys_of(*ONE).values()))]
         (kind,) = plan.problem.costs.devices
         own = plan.problem.costs.devices[kind]
@@ -104,27 +107,25 @@ def test_plans_are_of_measured_parts(
                 "no half of the millisecond that whole operators are said to take"
             )
         assert plan.objective_s == pytest.approx(plan.simulated[1].iteration_s)
-        planner.plan(Parts(ONE))
+        step.plan(problem, Parts(ONE))
         assert len(counts()) == 1
-        planner.plan(Parts(BOTH))
+        step.plan(problem, Parts(BOTH))
         assert counts()[1:] == [len(set(keys_of(*BOTH).values()) - set(keys_of(*ONE).values()))]
     with session() as second:
-        second.planner(net(), LOSS, batch(16), OneFOneB(2), SGD).plan(Parts(BOTH))
+        step = second.step(net(), LOSS, batch(16), Training(SGD))
+        second.plan(step, OneFOneB(2), Parts(BOTH))
     assert len(counts()) == 2
 
 
-def whole_planner(session: Session, monkeypatch: pytest.MonkeyPatch) -> Planner:
+def whole_planned(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, WholePlan]:
     """Decided where every operator is said to take a second, and links cost nothing."""
     set_costs(monkeypatch, lambda graph: costs_of(graph, 1.0, 1.0))
     free = replace(session.spec, latency_s=1e-12, bandwidth=1e15)
     order = AutoSchedule(time_limit_s=8.0, microbatches=1, splits=True)
-    return replace(session, spec=free).decided(net(), LOSS, batch(16), order, Auto(), SGD)
-
-
-def known_of(planner: Planner) -> set[str]:
-    assert planner.parts is not None
-    (known,) = planner.parts.known.values()
-    return set(known)
+    linked = replace(session, spec=free)
+    plan, whole = linked.plan(linked.step(net(), LOSS, batch(16), Training(SGD)), order, Auto())
+    assert whole is not None
+    return plan, whole
 
 
 @pytest.mark.slow
@@ -134,19 +135,15 @@ def test_a_whole_plan_in_parts_is_of_what_was_measured(
     """Operators that are said to take long are in parts, whose seconds are the workers', measured once."""
     caplog.set_level(logging.INFO)
     with lent_session(pools, tmp_path / "run") as session:
-        planner = whole_planner(session, monkeypatch)
-        whole = planner.decided
-        assert whole is not None
+        plan, whole = whole_planned(session, monkeypatch)
         assert whole.frontier[0].kind == "parts"
-        assert sum(counted(caplog)) == len(known_of(planner)), "equal parts once, whatever rewrite has them"
+        (known,) = {kind: each.parts for kind, each in plan.asked.costs.devices.items()}.values()
+        assert sum(counted(caplog)) == len(known), "equal parts once, whatever rewrite has them"
         assert 0 < whole.measuring_s < whole.seconds
         assert "s of it measuring operators in parts" in str(whole)
-        before = len(counted(caplog))
-        plan = planner.plan(Auto())
-        assert len(counted(caplog)) == before, "what was decided is not measured again"
         assert plan.objective_s == pytest.approx(whole.iteration_s)
         own = plan.problem.costs.devices["cpu"]
-        new = new_nodes(planner.graph, plan.problem.graph)
+        new = new_nodes(plan.asked.graph, plan.problem.graph)
         assert new
         for name in new:
             key = operator_key(plan.problem.graph, plan.problem.graph.nodes[name])

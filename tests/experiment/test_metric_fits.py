@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError
 from netsplit.experiment.comparison import _check_metric
+from netsplit.experiment.step import ModelStep
 from netsplit.graph.recording.step import capture
-from netsplit.training.captures import Captures
 from netsplit.training.metrics import Metric, accuracy, mean_iou, mse
 
 SAMPLES = [(torch.linspace(-1, 1, 3) * i, i % 2) for i in range(5)]
@@ -31,21 +31,21 @@ class Counting(nn.Module):
         return self.head(x)
 
 
-def parts(metric: Any) -> tuple[Any, Any]:
+def parts(metric: Any) -> tuple[Any, ModelStep, int]:
     model, loss = Counting(), nn.CrossEntropyLoss()
     inputs, targets = torch.stack([x for x, _ in SAMPLES[:2]]), torch.tensor([0, 1])
     graph = capture(model, loss, (inputs, targets))
     data = Data("own", SAMPLES, SAMPLES, 2, ["a", "b"])
-    planner = SimpleNamespace(graph=graph, captures=Captures(model, loss, None, "cpu"), known={})
-    return SimpleNamespace(metric=metric, data=data, model=model), planner
+    step = ModelStep(model, loss, (inputs, targets))
+    return SimpleNamespace(metric=metric, data=data, model=model), step, graph.batch_size
 
 
 @pytest.mark.parametrize("make", [accuracy, mean_iou])
 def test_one_that_fits_is_as_it_was_and_so_is_the_model(make: Callable[[], Metric | None]) -> None:
-    experiment, planner = parts(make())
+    experiment, step, size = parts(make())
     before = {k: v.clone() for k, v in experiment.model.state_dict().items()}
     random = torch.get_rng_state()
-    _check_metric(experiment, planner)
+    _check_metric(experiment, step, size)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(v, before[k]) for k, v in experiment.model.state_dict().items())
     assert experiment.model.training

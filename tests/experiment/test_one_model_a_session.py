@@ -10,6 +10,7 @@ from torch import nn
 from netsplit.errors import NetSplitError
 from netsplit.partition import MTopo
 from netsplit.program.schedules import GPipe
+from netsplit.training.options import Training
 from tests.workers import Pools, lent_session
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -24,11 +25,11 @@ def net() -> nn.Module:
 def test_a_model_whose_workers_hold_another_is_refused(pools: Pools, tmp_path: Path) -> None:
     batch = torch.randn(8, 6), torch.randint(4, (8,))
     with lent_session(pools, tmp_path) as session:
-        planner = session.planner(net(), nn.CrossEntropyLoss(), batch, GPipe(2), SGD)
-        plan = planner.plan(MTopo())
-        first = session.deploy(planner, plan)
+        step = session.step(net(), nn.CrossEntropyLoss(), batch, Training(SGD))
+        plan, _ = session.plan(step, GPipe(2), MTopo())
+        first = session.deploy(step, plan)
         first.train_batch(*batch)
-        session.deploy(planner, plan).train_batch(*batch)
+        session.deploy(step, plan).train_batch(*batch)
         for use in (lambda: first.train_batch(*batch), lambda: first.switch(plan), first.state_dict):
             with pytest.raises(NetSplitError, match="no longer hold this model"):
                 use()

@@ -14,13 +14,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
 from netsplit.errors import NetSplitError
-from netsplit.experiment.planner import Planner
 from netsplit.experiment.session import Session
+from netsplit.experiment.step import ModelStep
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import Random
 from netsplit.planning.plan import Plan
-from netsplit.runtime.share import UpdateRule
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import History, fit
 from netsplit.training.parallel import ParallelModel
@@ -173,9 +172,9 @@ def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield lent
 
 
-def plan_with(rate: LearningRate, method: Any = None) -> tuple[Planner, Plan]:
-    planner, plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
-    return replace(planner, rule=UpdateRule(learning_rate=rate)), plan
+def plan_with(rate: LearningRate, method: Any = None) -> tuple[ModelStep, Plan]:
+    step, plan = planned(CHAIN, for_model(SGD, CHAIN.fresh(), CHAIN.loss), method)
+    return replace(step, training=replace(step.training, learning_rate=rate)), plan
 
 
 def rates_of(history: History) -> list[float]:

@@ -27,6 +27,7 @@ from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.training.options import Training
 from tests.builders import cpus
 from tests.experiment.test_calibration import Told
 from tests.nets import SGD
@@ -87,7 +88,7 @@ def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object) -> None:
         raise AssertionError("a cost was measured")
 
-    monkeypatch.setattr("netsplit.experiment.here.costs.calibrate", measured)
+    monkeypatch.setattr("netsplit.experiment.calibration.Calibrator.costs", measured)
     for name in ("_measure_part", "_measure_copying", "fit_trial"):
         monkeypatch.setattr(calibration, name, measured)
 
@@ -98,20 +99,21 @@ def test_a_session_plans_from_predicted_costs_and_trains_so(
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
     with session_of(pools, tmp_path) as session:
-        planner = session.planner(fresh(), nn.CrossEntropyLoss(), samples(16), GPipe(2), ADAM)
+        step = session.step(fresh(), nn.CrossEntropyLoss(), samples(16), Training(ADAM))
+        problem = session.problem(step, GPipe(2))
         rates = accelerator(CPU_THREAD)
         assert rates.overheads is not None
-        speed = rates.overheads.message_s / planner.costs.devices["cpu"].message_overhead_s
-        costs = predicted_costs(planner.graph, {"cpu": rates.at(speed, rates.name)}, ALPHA)
+        speed = rates.overheads.message_s / problem.costs.devices["cpu"].message_overhead_s
+        costs = predicted_costs(problem.graph, {"cpu": rates.at(speed, rates.name)}, ALPHA)
         for name, each in costs.devices["cpu"].nodes.items():
-            assert planner.costs.devices["cpu"].nodes[name].total_s == pytest.approx(each.total_s)
-        plan = planner.plan(MTopo())
-        work = Workload("wide", planner.graph, costs, planner.cluster)
+            assert problem.costs.devices["cpu"].nodes[name].total_s == pytest.approx(each.total_s)
+        plan = step.plan(problem, MTopo())
+        work = Workload("wide", problem.graph, costs, problem.cluster)
         same = decide(work.problem(objective="simulated", schedule=GPipe(2)), MTopo())
         assert plan.placement.device_of == same.placement.device_of
         assert plan.objective_s == pytest.approx(same.objective_s)
         assert "operator times are predicted" in str(plan.summary())
-        parallel = session.deploy(planner, plan)
+        parallel = session.deploy(step, plan)
         losses = [parallel.train_batch(*samples(16)) for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]
     assert not (tmp_path / "kept").exists()
@@ -139,11 +141,12 @@ def test_what_has_no_rates_is_refused_before_anything_is_captured_or_started(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    for work in ("session.WorkerPool", "here.step.checked_capture"):
+    for work in ("session.WorkerPool", "step.checked_capture"):
         monkeypatch.setattr(f"netsplit.experiment.{work}", lambda *_: pytest.fail("work began"))
     session = Session(ClusterSpec("few", tuple(devices), 60.0, 0), tmp_path, profile="predicted")
+    training = Training(ADAM, autocast=autocast)
     with pytest.raises(ConfigError) as told:
-        session.planner(fresh(), nn.CrossEntropyLoss(), samples(16), GPipe(2), ADAM, autocast=autocast)
+        session.step(fresh(), nn.CrossEntropyLoss(), samples(16), training)
     assert str(told.value).startswith(f"profile is predicted, and {sentence}, which measures")
 
 

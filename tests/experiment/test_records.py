@@ -12,7 +12,7 @@ import pytest
 
 from netsplit.errors import NetSplitError
 from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import forecast, planner_of
+from netsplit.experiment.forecast import described, forecast
 from netsplit.experiment.records import Comparison, ProgressRecorder, row_of
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
@@ -34,10 +34,9 @@ def experiment() -> Experiment:
 def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
     experiment: Experiment, tmp_path: Path
 ) -> None:
-    planner = planner_of(experiment, two())
-    plan = planner.plan(MTopo())
+    plan = described(experiment, two()).plan(MTopo())
     plan.write_onnx(tmp_path / "placed.onnx", tmp_path / "devices.json")
-    (costs,) = planner.costs.devices.values()
+    (costs,) = plan.asked.costs.devices.values()
     for node in onnx.load(str(tmp_path / "placed.onnx")).graph.node:
         said = {each.key: each.value for each in node.metadata_props}
         assert said["device"] == plan.placement.device_of[node.name]
@@ -81,7 +80,7 @@ def test_with_nothing_left_to_train_the_earlier_run_s_seconds_are_kept_and_calle
     observer = recording()
     assert observer.first is None
     assert observer.measured(history).iteration_s == 9.0
-    row = row_of(planner_of(experiment, two()).plan(Single()), "single", history, earlier=True)
+    row = row_of(described(experiment, two()).plan(Single()), "single", history, earlier=True)
     assert (row.measured_s, row.prediction_error) == (9.0, None)
 
 

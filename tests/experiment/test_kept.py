@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import netsplit
-from netsplit.experiment.whole.kept import as_decided, as_saved, keep
+from netsplit.experiment.kept import as_decided, as_saved, keep
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.checkpoint.cut import Cut, saved_cut

@@ -12,22 +12,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-from netsplit.errors import CaptureError, InfeasibleError, NetSplitError
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.whole.in_turn import SizeSeconds
-from netsplit.graph.batches.batch import Batch
+from torch import Tensor
+
+from netsplit.errors import CaptureError, NetSplitError
+from netsplit.experiment.cutting import BatchCuts
+from netsplit.experiment.in_turn import SizeSeconds
+from netsplit.experiment.measured_costs import CostSource, MeasuredCosts
+from netsplit.experiment.measured_parts import KnownParts
+from netsplit.experiment.step import ModelStep, with_known_parts
 from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
+from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretches.in_turn import SizedStep
+from netsplit.program.schedules import GPipe, OneFOneB
 
-__all__ = ["Sizes", "between", "or_with_further", "same_operators"]
+__all__ = ["StepSizes", "between", "same_operators"]
 
 log = logging.getLogger(__name__)
 
@@ -37,40 +40,26 @@ USUAL = 4  # micro-batches, whose size is measured whole
 
 
 @dataclass
-class Sizes:
-    """Problems of planning by the number of micro-batches.
+class StepSizes:
+    """Problems of planning a step by the number of micro-batches.
 
     Args:
-        whole: one whole batch.
         counts: of micro-batches.
-        capture: a micro-batch to its graph.
-        measure: costs of a graph and its micro-batch; alone: of single devices, without how they slow one
-            another.
-        complete: costs with what is asked for of optimiser and offload.
-        planner: a graph, its costs and a number of micro-batches to a planner.
-        predicted: costs are predicted for every size instead of measured for two.
-        in_turn: graphs and their micro-batches, all sizes, to seconds of each on each kind of device.
-        allowed: a graph and numbers of micro-batches to those of them that may be looked at.
+        cutting: which of these may be looked at; None: all.
+        left_out: what is said of numbers that are not looked at.
     """
 
-    whole: Batch
+    step: ModelStep
+    source: CostSource
     counts: Sequence[int]
-    capture: Callable[[Batch], Graph]
-    measure: Callable[[Graph, Batch, bool], Costs]
-    complete: Callable[[Costs, Graph], Costs]
-    planner: Callable[[Graph, Costs, int], Planner]
-    predicted: bool
-    in_turn: Callable[[Sequence[SizedStep]], SizeSeconds] = lambda steps: {}
-    allowed: Callable[[Graph, Sequence[int]], Sequence[int]] = lambda graph, counts: counts
+    cutting: BatchCuts | None
+    left_out: list[str]
     graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
     measured: dict[int, Costs] = field(default_factory=dict)  # by samples
     took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
-    planners: dict[int, Planner] = field(default_factory=dict)  # by micro-batches
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
-    in_flight: int = 1  # micro-batches at most before a backward, where sizes are measured
+    parts: KnownParts = field(default_factory=dict)  # of all sizes
     ends: tuple[Graph, Graph, Graph] | None = None  # captures of few samples, of more on their line, of many
-    seed: int = 0
-    left_out: list[str] = field(default_factory=list)  # what is said of numbers that are not looked at
 
     def take(self) -> None:
         """The graph at every size; sizes at which the model is another are left out.
@@ -78,7 +67,7 @@ class Sizes:
         Three sizes are captured; if the third is not what the two others say (`graph_at`), all are.
 
         Raises:
-            CaptureError: the model cannot be captured at the largest of the sizes, or none is `allowed`.
+            CaptureError: the model cannot be captured at the largest of the sizes, or none may be looked at.
         """
         for each in self.left_out:
             log.info("%s", each)
@@ -86,20 +75,20 @@ class Sizes:
         usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
         order = dict.fromkeys([usual, min(self.counts), *sorted(self.counts, reverse=True)])
         refused: NetSplitError | None = None
-        looked = False
+        looked = self.cutting is None
         for m in order:
             if m not in self.counts:
                 continue
             try:
-                graph = self._derived(sizes[m]) or self.capture(self.whole.rows(0, sizes[m]).own())
+                graph = self._derived(sizes[m]) or self.step.graph(self.step.example(sizes[m]))
             except CaptureError as error:
                 refused = refused or error
                 if m == min(self.counts):  # the batch is amiss, and not that there are too few samples
                     raise refused from None
                 self._leave_out(m, str(error).rstrip("."))
                 continue
-            if not looked:
-                self.counts, looked = self.allowed(graph, self.counts), True
+            if self.cutting is not None and not looked:
+                self.counts, looked = self.cutting.allowed(graph, self.counts), True
                 if m not in self.counts:
                     continue
             if self.graphs and not same_operators(graph, next(iter(self.graphs.values()))):
@@ -109,18 +98,16 @@ class Sizes:
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
         self.graphs = {n: g for n, g in self.graphs.items() if n in {sizes[m] for m in self.counts}}
 
-    def cost(self, seed: int) -> None:
+    def cost(self) -> None:
         """Costs of two of the sizes that were taken, and the problem of each."""
-        if not self.predicted:
+        if not self.source.predicted:
             first, least = next(iter(self.graphs)), min(self.graphs)
             other = least if least < first else max(self.graphs)
             for samples in dict.fromkeys((first, other)):
-                example = self.whole.rows(0, samples).own()
-                costs = self.measure(self.graphs[samples], example, samples != first)
+                costs = self._of(self.graphs[samples], alone=samples != first)
                 self.measured[samples] = together(costs, self.measured.get(first, costs))
-            if len(self.counts) > 1:
-                self.took = self.in_turn([self._step(m) for m in self.counts])
-        self.seed = seed
+            if len(self.counts) > 1 and isinstance(self.source, MeasuredCosts):
+                self.took = self._in_turn(self.source)
         for m in self.counts:
             self.problem(m)
 
@@ -130,23 +117,38 @@ class Sizes:
 
     def problem(self, m: int) -> Problem:
         """With one of `counts`, or of `derivable`; another object once more is known of parts."""
-        if m not in self.planners:
+        if m not in self.problems:
             samples = self._samples(m)
             graph = self.graphs.get(samples) or self._derived(samples)
             assert graph is not None, "what was taken, or lies on its line"
             self.graphs[samples] = graph
-            self.planners[m] = self.planner(graph, self.costs(samples), m)
-        planner = self.planners[m]
-        if m not in self.problems or self.problems[m].costs is not planner.all_costs:
-            self.problems[m] = planner.problem(self.seed)
+            costs, schedule = self.costs(samples), GPipe(m)
+            meter = None
+            if not self.source.predicted:
+                in_flight = OneFOneB().in_flight(self.source.count)
+                meter = self.source.meter(self.step.task(graph, in_flight, own=False), costs, self.parts)
+            cluster = self.source.cluster(graph, costs, schedule.in_flight(self.source.count))
+            self.problems[m] = self.step.problem(graph, costs, cluster, schedule, meter=meter)
+        self.problems[m] = with_known_parts(self.problems[m])
         return self.problems[m]
+
+    def by_bytes(self, m: int) -> Problem:
+        """Before anything is measured, or a worker started: nothing takes any time."""
+        if not isinstance(self.source, MeasuredCosts):
+            return self.problem(m)
+        graph, cluster = self.graph(m), self.source.unlinked
+        none = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(0.0, 0.0)))
+        costs = Costs(
+            dict.fromkeys((each.kind for each in cluster.devices), none), optimizer_alpha(self.step.optimizer)
+        )
+        return self.step.problem(graph, self.step.complete(costs, graph), cluster, GPipe(m))
 
     def derivable(self, counts: Iterable[int]) -> list[int]:
         """Of other numbers of micro-batches those that make equal ones, without another capture."""
         if self.ends is None:
             return []
-        (few, _, many), whole = self.ends, self.whole.samples
-        each = (m for m in counts if m not in self.planners and whole % m == 0)
+        (few, _, many), whole = self.ends, self.step.whole.samples
+        each = (m for m in counts if m not in self.problems and whole % m == 0)
         inside = (m for m in each if few.batch_size < whole // m < many.batch_size)
         return [m for m in inside if self._derived(whole // m) is not None]
 
@@ -177,17 +179,22 @@ class Sizes:
         return self.graphs[self._samples(m)]
 
     def _samples(self, m: int) -> int:
-        return -(-self.whole.samples // m)
+        return -(-self.step.whole.samples // m)
 
     def costs(self, samples: int) -> Costs:
         """Of the graph at that many samples, complete."""
         graph = self.graphs[samples]
-        if self.predicted:
-            costs = self.measure(graph, self.whole.rows(0, samples).own(), False)
+        if self.source.predicted:
+            costs = self._of(graph)
         else:
             line, usual = self._on_line(samples), next(iter(self.measured))
             costs = beside(line, self._on_line(usual), self.took, samples, usual)
-        return self.complete(costs, graph)
+        return self.step.complete(costs, graph)
+
+    def _of(self, graph: Graph, alone: bool = False) -> Costs:
+        if self.source.here:
+            self.step.weights(graph, measured=not self.source.predicted)
+        return self.source.of(self.step.task(graph, OneFOneB().in_flight(self.source.count)), alone)
 
     def _on_line(self, samples: int) -> Costs:
         low, high = min(self.measured), max(self.measured)
@@ -195,10 +202,15 @@ class Sizes:
             return self.measured[high]
         return between(self.measured[low], self.measured[high], low, high, samples)
 
-    def _step(self, m: int) -> SizedStep:
-        samples = self._samples(m)
-        batch = self.whole.rows(0, samples).own().tensors
-        return SizedStep(self.graphs[samples], batch, min(m, self.in_flight))
+    def _in_turn(self, source: MeasuredCosts) -> SizeSeconds:
+        """What whole micro-batches of all sizes take beside one another."""
+        most, steps, values = OneFOneB().in_flight(source.count), [], dict[str, Tensor]()
+        for m in self.counts:
+            graph = self.graph(m)
+            steps.append(SizedStep(graph, self.step.example(graph.batch_size).tensors, min(m, most)))
+            if not graph.initializers.keys() <= values.keys():  # constants may be others at each size
+                values = {**self.step.values(graph), **values}
+        return source.in_turn(steps, {k: value.detach() for k, value in values.items()})
 
 
 def same_operators(graph: Graph, other: Graph) -> bool:
@@ -312,42 +324,3 @@ def _transients(
         )
         for name in dict.fromkeys([*many, *few])
     }
-
-
-Decided = TypeVar("Decided")
-
-
-def or_with_further(
-    open_: AutoSchedule,
-    samples: int,
-    first: Sizes,
-    of_counts: Callable[[Sequence[int]], Sizes],
-    decided: Callable[[Sizes], Decided],
-    problems: Callable[[Sizes], Callable[[int], Problem]],
-) -> Decided:
-    """What is decided with the first sizes; where nothing fits, with smaller micro-batches.
-
-    Args:
-        first: taken already.
-        of_counts: numbers of micro-batches to their sizes, taken.
-        problems: of sizes, by numbers of micro-batches, as far as bytes are concerned.
-
-    Raises:
-        InfeasibleError: nothing fits with either; others as `decided` does with the first.
-    """
-    try:
-        return decided(first)
-    except InfeasibleError as refused:
-        further = open_.further_counts(samples, first.counts) if max(first.counts) > 1 else ()
-        if not further:
-            raise
-        log.info("No plan fits yet: trying more micro-batches (%s).", ", ".join(map(str, further)))
-        try:
-            sizes = of_counts(further)
-            if why_none_fits(problems(sizes), sizes.counts, open_) is not None:
-                raise refused
-            return decided(sizes)
-        except InfeasibleError:
-            raise
-        except NetSplitError:
-            raise refused from None

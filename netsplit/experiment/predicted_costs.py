@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import ClassVar
 
 import torch
 
@@ -15,10 +16,19 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, check_offload
 from netsplit.cluster.nvml import found_gpus
 from netsplit.errors import NetSplitError
+from netsplit.experiment.calibration import Calibration
+from netsplit.experiment.measured_parts import KnownParts
+from netsplit.graph.ir import Graph
+from netsplit.planning.workload import Workload
+from netsplit.profile.costs import Costs, OptimizerScratch
 from netsplit.profile.measure.clock import reference_seconds
+from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.measure.step_scratch import optimizer_scratch
+from netsplit.profile.predict import predicted_costs
+from netsplit.runtime.share import OptimizerFactory
 from netsplit.settings import OffloadName
 
-__all__ = ["BETWEEN_PROCESSES", "Devices", "cluster_here"]
+__all__ = ["BETWEEN_PROCESSES", "PredictedCosts", "cluster_here"]
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +37,9 @@ BETWEEN_PROCESSES = Link(60e-6, 1 / 6e9)
 probe` measures it."""
 
 
-@dataclass(frozen=True)
-class Devices:
-    """What a plan is predicted for.
+@dataclass
+class PredictedCosts:
+    """Costs from the rates of devices, which need not be here; no worker is started.
 
     Args:
         count: of devices.
@@ -44,26 +54,44 @@ class Devices:
     resolved: Callable[[str, int], Cluster]
     overlap: bool = True
     device_type: str = "cpu"
+    _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # the last, with what it keeps
+    here: ClassVar[bool] = False
+    predicted: ClassVar[bool] = True
+
+    def of(self, task: Calibration, alone: bool = False) -> Costs:
+        if self._optimizer is None or self._optimizer[0] is not task.optimizer:
+            scratch = optimizer_scratch(task.optimizer)
+            self._optimizer = task.optimizer, optimizer_alpha(task.optimizer), scratch
+        _, alpha, scratch = self._optimizer
+        costs = replace(predicted_costs(task.graph, self.rates, alpha), scratch=scratch)
+        return costs if self.overlap else costs.without_overlap()
+
+    def cluster(self, graph: Graph, costs: Costs, in_flight: int) -> Cluster:
+        work = Workload("", graph, costs)
+        return self.resolved(work.base_kind, work.need_bytes(in_flight))
+
+    def meter(self, task: Calibration, whole: Costs, known: KnownParts | None = None) -> None:
+        return None
 
     @classmethod
-    def of(
+    def for_cluster(
         cls,
         cluster: ClusterSpec | ClusterDescription,
         autocast: str | None = None,
         offload: OffloadName = "none",
-    ) -> Devices:
-        """What `here` or `described` makes of it.
+    ) -> PredictedCosts:
+        """What `on_machine` or `described` makes of it.
 
         Raises:
             ConfigError: as these do, or the devices cannot offload.
         """
         if isinstance(cluster, ClusterSpec):
             check_offload(offload, cluster.devices)
-            return cls.here(cluster, autocast)
+            return cls.on_machine(cluster, autocast)
         return cls.described(cluster, autocast)
 
     @classmethod
-    def described(cls, description: ClusterDescription, autocast: str | None = None) -> Devices:
+    def described(cls, description: ClusterDescription, autocast: str | None = None) -> PredictedCosts:
         """Of a description that names models.
 
         Raises:
@@ -77,7 +105,7 @@ class Devices:
         return cls(len(description.speeds), rates, description.cluster, description.overlap)
 
     @classmethod
-    def here(cls, spec: ClusterSpec, autocast: str | None = None) -> Devices:
+    def on_machine(cls, spec: ClusterSpec, autocast: str | None = None) -> PredictedCosts:
         """Of this machine: a processor at the speed that it has in this process, links as stated or usual.
 
         Raises:

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 import netsplit
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
-from netsplit.experiment.here.costs import CostsHere
-from netsplit.experiment.whole.cutting import BatchCuts
+from netsplit.experiment.cutting import BatchCuts
+from netsplit.experiment.measured_costs import MeasuredCosts
+from netsplit.experiment.step import ModelStep
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.planning.whole.whole_plan import WholePlan
@@ -225,7 +226,7 @@ def cutting(
     """What is left of these numbers, as a plan with the largest would have it compared."""
     whole = Batch.of(inputs, targets)
     graph = capture(model, loss, whole.rows(0, -(-whole.samples // max(counts))).own())
-    cutting = BatchCuts(model, loss, whole, named)
+    cutting = BatchCuts(ModelStep(model, loss, (inputs, targets)), named)
     left = cutting.allowed(graph, counts)
     return cutting, cutting.at_size(graph, left) if max(left) > 1 else left
 
@@ -276,11 +277,11 @@ def test_what_only_the_decided_size_shows_is_decided_anew() -> None:
 
     batch = Batch.of(X, Y)
     graph = capture(net(), loss, batch.rows(0, 4).own())
-    own = BatchCuts(net(), loss, batch, named=False)
+    own = BatchCuts(ModelStep(net(), loss, (X, Y)), named=False)
     assert own.allowed(graph, [1, 2, 4]) == [1, 2, 4]
     assert own.at_size(graph, [1, 2, 4]) == [1]
     with pytest.raises(CaptureError, match="on 16 samples at once"):
-        BatchCuts(net(), loss, batch, named=False).at_size(graph, [4])
+        BatchCuts(ModelStep(net(), loss, (X, Y)), named=False).at_size(graph, [4])
 
 
 def test_a_batch_that_cannot_be_computed_at_once_is_kept_whole() -> None:
@@ -297,7 +298,7 @@ def test_of_large_models_gradients_with_hooks_are_compared_first(monkeypatch: py
     loss, batch = nn.CrossEntropyLoss(), Batch.of(X, Y)
     graph = capture(Clipped(), loss, batch.rows(0, 4).own())
     monkeypatch.setattr("netsplit.graph.checks.cutting._GRADIENT_BYTES", 130)
-    own = BatchCuts(Clipped(), loss, batch, named=False)
+    own = BatchCuts(ModelStep(Clipped(), loss, (X, Y)), named=False)
     assert own.allowed(graph, [1, 4]) == [1]
     assert "the gradient of 'fc.weight' in Clipped on 2 samples at once differs" in own.told(1)[0]
 
@@ -356,7 +357,7 @@ summed, AUTO = nn.CrossEntropyLoss(reduction="sum"), netsplit.AutoSchedule(time_
 def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators take as long as they have samples, so that cutting pays."""
     set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-3 * graph.batch_size, 2e-3 * graph.batch_size))
-    monkeypatch.setattr(CostsHere, "in_turn", lambda *_: {})
+    monkeypatch.setattr(MeasuredCosts, "in_turn", lambda *_: {})
 
 
 @pytest.mark.usefixtures("by_size")

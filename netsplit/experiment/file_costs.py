@@ -1,8 +1,7 @@
-"""A measured profile as a graph file has it, planned for: its micro-batches are what was measured."""
+"""Costs from a graph file, planned for: its micro-batches are what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -10,6 +9,7 @@ from torch import nn
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError
+from netsplit.experiment.stages import Stages
 from netsplit.partition import Auto
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
@@ -20,12 +20,12 @@ from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.settings import OffloadName, check_numbers
 
-__all__ = ["Profiled"]
+__all__ = ["FileCosts"]
 
 
 @dataclass(frozen=True)
-class Profiled:
-    """A workload that was measured at one size of micro-batches, and how many of them make a batch.
+class FileCosts:
+    """Costs that were measured at one size of micro-batches, and how many of these make a batch.
 
     Args:
         cluster: None: the file's own.
@@ -55,7 +55,7 @@ class Profiled:
         samples: int,
         cluster: Cluster | ClusterDescription | None = None,
         offload: OffloadName | None = None,
-    ) -> Profiled:
+    ) -> FileCosts:
         """With as many micro-batches as a batch of so many samples has.
 
         Raises:
@@ -90,17 +90,15 @@ class Profiled:
         order: Schedule | AutoSchedule,
         method: Partitioner,
         seed: int = 0,
-        improved: Callable[[float, str], object] | None = None,
+        stages: Stages | None = None,
     ) -> WholePlan:
-        """The best plan with these micro-batches.
-
-        Args:
-            improved: told seconds and origin of a better plan.
+        """The best plan with these micro-batches; told to `stages`.
 
         Raises:
             InfeasibleError: nothing fits.
             ConfigError: no cluster, or one that does not go with the costs.
         """
+        improved = None if stages is None else stages.improved
         samples = self.microbatches * self.work.graph.batch_size
         if isinstance(order, AutoSchedule):
             problem = self._problem(GPipe(self.microbatches), seed)

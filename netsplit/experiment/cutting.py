@@ -9,11 +9,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import nn
-
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss
+from netsplit.experiment.step import ModelStep
 from netsplit.graph.checks.cutting import (
     NotCompared,
     batch_differs,
@@ -31,20 +28,16 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class BatchCuts:
-    """What is known of cutting one batch for one model, and what is to be said of it.
+    """What is known of cutting a step's batch, and what is to be said of it.
 
     Args:
-        whole: one whole batch.
         named: the numbers of micro-batches are the user's own, and taken whatever differs.
     """
 
-    model: nn.Module
-    loss: Loss | None
-    whole: Batch
+    step: ModelStep
     named: bool
     remarks: list[str] = field(default_factory=list)  # of any plan
     differs: str = ""  # what does, where the batch is cut all the same; or why that is not known
-    said: bool = False  # it is known that it differs, and cut all the same
     _compared: bool = False
     _failed: str = ""  # why a few samples were not compared
 
@@ -60,25 +53,23 @@ class BatchCuts:
         if max(counts) == 1 or self._compared:
             return list(counts)
         self._compared = True
+        step = self.step
+        given = step.model, step.loss, step.whole
         try:
-            refuse_shared_writes(graph, self.whole)
+            refuse_shared_writes(graph, step.whole)
         except CaptureError as error:
             if 1 not in counts:
                 raise
             self.remarks.append(f"the batch is kept whole: {str(error).rstrip('.')}")
             return [1]
-        missing = why_not_compared(self.model, self.loss, self.whole)
-        if missing is not None:
-            name = type(self.model).__name__
-            self.differs = (
-                f"the losses of {name}'s micro-batches were not compared with its batch's: {missing}"
-            )
+        if (missing := why_not_compared(*given)) is not None:
+            self._not_compared(missing)
             return list(counts)
         log.info("Checking that micro-batch losses average to the batch loss.")
         least = min(m for m in counts if m > 1)
-        size = -(-self.whole.samples // least)
+        size = -(-step.whole.samples // least)
         try:
-            return self._left(counts, few_differ(self.model, self.loss, self.whole, graph, size))
+            return self._left(counts, few_differ(*given, graph, size))
         except NotCompared as error:
             self._failed = str(error)
             return list(counts)
@@ -86,10 +77,11 @@ class BatchCuts:
     def not_at_size(self) -> None:
         """The batch is not compared itself: where a few samples were not either, that is to be said."""
         if self._failed and not self.differs:
-            name = type(self.model).__name__
-            self.differs = (
-                f"the losses of {name}'s micro-batches were not compared with its batch's: {self._failed}"
-            )
+            self._not_compared(self._failed)
+
+    def _not_compared(self, why: str) -> None:
+        name = self.step.name
+        self.differs = f"the losses of {name}'s micro-batches were not compared with its batch's: {why}"
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
         """Of these numbers those to look at, by the batch in micro-batches of the graph's size.
@@ -97,17 +89,18 @@ class BatchCuts:
         Raises:
             CaptureError: it is to be kept whole, and that is none of these numbers.
         """
-        if graph.batch_size >= self.whole.samples or self.differs:
+        step = self.step
+        if graph.batch_size >= step.whole.samples or self.differs:
             return list(counts)
         log.info("Comparing the batch with its micro-batches of %d samples.", graph.batch_size)
-        given = self.model, self.loss, self.whole, graph, graph.batch_size
+        given = step.model, step.loss, step.whole, graph, graph.batch_size
         return self._left(counts, batch_differs(*given, gradients=bool(self._failed) or not self._compared))
 
     def _left(self, counts: Sequence[int], differs: str | None) -> list[int]:
         if differs is None:
             return list(counts)
         if self.named:
-            self.said = True
+            self.step.cut_said = True
             self.differs = (
                 f"{differs}; each micro-batch trains with its own, as in gradient accumulation "
                 "(schedule.microbatches=1 keeps the batch whole)"

@@ -9,10 +9,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.calibration import identity_of, mates_of
 from netsplit.profile.costs import TurnSeconds
 from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rounds
 from netsplit.profile.measured import ProfileCache, profile_digest
+from netsplit.runtime.workers.machines import identity_of, mates_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 

@@ -14,13 +14,12 @@ from torch import nn
 import netsplit
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
 from netsplit.errors import InfeasibleError
+from netsplit.experiment import step as steps
+from netsplit.experiment.decision import decided, problem_of
+from netsplit.experiment.predicted_costs import PredictedCosts
 from netsplit.experiment.session import Session
-from netsplit.experiment.whole import foreseen
-from netsplit.experiment.whole.devices import Devices
-from netsplit.experiment.whole.foreseen import Foreseen
-from netsplit.experiment.whole.sizes import beside, between
-from netsplit.graph.batches.batch import Batch
-from netsplit.optim.optimizers import MOMENTUM
+from netsplit.experiment.sizes import beside, between
+from netsplit.experiment.step import ModelStep
 from netsplit.partition import Auto
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
@@ -85,24 +84,23 @@ class Net(nn.Module):
 
 def test_few_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    captured = foreseen.capture
+    captured = steps.checked_capture
 
     def counted(*args: object, **more: object) -> object:
         taken.append(args[2].samples)  # type: ignore[attr-defined]
         return captured(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(foreseen, "capture", counted)
+    monkeypatch.setattr(steps, "checked_capture", counted)
     described = [DescribedDevice(name, capacity="1GB", model="TITAN RTX") for name in "ab"]
     cluster = described_cluster("two", described, LinkCost(8e9, 2e-5))
-    batch = Batch.of(torch.randn(32, 6), torch.randint(3, (32,)))
-    step = Foreseen(Net(), nn.CrossEntropyLoss(), batch, Devices.described(cluster), MOMENTUM)
-    planner = step.decided(AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=0.5))
+    batch = torch.randn(32, 6), torch.randint(3, (32,))
+    step, source = ModelStep(Net(), nn.CrossEntropyLoss(), batch), PredictedCosts.described(cluster)
+    open_ = AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=0.5)
+    whole, problem = decided(step, source, open_)
     assert sorted(taken) == [2, 8, 32]
-    decided = planner.decided
-    assert decided is not None
-    here = step.planner(GPipe(decided.schedule.microbatches))
-    assert replace(here.graph) == planner.graph
-    assert here.costs == planner.costs
+    alone = problem_of(step, source, GPipe(whole.schedule.microbatches))
+    assert replace(alone.graph) == problem.graph
+    assert alone.costs == problem.costs
 
 
 @pytest.mark.parametrize(
@@ -123,7 +121,7 @@ def test_numbers_that_are_asked_for_and_not_looked_at_are_told(
     asked: dict[str, Any], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     open_, batch = AutoSchedule(time_limit_s=0.3, **asked), (torch.randn(16, 6), torch.randint(3, (16,)))
-    with caplog.at_level(logging.INFO, "netsplit.experiment.whole.sizes"):
+    with caplog.at_level(logging.INFO, "netsplit.experiment.sizes"):
         whole = netsplit.plan(nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, 2, schedule=open_)
     assert len(whole.notes) == len(said)
     assert all(note.startswith(words) for note, words in zip(whole.notes, said, strict=True))
@@ -135,5 +133,5 @@ def test_what_bytes_prove_to_fit_nowhere_is_refused_before_a_worker_starts(tmp_p
     with Session(netsplit.cpu_cluster(2, capacity=200), tmp_path) as session:
         order = AutoSchedule(time_limit_s=1)
         with pytest.raises(InfeasibleError, match=r"no plan fits.* needs .*: nothing was measured for it"):
-            session.decided(Net(), nn.CrossEntropyLoss(), batch, order, Auto(), MOMENTUM)
+            session.plan(session.step(Net(), nn.CrossEntropyLoss(), batch), order, Auto())
         assert session._pool is None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.calibration import Calibration, identity_of
+from netsplit.experiment.calibration import Calibration
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, PartCosts
 from netsplit.profile.measure.optimizer_parts import check_element_wise
@@ -22,6 +22,7 @@ from netsplit.profile.measured import ProfileCache, parts_digest
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.rewrite.emitter import MOVES
 from netsplit.rewrite.records import Rewrite
+from netsplit.runtime.workers.machines import identity_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
