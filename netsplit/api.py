@@ -12,12 +12,12 @@ from torch import nn
 from netsplit import cluster as clusters
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
+from netsplit.cluster.unprobed import cluster_here
 from netsplit.errors import ConfigError, told_plainly
 from netsplit.experiment.decision import foreseen
 from netsplit.experiment.file_costs import FileCosts
-from netsplit.experiment.predicted_costs import PredictedCosts, cluster_here
+from netsplit.experiment.predicted_costs import PredictedCosts
 from netsplit.experiment.session import Session
-from netsplit.experiment.stages import shown_stages
 from netsplit.experiment.step import ModelStep
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
@@ -30,6 +30,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.progress import shown_stages
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
@@ -232,8 +233,7 @@ def plan(
             return foreseen(step, source, order, method, stages)
         work = profile if isinstance(profile, Workload) else read_workload(profile)
         there = cluster_here(where) if isinstance(where, ClusterSpec) else where
-        costs = FileCosts.of_batch(work, Batch.of(*batch).samples, there)
-        costs.check_model(model)
+        costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
         stages.stage("plan", getattr(order, "time_limit_s", None), "s")
         return costs.whole_plan(order, method, seed, stages)
 

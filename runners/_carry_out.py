@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import NetSplitError
-from netsplit.experiment.cases import Cases, published_tags
 from netsplit.experiment.comparison import compare, experiment_of
 from netsplit.experiment.forecast import forecast
-from netsplit.experiment.records import Comparison, Progress
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
-from netsplit.experiment.stages import Stages
+from netsplit.progress import Stages
+from netsplit.tracking.cases import Cases, published_tags
+from netsplit.tracking.records import Comparison, Progress
 
 __all__ = ["ShowProgress", "comparison_of", "comparisons_of"]
 

@@ -11,7 +11,7 @@ Or all of it is predicted, and the devices' speed alone measured, by a piece of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.stages import Stages
 from netsplit.experiment.trial_run import FAR, TrialRun, checked_trial, fit_trial
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.settings import settings
@@ -41,6 +40,7 @@ from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
+from netsplit.progress import Stages
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.share import OptimizerFactory, Share
 from netsplit.runtime.transport.local import LocalTransport
@@ -71,19 +71,6 @@ class Calibration:
     values: dict[str, Tensor]
     optimizer: OptimizerFactory
     in_flight: int = 1
-
-    @classmethod
-    def of(
-        cls,
-        graph: Graph,
-        batch: tuple[Tensor, ...],
-        values: Mapping[str, Tensor],
-        optimizer: OptimizerFactory,
-        in_flight: int = 1,
-    ) -> Calibration:
-        """With what may be sent to workers: no gradients, and no classes of the user's own."""
-        own = {k: values[k].detach() for k in graph.initializers}
-        return cls(replace(graph, output_spec=None), batch, own, optimizer, in_flight)
 
 
 @dataclass(frozen=True)

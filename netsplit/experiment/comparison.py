@@ -5,29 +5,42 @@ problem once ──► per method: plan ──► deploy ──► fit ──►
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import is_lazy
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.data.reading.own import as_data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.kept import as_decided, as_saved, keep
-from netsplit.experiment.records import (
+from netsplit.experiment.request import Request
+from netsplit.experiment.session import Session
+from netsplit.experiment.step import ModelStep
+from netsplit.graph.batches.batch import Batch
+from netsplit.models.within_memory import within_memory
+from netsplit.optim.learning_rate import LearningRate
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.profile.predict import unknown_in_words
+from netsplit.program.schedules import Schedule
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.share import OptimizerFactory
+from netsplit.settings import Settings
+from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
+from netsplit.tracking.figures import link_figure
+from netsplit.tracking.records import (
     Comparison,
     Progress,
     ProgressRecorder,
@@ -41,36 +54,13 @@ from netsplit.experiment.records import (
     record_workload,
     write_last_plan,
 )
-from netsplit.experiment.request import Request
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
-from netsplit.graph.batches.batch import Batch
-from netsplit.optim.learning_rate import LearningRate
-from netsplit.partition.base import Problem
-from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.plan import Plan
-from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import WholePlan
-from netsplit.profile.predict import unknown_in_words
-from netsplit.program.schedules import Schedule
-from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.share import OptimizerFactory
-from netsplit.settings import Settings
-from netsplit.tables import nbytes
-from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
-from netsplit.tracking.figures import link_figure
+from netsplit.tracking.trained import keep_trained, record_model
 from netsplit.training.adapt.switchable import check_adaptable
-from netsplit.training.checkpoints import (
-    Checkpoints,
-    describe_training,
-    origin_checkpoint,
-    passed_over,
-    stable_folder,
-)
+from netsplit.training.checkpoints import opened_checkpoints, origin_checkpoint, stable_folder
+from netsplit.training.decided_cut import as_decided, as_saved, keep
 from netsplit.training.epochs import fit
 from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
 from netsplit.training.options import Training
-from netsplit.training.parallel import ParallelModel, save_state
 
 __all__ = ["Experiment", "Shared", "compare", "each_method", "experiment_of", "recorded"]
 
@@ -98,6 +88,13 @@ class Experiment:
     def training(self) -> Training:
         return Training.of(self.settings, self.optimizer, self.learning_rate)
 
+    @property
+    def stable(self) -> Path:
+        """Where the checkpoints of this training are, whenever it runs."""
+        given = self.settings.checkpoint.folder
+        name = f"{type(self.model).__name__}-{self.data.name}"
+        return Path(given) if given is not None else stable_folder(self.config, name)
+
 
 def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Experiment:
     """What is asked for with its data, model and loss built, and a scheduler that knows how long it trains.
@@ -117,7 +114,7 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
                 f"model.{key} is {given}, but the dataset has {data.num_classes} classes: give at least "
                 f"{data.num_classes}."
             )
-    with torch.device("meta") if isinstance(request.cluster, ClusterDescription) else _within_memory():
+    with torch.device("meta") if isinstance(request.cluster, ClusterDescription) else within_memory():
         model = request.model()
     loss = request.loss()
     _check_parts(model, loss)
@@ -129,32 +126,11 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
         check_adaptable(settings.compile_backend, request.schedule)
     size = sum(parameter.numel() for parameter in model.parameters())
     log.info("Data: %s. Model: %s, %s parameters.", data.summary(), type(model).__name__, f"{size:,}")
+    metric = chosen_metric(request.metric, data, loss)
     return Experiment(
-        name, model, loss, data, request.partitioners, request.schedule, training.optimizer, settings,
-        rate,
-        request.config, labels, chosen_metric(request.metric, data, loss),
+        name, model, loss, data, request.partitioners, request.schedule, training.optimizer, settings, rate,
+        request.config, labels, metric,
     )  # fmt: skip
-
-
-@contextmanager
-def _within_memory() -> Iterator[None]:
-    """Raises ConfigError: what the model is made of needs more than there is; before it is filled."""
-    free, needed = psutil.virtual_memory().available, 0
-
-    def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        nonlocal needed
-        needed += 0 if parameter is None or parameter.is_meta or is_lazy(parameter) else parameter.nbytes
-        if needed > free:
-            raise ConfigError(
-                f"the model has more than {nbytes(needed)} of parameters, and this machine {nbytes(free)} "
-                "of free memory: make it smaller."
-            )
-
-    handle = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _check_parts(model: Any, loss: Any) -> None:
@@ -264,7 +240,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     if not isinstance(schedule, AutoSchedule):
         return Shared(step, session.problem(step, schedule))
     ((name, method),) = experiment.partitioners.items()
-    folder = _stable(experiment) / name if settings.resume == "auto" else None
+    folder = experiment.stable / name if settings.resume == "auto" else None
     if folder is not None:
         schedule = as_decided(schedule, folder)
     elif settings.resume != "never":
@@ -310,20 +286,14 @@ def _method(
     model = session.deploy(step, plan, shared.whole)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
-    with _checkpoints(experiment, comparison.folder, run.name) as checkpoints:
+    here = comparison.folder / "checkpoints"
+    with opened_checkpoints(settings, experiment.config, experiment.stable, here, run.name) as checkpoints:
         try:
             history = fit(
-                model,
-                experiment.data,
-                epochs=settings.epochs,
-                seed=settings.seed,
-                observer=observer,
-                metric=experiment.metric,
-                accumulate=settings.accumulate,
-                drop_last=settings.drop_last,
-                checkpoints=checkpoints,
-                restart=restart if settings.resume == "auto" else None,
-            )
+                model, experiment.data, epochs=settings.epochs, seed=settings.seed, observer=observer,
+                metric=experiment.metric, accumulate=settings.accumulate, drop_last=settings.drop_last,
+                checkpoints=checkpoints, restart=restart if settings.resume == "auto" else None,
+            )  # fmt: skip
         finally:
             if model.adaptation is not None:
                 record_decisions(run, model.adaptation.decisions, folder)
@@ -332,49 +302,12 @@ def _method(
             log.info("%s: %s", run.name, checkpoints.told)
     comparison.histories[run.name] = history
     try:
-        if run.models.log:
-            run.model(_trained(experiment, model), _examples(experiment.data))
+        record_model(run, experiment.model, model, experiment.data)
         measured, earlier = observer.measured(history), observer.first is None
         decisions = () if model.adaptation is None else model.adaptation.decisions
         return record_row(run, plan, folder, measured, earlier, decisions)
     finally:
-        _keep_trained(model, run, folder, settings)
-
-
-def _keep_trained(model: ParallelModel, run: MethodRun, folder: Path, settings: Settings) -> None:
-    """The plain model's parameters, and averages of them, as files for `torch.load`; says how large."""
-    where = settings.checkpoint.trained
-    if where == "none":
-        return
-    paths = [folder / "checkpoint.pt"]
-    model.save(paths[0])
-    if settings.ema_decay is not None:
-        paths.append(folder / "averages.pt")
-        save_state(model.ema_state_dict(), paths[1])
-    size = sum(path.stat().st_size for path in paths)
-    for path in paths if where != "folder" else ():
-        run.artifact(path)
-        if where == "mlflow":
-            path.unlink()
-    log.debug(
-        "%s: trained parameters, %s%s, are kept in %s",
-        run.name, nbytes(size), " each" * (where == "both"),
-        {"folder": folder, "mlflow": "mlflow", "both": f"{folder} and mlflow"}[where],
-    )  # fmt: skip
-
-
-def _trained(experiment: Experiment, model: ParallelModel) -> nn.Module:
-    """The plain model with what was trained."""
-    plain = copy.deepcopy(experiment.model)
-    plain.load_state_dict(model.state_dict())
-    return plain.eval()
-
-
-def _examples(data: Data) -> Tensor:
-    """Inputs of the first samples of the test data: two, as exporting takes one for a constant."""
-    half = data.test if len(data.test) else data.train
-    inputs: Tensor = next(batches(half, 2, shuffle=False, drop_last=False))[0]
-    return inputs
+        keep_trained(run, model, folder, settings)
 
 
 def _steps_per_epoch(data: Data, settings: Settings) -> int:
@@ -382,36 +315,6 @@ def _steps_per_epoch(data: Data, settings: Settings) -> int:
     if settings.drop_last:
         count -= count % settings.batch_size
     return math.ceil(count / step)
-
-
-def _checkpoints(
-    experiment: Experiment, folder: Path, method: str
-) -> AbstractContextManager[Checkpoints | None]:
-    """The method's own folder of checkpoints, opened; nothing where none is to be saved or read."""
-    settings, resume = experiment.settings.checkpoint, experiment.settings.resume
-    every_epochs = 1 if settings.never and resume == "auto" else settings.every_epochs
-    if settings.never and resume == "never":
-        return nullcontext()
-    place = _stable(experiment) if resume == "auto" or settings.folder is not None else folder / "checkpoints"
-    if settings.folder is None and resume == "auto":
-        if (reason := passed_over(place, method, experiment.config)) is not None:
-            log.warning("%s: resume=auto starts from the beginning: %s", method, reason)
-        describe_training(place, experiment.config)
-    return Checkpoints(
-        place / method,
-        every_epochs=every_epochs,
-        every_iterations=settings.every_iterations,
-        keep=settings.keep,
-        resume=resume == "auto",
-        origin=None if resume in ("never", "auto") else origin_checkpoint(resume),
-    )
-
-
-def _stable(experiment: Experiment) -> Path:
-    """Where the checkpoints of this training are, whenever it runs."""
-    given = experiment.settings.checkpoint.folder
-    name = f"{type(experiment.model).__name__}-{experiment.data.name}"
-    return Path(given) if given is not None else stable_folder(experiment.config, name)
 
 
 def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:

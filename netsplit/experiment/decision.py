@@ -15,7 +15,6 @@ from netsplit.experiment.cutting import BatchCuts
 from netsplit.experiment.measured_costs import CostSource
 from netsplit.experiment.measured_parts import MeasuredParts
 from netsplit.experiment.sizes import StepSizes
-from netsplit.experiment.stages import Stages
 from netsplit.experiment.step import ModelStep
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import Graph
@@ -35,6 +34,7 @@ from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.optimizer_checks import check_idle
 from netsplit.program.schedules import Schedule
+from netsplit.progress import Stages
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.training.adapt.switchable import changeable
 
@@ -125,8 +125,7 @@ def decided(
         InfeasibleError: nothing fits.
         CaptureError, ConfigError, NetSplitError: as for `problem_of`.
     """
-    chosen = None if isinstance(method, Auto) else method
-    return _WholeDecision(step, source, open_, chosen, stages or Stages()).made()
+    return _WholeDecision(step, source, open_, method, stages or Stages()).made()
 
 
 def training_plan(
@@ -186,6 +185,7 @@ class _WholeDecision:
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self.method = None if isinstance(self.method, Auto) else self.method
         self.cutting = BatchCuts(self.step, self.open.microbatches is not None)
 
     @property

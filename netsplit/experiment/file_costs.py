@@ -9,7 +9,6 @@ from torch import nn
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError
-from netsplit.experiment.stages import Stages
 from netsplit.partition import Auto
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
@@ -18,6 +17,7 @@ from netsplit.planning.whole.one_schedule import plan_under
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, Schedule
+from netsplit.progress import Stages
 from netsplit.settings import OffloadName, check_numbers
 
 __all__ = ["FileCosts"]
@@ -48,33 +48,18 @@ class FileCosts:
                 "plan it with `python -m runners.partition`."
             )
 
-    @classmethod
-    def of_batch(
-        cls,
-        work: Workload,
-        samples: int,
-        cluster: Cluster | ClusterDescription | None = None,
-        offload: OffloadName | None = None,
-    ) -> FileCosts:
+    def for_step(self, model: nn.Module, samples: int) -> FileCosts:
         """With as many micro-batches as a batch of so many samples has.
 
         Raises:
-            ConfigError: the batch does not divide into micro-batches of the file's size.
+            ConfigError: the batch does not divide into micro-batches of the file's size; or the model has
+                other parameters than what was measured.
         """
-        size = work.graph.batch_size
-        if samples % size:
+        if samples % (size := self.work.graph.batch_size):
             raise ConfigError(
-                f"the batch has {samples} samples, and '{work.name}' was measured with micro-batches of "
+                f"the batch has {samples} samples, and '{self.work.name}' was measured with micro-batches of "
                 f"{size}: give a multiple of that."
             )
-        return cls(work, cluster, samples // size, offload)
-
-    def check_model(self, model: nn.Module) -> None:
-        """Refuse a model that has other parameters than what was measured.
-
-        Raises:
-            ConfigError: the first parameter that is missing, or of another shape.
-        """
         own = {name: tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
         for name, each in self.work.graph.initializers.items():
             of_loss = name.startswith("loss.") and name not in own
@@ -84,6 +69,7 @@ class FileCosts:
                     f"profile was measured of another model: its '{name}' is of shape {tuple(each.shape)}, "
                     f"and {type(model).__name__} {here}."
                 )
+        return replace(self, microbatches=samples // size)
 
     def whole_plan(
         self,

@@ -13,12 +13,12 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.experiment.comparison import Experiment, Shared, each_method, recorded
 from netsplit.experiment.decision import problem_of, training_plan
 from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.records import Comparison, record_plan, record_row
 from netsplit.experiment.step import ModelStep
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.predict import unknown_in_words
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
+from netsplit.tracking.records import Comparison, record_plan, record_row
 
 __all__ = ["PLANNED", "described", "forecast"]
 
@@ -58,7 +58,7 @@ def described(experiment: Experiment, description: ClusterDescription) -> Shared
             `autocast`, or the batch does not divide into micro-batches.
         InfeasibleError: nothing fits, where the schedule is open.
     """
-    source = PredictedCosts.described(description, experiment.settings.autocast)
+    source = PredictedCosts.for_cluster(description, experiment.settings.autocast)
     batch = experiment.data.shapes(experiment.settings.batch_size)
     step = ModelStep(experiment.model, experiment.loss, batch, experiment.training)
     schedule = experiment.schedule

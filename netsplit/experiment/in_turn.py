@@ -12,18 +12,16 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.profile.costs import TurnSeconds
 from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rounds
 from netsplit.profile.measured import ProfileCache, profile_digest
+from netsplit.profile.sized import SizeSeconds
 from netsplit.runtime.workers.machines import identity_of, mates_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["SizeSeconds", "measured_in_turn"]
+__all__ = ["measured_in_turn"]
 
 log = logging.getLogger(__name__)
 
 TURNS = "sizes in turn"  # key of a worker's memory
-
-SizeSeconds = dict[str, TurnSeconds]
-"""By device kind."""
 
 
 def measured_in_turn(

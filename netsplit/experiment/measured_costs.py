@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import ClassVar, Protocol
 
-import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.experiment.calibration import Calibration, Calibrator, predicted_here
-from netsplit.experiment.in_turn import SizeSeconds, measured_in_turn
+from netsplit.experiment.in_turn import measured_in_turn
 from netsplit.experiment.measured_parts import KnownParts, MeasuredParts
-from netsplit.experiment.stages import Stages
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
-from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.measured import Measured, ProfileCache
-from netsplit.program.compile import compile_program
-from netsplit.program.schedules import SingleBatch
+from netsplit.profile.sized import SizeSeconds
+from netsplit.progress import Stages
 from netsplit.runtime.controller.loaded import tell
-from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.controller_seconds import controller_seconds
 from netsplit.runtime.workers.pool import WorkerPool
 
-__all__ = ["UNSURE", "CostSource", "MeasuredCosts", "controller_seconds"]
+__all__ = ["UNSURE", "CostSource", "MeasuredCosts"]
 
 UNSURE: dict[str, Measured] = {}
 """Of all sessions of this process, as those of a sweep's jobs."""
@@ -117,27 +113,3 @@ class MeasuredCosts:
             return None
         known = {} if known is None else known
         return MeasuredParts(task, whole, self.pool, self.linked(), self.cache, self.stages.note, known)
-
-
-REPEATS = 24
-
-
-def controller_seconds(pool: WorkerPool, cluster: Cluster, costs: Costs) -> float:
-    """Seconds of an iteration of one number on the first worker, less its instructions.
-
-    The bytes of a batch are not counted, nor what a dataset takes to read.
-
-    Args:
-        costs: what an instruction takes there.
-    """
-    name, graph = cluster.devices[0].name, trivial_step()
-    program = compile_program(graph, {"mul": name}, {"mul": 0}, cluster, SingleBatch())
-    runtime = DistributedRuntime(program, pool, {"w": torch.ones(1, dtype=torch.float32)}, None)
-    batch, seconds = torch.ones(1, dtype=torch.float32), []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        runtime.train_batch(batch)
-        seconds.append(time.perf_counter() - began)
-    pool.deployed = None
-    instructions_s = len(program.instructions[name]) * costs.of(cluster.devices[0].kind).instruction_s
-    return max(sorted(seconds)[REPEATS // 4] - instructions_s, 0.0)

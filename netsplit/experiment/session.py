@@ -24,7 +24,6 @@ from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
 from netsplit.experiment.decision import problem_of, training_plan
 from netsplit.experiment.measured_costs import UNSURE, MeasuredCosts
-from netsplit.experiment.stages import Stages
 from netsplit.experiment.step import ModelStep
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.calls import Loss
@@ -39,6 +38,7 @@ from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.program.schedules import Schedule
+from netsplit.progress import Stages
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.machines import located, with_room
 from netsplit.runtime.workers.pool import WorkerPool
@@ -201,16 +201,9 @@ class Session:
             training.seed, step.weights(graph), training.compile_backend, plan.asked.costs.offload,
         )  # fmt: skip
         placed_s = time.perf_counter() - began
-        return ParallelModel(
-            step.model,
-            graph,
-            runtime,
-            programs,
-            plan,
-            self.close if owned else None,
-            whole,
-            None if adapt is None else Adaptation.of(adapt, plan, placed_s),
-        )
+        close = self.close if owned else None
+        adaptation = None if adapt is None else Adaptation.of(adapt, plan, placed_s)
+        return ParallelModel(step.model, graph, runtime, programs, plan, close, whole, adaptation)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -6,7 +6,7 @@ model, loss, batch, Training ──graph──► Graph ──problem──► P
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.experiment.calibration import Calibration
 from netsplit.experiment.measured_parts import MeasuredParts
-from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.replicated import require_replicable
@@ -34,13 +33,14 @@ from netsplit.profile.costs import Costs
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.offload import offloaded
 from netsplit.program.schedules import Schedule
+from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.share import UpdateRule, check_clipping
 from netsplit.training.captures import Captures, checked_capture
 from netsplit.training.options import Training
 from netsplit.training.programs import Programs, warn_of_overflow
 
-__all__ = ["ModelStep", "elsewhere", "with_known_parts"]
+__all__ = ["ModelStep", "with_known_parts"]
 
 log = logging.getLogger(__name__)
 
@@ -106,15 +106,8 @@ class ModelStep:
             CaptureError: it cannot be captured, or would train something else, where that is checked.
             ConfigError: a norm is to be clipped that plain PyTorch does not clip.
         """
-        graph = checked_capture(
-            self.model,
-            self.loss,
-            example,
-            check,
-            told,
-            autocast=self.training.autocast,
-            device_type=self.device_type,
-        )
+        kinds = {"autocast": self.training.autocast, "device_type": self.device_type}
+        graph = checked_capture(self.model, self.loss, example, check, told, **kinds)
         check_clipping(self.training.clip_norm, graph)
         return graph
 
@@ -148,8 +141,9 @@ class ModelStep:
     def task(self, graph: Graph, in_flight: int, own: bool = True) -> Calibration:
         """What there is to measure of a graph of this step; own: with inputs in memory of their own."""
         rows = self.whole.rows(0, graph.batch_size)
-        tensors = (rows.own() if own else rows).tensors
-        return Calibration.of(graph, tensors, self.values(graph), self.optimizer, in_flight)
+        values = {k: value.detach() for k, value in self.values(graph).items()}
+        sent = replace(graph, output_spec=None)  # which may hold classes of the user's own
+        return Calibration(sent, (rows.own() if own else rows).tensors, values, self.optimizer, in_flight)
 
     def warn_of_values(self, example: Batch) -> None:
         """Say what of the model's values the workers will not have."""
@@ -157,7 +151,10 @@ class ModelStep:
             log.warning(
                 "Parameters of %s already hold gradients: the split model starts without them.", self.name
             )
-        if places := elsewhere([*self.model.parameters(), *self.model.buffers(), *example.tensors]):
+        tensors = [*self.model.parameters(), *self.model.buffers(), *example.tensors]
+        if places := sorted(
+            {str(each.device) for each in tensors if each.device.type not in ("cpu", "meta")}
+        ):
             log.warning(
                 "The model or its batch lies on %s: workers get it by way of the host's memory, and what it "
                 "takes there they do not have.",
@@ -238,8 +235,3 @@ def with_known_parts(problem: Problem) -> Problem:
     return replace(
         problem, costs=meter.costs, evaluate=problem.evaluate.moved_to(problem.cluster, meter.costs)
     )
-
-
-def elsewhere(tensors: Iterable[Tensor]) -> list[str]:
-    """The devices on which tensors lie in other memory than the host's."""
-    return sorted({str(each.device) for each in tensors if each.device.type not in ("cpu", "meta")})

@@ -6,9 +6,8 @@
 The second runs under GPipe, where most messages are there before they are needed, and under 1F1B, where most
 are waited for; in between lie the two answers' mean and most programs.
 
-How many processors the devices share is known from the machine (`Device.processors`), and what they wait
-for one of them is in the prediction. Contention is what is left, as of caches and memory: so it may be the
-same of two devices and of more, and a busy machine cannot hide that four take turns on two processors.
+How many processors the devices share is known (`Device.processors`), and what they wait for one of them is
+in the prediction. Contention is what is left, as of caches and memory.
 
 The three programs run in rounds, one after another in each, so that a machine that is busy for a while shows
 as rounds that differ. Where they do, or where no cost within reason explains what was measured, the fit is
@@ -31,13 +30,13 @@ import torch
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
+from netsplit.progress import Stages
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool

@@ -21,7 +21,6 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.experiment.decision import problem_of, training_plan
 from netsplit.experiment.measured_costs import CostSource
 from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.records import write_plan, write_whole
 from netsplit.experiment.request import Request
 from netsplit.experiment.session import Session
 from netsplit.experiment.step import ModelStep
@@ -30,6 +29,7 @@ from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.tracking.records import write_plan, write_whole
 from netsplit.training.options import Training
 
 from .._entry import console_of
@@ -186,7 +186,7 @@ def _decided(
     source: CostSource
     with ExitStack() as stack:
         if isinstance(cluster, ClusterDescription):
-            source = PredictedCosts.described(cluster, training.autocast)
+            source = PredictedCosts.for_cluster(cluster, training.autocast)
             step = ModelStep(*parts, training)
         else:
             folder /= "workers"

@@ -12,13 +12,13 @@ from rich.markup import escape
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
+from netsplit.cluster.unprobed import cluster_here
 from netsplit.config import build
 from netsplit.data.reading.own import as_data
 from netsplit.errors import InfeasibleError
 from netsplit.experiment.decision import foreseen
 from netsplit.experiment.file_costs import FileCosts
-from netsplit.experiment.predicted_costs import PredictedCosts, cluster_here
-from netsplit.experiment.records import write_plan, write_whole
+from netsplit.experiment.predicted_costs import PredictedCosts
 from netsplit.experiment.request import without_reading
 from netsplit.experiment.step import ModelStep
 from netsplit.files import write_json
@@ -32,6 +32,7 @@ from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
 from netsplit.settings import OffloadName
+from netsplit.tracking.records import write_plan, write_whole
 from netsplit.tracking.verdict import Contender, verdict
 from netsplit.training.options import Training
 

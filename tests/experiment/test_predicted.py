@@ -16,7 +16,6 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
 from netsplit.experiment import calibration
 from netsplit.experiment.calibration import predicted_here
-from netsplit.experiment.records import row_of
 from netsplit.experiment.session import Session
 from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
@@ -27,6 +26,7 @@ from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.tracking.records import row_of
 from netsplit.training.options import Training
 from tests.builders import cpus
 from tests.experiment.test_calibration import Told

@@ -18,11 +18,11 @@ from netsplit.experiment import step as steps
 from netsplit.experiment.decision import decided, problem_of
 from netsplit.experiment.predicted_costs import PredictedCosts
 from netsplit.experiment.session import Session
-from netsplit.experiment.sizes import beside, between
 from netsplit.experiment.step import ModelStep
 from netsplit.partition import Auto
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
+from netsplit.profile.sized import beside, between
 from netsplit.program.schedules import GPipe
 
 seconds = st.floats(0, 1, allow_nan=False)
@@ -94,7 +94,7 @@ def test_few_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.Monk
     described = [DescribedDevice(name, capacity="1GB", model="TITAN RTX") for name in "ab"]
     cluster = described_cluster("two", described, LinkCost(8e9, 2e-5))
     batch = torch.randn(32, 6), torch.randint(3, (32,))
-    step, source = ModelStep(Net(), nn.CrossEntropyLoss(), batch), PredictedCosts.described(cluster)
+    step, source = ModelStep(Net(), nn.CrossEntropyLoss(), batch), PredictedCosts.for_cluster(cluster)
     open_ = AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=0.5)
     whole, problem = decided(step, source, open_)
     assert sorted(taken) == [2, 8, 32]

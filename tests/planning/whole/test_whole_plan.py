@@ -189,4 +189,4 @@ def _step() -> ModelStep:
 
 @cache
 def _problem(microbatches: int) -> Any:
-    return problem_of(_step(), PredictedCosts.described(cluster(3)), GPipe(microbatches))
+    return problem_of(_step(), PredictedCosts.for_cluster(cluster(3)), GPipe(microbatches))

@@ -20,7 +20,6 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking import ComparisonRow, MethodRun, comparison_markdown, outline
 from netsplit.tracking.figures import TrainingCurve, comparison_figure, throughput_figure, training_figure
 from netsplit.tracking.metrics import (
     DECISION,
@@ -33,6 +32,8 @@ from netsplit.tracking.metrics import (
     timeline_metrics,
     timeline_tags,
 )
+from netsplit.tracking.table import ComparisonRow, comparison_markdown, outline
+from netsplit.tracking.tracker import MethodRun
 from netsplit.training.adapt.decisions import Decision, decision_table
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History

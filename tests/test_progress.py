@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from netsplit.experiment.stages import Stages, shown_stages
+from netsplit.progress import Stages, shown_stages
 
 
 class Terminal(io.StringIO):

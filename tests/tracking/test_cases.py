@@ -8,8 +8,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.errors import ConfigError
-from netsplit.experiment.cases import Cases, cases_figure
-from netsplit.experiment.records import Comparison
+from netsplit.tracking.cases import Cases, cases_figure
+from netsplit.tracking.records import Comparison
 from netsplit.tracking.table import ComparisonRow
 from runners._case_overrides import cases_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from netsplit.experiment.cases import Agreement, agreement_table, kendall_tau
+from netsplit.tracking.cases import Agreement, agreement_table, kendall_tau
 
 AMOEBANET = {"pesto": 30.17, "m_topo": 36.46, "m_etf": 19.59, "m_sct": 28.82, "netsplit": 41.83}
 

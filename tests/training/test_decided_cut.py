@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import netsplit
-from netsplit.experiment.kept import as_decided, as_saved, keep
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.checkpoint.cut import Cut, saved_cut
+from netsplit.training.decided_cut import as_decided, as_saved, keep
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
 from tests.nets import SGD

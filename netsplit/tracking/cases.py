@@ -8,11 +8,11 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from netsplit.experiment.records import Comparison
 from netsplit.files import write_text
 from netsplit.pictures.drawing import colours_of, new_figure, save_figure, tint
 from netsplit.tables import Column, Table, csv_text
 from netsplit.tracking.metrics import PUBLISHED
+from netsplit.tracking.records import Comparison
 from netsplit.tracking.table import LEGEND, OVER, ComparisonRow
 
 if TYPE_CHECKING:
