@@ -20,8 +20,6 @@ import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -30,6 +28,8 @@ from netsplit.planning.whole.judge import problem_under
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.settings import ProfileMode
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline

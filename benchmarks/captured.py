@@ -13,12 +13,12 @@ from omegaconf import DictConfig
 from benchmarks.setting import CONF, MIXED, Setting, described
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
-from netsplit.experiment.session import Session
 from netsplit.partition import METHODS
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe
 from netsplit.program.schedules import Schedule
+from netsplit.session.session import Session
 from netsplit.training.options import Training
 
 __all__ = ["CAPTURED", "captured_settings", "composed"]

@@ -14,11 +14,6 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
 from netsplit.cluster.unprobed import cluster_here
 from netsplit.errors import ConfigError, told_plainly
-from netsplit.experiment.decision import foreseen
-from netsplit.experiment.file_costs import FileCosts
-from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -34,6 +29,11 @@ from netsplit.progress import shown_stages
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.decision import foreseen
+from netsplit.session.file_costs import FileCosts
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_switches
 from netsplit.signature import suggest
 from netsplit.training.adapt.adaptation import Adapt

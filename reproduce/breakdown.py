@@ -15,15 +15,15 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.data.reading.loader import batches
 from netsplit.errors import ConfigError
-from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import described
-from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.baselines import Ddp
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.comparison import Experiment
+from netsplit.session.forecast import described
+from netsplit.session.session import Session
 from netsplit.settings import ProfileMode, Settings
 from netsplit.simulate.timeline import Timeline
 from netsplit.tables import Cell, Column

@@ -12,8 +12,6 @@ from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.experiment.comparison import Experiment, Shared
-from netsplit.experiment.forecast import described
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
@@ -24,6 +22,8 @@ from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.rewrite import CopyWeights, Rewrite, Split, rewrite_from
+from netsplit.session.comparison import Experiment, Shared
+from netsplit.session.forecast import described
 from netsplit.settings import Settings
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references

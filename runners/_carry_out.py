@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import NetSplitError
-from netsplit.experiment.comparison import compare, experiment_of
-from netsplit.experiment.forecast import forecast
-from netsplit.experiment.request import Request
-from netsplit.experiment.session import Session
 from netsplit.progress import Stages
+from netsplit.session.comparison import compare, experiment_of
+from netsplit.session.forecast import forecast
+from netsplit.session.request import Request
+from netsplit.session.session import Session
 from netsplit.tracking.cases import Cases, published_tags
 from netsplit.tracking.records import Comparison, Progress
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.request import Request
+from netsplit.session.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
 from netsplit.tracking.cases import Cases, agreement_table
 from netsplit.tracking.database import server_of

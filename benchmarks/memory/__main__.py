@@ -35,8 +35,6 @@ from netsplit.cluster.cluster import Cluster, Link
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.files import write_json
 from netsplit.graph import capture, initial_values
 from netsplit.graph.batches.batch import Batch
@@ -49,6 +47,8 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.tables import Column, Table
 from netsplit.training.options import Training
 

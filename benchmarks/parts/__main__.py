@@ -35,10 +35,10 @@ from benchmarks._rounds import Contender, Ratio, Rounds
 from benchmarks.parts.models import MODELS
 from benchmarks.parts.tensor_parallel import TensorParallel
 from netsplit.errors import InfeasibleError
-from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.session.session import Session
 from netsplit.tables import Column, Table
 from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel

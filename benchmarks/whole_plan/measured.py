@@ -41,13 +41,13 @@ from benchmarks.captured import CAPTURED, composed
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
 from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import problem_under
 from netsplit.program import Program
 from netsplit.program.schedules import SCHEDULES
+from netsplit.session.session import Session
 from netsplit.tables import Column, Table
 from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel

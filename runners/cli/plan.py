@@ -18,17 +18,17 @@ from torch import Tensor, nn
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.decision import problem_of, training_plan
-from netsplit.experiment.measured_costs import CostSource
-from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.request import Request
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.session.decision import problem_of, training_plan
+from netsplit.session.measured_costs import CostSource
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.request import Request
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.tracking.records import write_plan, write_whole
 from netsplit.training.options import Training
 

@@ -16,11 +16,6 @@ from netsplit.cluster.unprobed import cluster_here
 from netsplit.config import build
 from netsplit.data.reading.own import as_data
 from netsplit.errors import InfeasibleError
-from netsplit.experiment.decision import foreseen
-from netsplit.experiment.file_costs import FileCosts
-from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.request import without_reading
-from netsplit.experiment.step import ModelStep
 from netsplit.files import write_json
 from netsplit.formats.read import read_workload
 from netsplit.partition.partitioner import Partitioner
@@ -31,6 +26,11 @@ from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
+from netsplit.session.decision import foreseen
+from netsplit.session.file_costs import FileCosts
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.request import without_reading
+from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName
 from netsplit.tracking.records import write_plan, write_whole
 from netsplit.tracking.verdict import Contender, verdict

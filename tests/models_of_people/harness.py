@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.step import ModelStep
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.cutting import refuse_shared_writes
@@ -30,6 +29,7 @@ from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime
+from netsplit.session.step import ModelStep
 from netsplit.training.captures import checked_capture
 from netsplit.training.options import Training
 from netsplit.training.programs import Programs

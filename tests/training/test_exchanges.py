@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Link, nics_of
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.partition.base import Problem
 from netsplit.partition.exchange import ExchangeName
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -24,6 +22,8 @@ from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB
 from netsplit.rewrite import ReadWeights, Rewrite, applied
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.graph import capture
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import Ddp, MTopo, Random, Single
@@ -22,6 +20,8 @@ from netsplit.planning.whole.judge import problem_under
 from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of

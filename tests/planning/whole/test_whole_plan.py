@@ -13,14 +13,14 @@ import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.experiment.decision import problem_of
-from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.step import ModelStep
 from netsplit.planning.plan import Plan
 from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
+from netsplit.session.decision import problem_of
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.step import ModelStep
 from netsplit.simulate.simulate import simulate
 from tests.cover import covering
 from tests.nets import CASES

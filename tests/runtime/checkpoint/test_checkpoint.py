@@ -35,8 +35,6 @@ from torch.utils.data import TensorDataset
 
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.graph import Graph, draws, initial_values
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
@@ -54,6 +52,8 @@ from netsplit.runtime.checkpoint.files import (
 from netsplit.runtime.checkpoint.shares import Copies, Holder, load_draws, load_plain
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
 from netsplit.training.options import Training

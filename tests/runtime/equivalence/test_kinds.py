@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError
-from netsplit.experiment.comparison import _check_metric
-from netsplit.experiment.step import ModelStep
 from netsplit.graph.recording.step import capture
+from netsplit.session.comparison import _check_metric
+from netsplit.session.step import ModelStep
 from netsplit.training.metrics import Metric, accuracy, mean_iou, mse
 
 SAMPLES = [(torch.linspace(-1, 1, 3) * i, i % 2) for i in range(5)]

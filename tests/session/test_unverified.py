@@ -12,13 +12,13 @@ import netsplit
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.data import synthetic
 from netsplit.errors import NetSplitError
-from netsplit.experiment.comparison import compare
-from netsplit.experiment.forecast import forecast
-from netsplit.experiment.session import Session
 from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
+from netsplit.session.comparison import compare
+from netsplit.session.forecast import forecast
+from netsplit.session.session import Session
 from netsplit.tracking import Tracker
 from tests.builders import costs_of
-from tests.experiment.subjects import experiment_of, two
+from tests.session.subjects import experiment_of, two
 from tests.workers import set_costs
 
 

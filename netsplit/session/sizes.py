@@ -12,10 +12,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from netsplit.errors import CaptureError, NetSplitError
-from netsplit.experiment.cutting import BatchCuts
-from netsplit.experiment.measured_costs import CostSource, MeasuredCosts
-from netsplit.experiment.measured_parts import KnownParts
-from netsplit.experiment.step import ModelStep, with_known_parts
 from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
@@ -25,6 +21,10 @@ from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.sized import SizeSeconds, beside, between, together
 from netsplit.program.schedules import GPipe, OneFOneB
+from netsplit.session.cutting import BatchCuts
+from netsplit.session.measured_costs import CostSource, MeasuredCosts
+from netsplit.session.measured_parts import KnownParts
+from netsplit.session.step import ModelStep, with_known_parts
 
 __all__ = ["StepSizes", "same_operators"]
 

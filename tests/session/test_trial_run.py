@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.trial_run import MOST_MESSAGE_S, TrialRun, fit_trial
 from netsplit.graph import capture, initial_values
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.session.trial_run import MOST_MESSAGE_S, TrialRun, fit_trial
 from netsplit.simulate import simulate
 from tests.builders import cpus
 from tests.messages import tells

@@ -22,9 +22,6 @@ from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
-from netsplit.experiment.decision import problem_of, training_plan
-from netsplit.experiment.measured_costs import UNSURE, MeasuredCosts
-from netsplit.experiment.step import ModelStep
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.replicated import check_replicas
@@ -43,6 +40,9 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.machines import located, with_room
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.decision import problem_of, training_plan
+from netsplit.session.measured_costs import UNSURE, MeasuredCosts
+from netsplit.session.step import ModelStep
 from netsplit.settings import ProfileMode
 from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_adaptable
@@ -120,17 +120,11 @@ class Session:
         """What training steps cost on these workers."""
         folder = None if self.profile == "off" else self.profile_cache or default_folder()
         cache = ProfileCache(folder, self.profile == "refresh", UNSURE)
-        predicted = self.profile == "predicted"
-        return MeasuredCosts(
-            self.spec, predicted, cache, self.stages, lambda: self.pool, lambda: self.cluster
-        )
+        asked = self.spec, self.profile == "predicted", cache, self.stages
+        return MeasuredCosts(*asked, lambda: self.pool, lambda: self.cluster)
 
     def step(
-        self,
-        model: nn.Module,
-        loss: Loss | None,
-        batch: tuple[Any, Any],
-        training: Training | None = None,
+        self, model: nn.Module, loss: Loss | None, batch: tuple[Any, Any], training: Training | None = None
     ) -> ModelStep:
         """What is to be trained here, and how.
 

@@ -11,11 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from netsplit.errors import CaptureError, ConfigError, InfeasibleError, NetSplitError
-from netsplit.experiment.cutting import BatchCuts
-from netsplit.experiment.measured_costs import CostSource
-from netsplit.experiment.measured_parts import MeasuredParts
-from netsplit.experiment.sizes import StepSizes
-from netsplit.experiment.step import ModelStep
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
@@ -36,6 +31,11 @@ from netsplit.profile.optimizer_checks import check_idle
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.offload.moments import check_buckets
+from netsplit.session.cutting import BatchCuts
+from netsplit.session.measured_costs import CostSource
+from netsplit.session.measured_parts import MeasuredParts
+from netsplit.session.sizes import StepSizes
+from netsplit.session.step import ModelStep
 from netsplit.training.adapt.switchable import changeable
 
 __all__ = ["decided", "foreseen", "problem_of", "training_plan"]

@@ -14,8 +14,6 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, check_offload
 from netsplit.cluster.unprobed import cluster_here
-from netsplit.experiment.calibration import Calibration
-from netsplit.experiment.measured_parts import KnownParts
 from netsplit.graph.ir import Graph
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, OptimizerScratch
@@ -24,6 +22,8 @@ from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.predict import predicted_costs
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.calibration import Calibration
+from netsplit.session.measured_parts import KnownParts
 from netsplit.settings import OffloadName
 
 __all__ = ["PredictedCosts"]

@@ -22,9 +22,6 @@ from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.data.reading.own import as_data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.request import Request
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.graph.batches.batch import Batch
 from netsplit.models.within_memory import within_memory
 from netsplit.optim.learning_rate import LearningRate
@@ -37,6 +34,9 @@ from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.request import Request
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.settings import Settings
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
 from netsplit.tracking.figures import link_figure

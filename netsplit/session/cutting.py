@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from netsplit.errors import CaptureError
-from netsplit.experiment.step import ModelStep
 from netsplit.graph.checks.cutting import (
     NotCompared,
     batch_differs,
@@ -20,6 +19,7 @@ from netsplit.graph.checks.cutting import (
 )
 from netsplit.graph.ir import Graph
 from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.session.step import ModelStep
 
 __all__ = ["BatchCuts"]
 

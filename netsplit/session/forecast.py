@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.experiment.comparison import Experiment, Shared, each_method, recorded
-from netsplit.experiment.decision import problem_of, training_plan
-from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.step import ModelStep
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.predict import unknown_in_words
+from netsplit.session.comparison import Experiment, Shared, each_method, recorded
+from netsplit.session.decision import problem_of, training_plan
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.step import ModelStep
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 from netsplit.tracking.records import Comparison, record_plan, record_row
 

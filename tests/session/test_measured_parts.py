@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from netsplit.experiment.session import Session
 from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Choice, Partitioner, Problem
 from netsplit.planning.plan import Plan
@@ -18,6 +17,7 @@ from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied
+from netsplit.session.session import Session
 from netsplit.training.options import Training
 from tests.builders import costs_of
 from tests.nets import SGD

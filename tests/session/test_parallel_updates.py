@@ -14,12 +14,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import netsplit
 from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import Random
 from netsplit.planning.plan import Plan
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import History, fit
 from netsplit.training.parallel import ParallelModel

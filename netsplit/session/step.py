@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
-from netsplit.experiment.calibration import Calibration
-from netsplit.experiment.measured_parts import MeasuredParts
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.replicated import require_replicable
@@ -36,6 +34,8 @@ from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.share import UpdateRule, check_clipping
+from netsplit.session.calibration import Calibration
+from netsplit.session.measured_parts import MeasuredParts
 from netsplit.training.captures import Captures, checked_capture
 from netsplit.training.options import Training
 from netsplit.training.programs import Programs, warn_of_overflow

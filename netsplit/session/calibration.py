@@ -21,7 +21,6 @@ from torch import Tensor
 
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.trial_run import FAR, TrialRun, checked_trial, fit_trial
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.settings import settings
 from netsplit.profile.costs import Costs, DeviceCosts
@@ -47,6 +46,7 @@ from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.workers.machines import identity_of, mates_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.trial_run import FAR, TrialRun, checked_trial, fit_trial
 
 __all__ = ["Calibration", "Calibrator", "predicted_here"]
 

@@ -7,9 +7,9 @@ from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.data import synthetic
-from netsplit.experiment.comparison import Experiment
 from netsplit.partition import Partitioner
 from netsplit.program import GPipe
+from netsplit.session.comparison import Experiment
 from netsplit.settings import Settings
 
 __all__ = ["experiment_of", "two"]

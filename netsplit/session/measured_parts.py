@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.calibration import Calibration
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, PartCosts
 from netsplit.profile.measure.optimizer_parts import check_element_wise
@@ -25,6 +24,7 @@ from netsplit.rewrite.records import Rewrite
 from netsplit.runtime.workers.machines import identity_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.calibration import Calibration
 
 __all__ = ["KnownParts", "MeasuredParts"]
 

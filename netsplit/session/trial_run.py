@@ -6,15 +6,14 @@
 The second runs under GPipe, where most messages are there before they are needed, and under 1F1B, where most
 are waited for; in between lie the two answers' mean and most programs.
 
-How many processors the devices share is known (`Device.processors`), and what they wait for one of them is
-in the prediction. Contention is what is left, as of caches and memory.
+What devices wait for a shared processor (`Device.processors`) is predicted; contention is what is left.
 
 The three programs run in rounds, one after another in each, so that a machine that is busy for a while shows
 as rounds that differ. Where they do, or where no cost within reason explains what was measured, the fit is
 not `steady`: it serves for now, and should not be kept.
 
-What a message takes from a device that is about to compute cannot be had by timing the call: it is the
-system's threads that copy, wake up and take turns with the computation, which differ with what is computed.
+What a message takes from a device that is about to compute cannot be had by timing the call: the system's
+threads copy and take turns with the computation.
 """
 
 from __future__ import annotations

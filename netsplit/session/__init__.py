@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from netsplit.experiment.request import NAMED, Request
-    from netsplit.experiment.session import Session
+    from netsplit.session.request import NAMED, Request
+    from netsplit.session.session import Session
 
 __all__ = ["NAMED", "Request", "Session"]
 

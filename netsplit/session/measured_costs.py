@@ -11,9 +11,6 @@ from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
-from netsplit.experiment.calibration import Calibration, Calibrator, predicted_here
-from netsplit.experiment.in_turn import measured_in_turn
-from netsplit.experiment.measured_parts import KnownParts, MeasuredParts
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 from netsplit.profile.measure.stretches.in_turn import SizedStep
@@ -23,6 +20,9 @@ from netsplit.progress import Stages
 from netsplit.runtime.controller.loaded import tell
 from netsplit.runtime.controller_seconds import controller_seconds
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.session.calibration import Calibration, Calibrator, predicted_here
+from netsplit.session.in_turn import measured_in_turn
+from netsplit.session.measured_parts import KnownParts, MeasuredParts
 
 __all__ = ["UNSURE", "CostSource", "MeasuredCosts"]
 

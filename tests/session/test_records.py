@@ -11,18 +11,18 @@ import onnx
 import pytest
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import described, forecast
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
 from netsplit.report import markdown_page, read_report
 from netsplit.rewrite import Rewrite, Split, applied
+from netsplit.session.comparison import Experiment
+from netsplit.session.forecast import described, forecast
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 from netsplit.tracking.records import Comparison, ProgressRecorder, row_of
 from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
 from runners._carry_out import comparisons_of
-from tests.experiment.subjects import experiment_of, two
+from tests.session.subjects import experiment_of, two
 from tests.tracking.reports import parsed
 
 

@@ -14,9 +14,6 @@ from netsplit.cluster.catalogue import CPU_THREAD, accelerator
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
-from netsplit.experiment import calibration
-from netsplit.experiment.calibration import predicted_here
-from netsplit.experiment.session import Session
 from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
@@ -26,11 +23,14 @@ from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.session import calibration
+from netsplit.session.calibration import predicted_here
+from netsplit.session.session import Session
 from netsplit.tracking.records import row_of
 from netsplit.training.options import Training
 from tests.builders import cpus
-from tests.experiment.test_calibration import Told
 from tests.nets import SGD
+from tests.session.test_calibration import Told
 from tests.workers import Pools, cpu_workers, lent_session, lent_to_sessions
 
 ADAM = partial(torch.optim.Adam, lr=0.02)
@@ -88,7 +88,7 @@ def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object) -> None:
         raise AssertionError("a cost was measured")
 
-    monkeypatch.setattr("netsplit.experiment.calibration.Calibrator.costs", measured)
+    monkeypatch.setattr("netsplit.session.calibration.Calibrator.costs", measured)
     for name in ("_measure_part", "_measure_copying", "fit_trial"):
         monkeypatch.setattr(calibration, name, measured)
 
@@ -142,7 +142,7 @@ def test_what_has_no_rates_is_refused_before_anything_is_captured_or_started(
     tmp_path: Path,
 ) -> None:
     for work in ("session.WorkerPool", "step.checked_capture"):
-        monkeypatch.setattr(f"netsplit.experiment.{work}", lambda *_: pytest.fail("work began"))
+        monkeypatch.setattr(f"netsplit.session.{work}", lambda *_: pytest.fail("work began"))
     session = Session(ClusterSpec("few", tuple(devices), 60.0, 0), tmp_path, profile="predicted")
     training = Training(ADAM, autocast=autocast)
     with pytest.raises(ConfigError) as told:

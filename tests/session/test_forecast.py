@@ -13,15 +13,15 @@ from torch import nn
 
 from netsplit.data import synthetic
 from netsplit.errors import ConfigError
-from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import described, forecast
 from netsplit.partition import Auto, MTopo, Single
 from netsplit.partition.methods.thesis.netsplit import Ablated
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program import GPipe, SingleBatch
+from netsplit.session.comparison import Experiment
+from netsplit.session.forecast import described, forecast
 from netsplit.tracking import Tracker
 from netsplit.tracking.metrics import timeline_tags
-from tests.experiment.subjects import experiment_of, two
+from tests.session.subjects import experiment_of, two
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 import netsplit
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
-from netsplit.experiment.cutting import BatchCuts
-from netsplit.experiment.measured_costs import MeasuredCosts
-from netsplit.experiment.step import ModelStep
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
+from netsplit.session.cutting import BatchCuts
+from netsplit.session.measured_costs import MeasuredCosts
+from netsplit.session.step import ModelStep
 from tests.builders import costs_of
 from tests.nets import SGD
 from tests.workers import Pools, lent_to_sessions, set_costs

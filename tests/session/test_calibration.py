@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.experiment import calibration
-from netsplit.experiment.calibration import Calibration, Calibrator
-from netsplit.experiment.session import Session
-from netsplit.experiment.trial_run import Fit, TrialRun
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
 from netsplit.runtime.workers.handshake import Hello
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.session import calibration
+from netsplit.session.calibration import Calibration, Calibrator
+from netsplit.session.session import Session
+from netsplit.session.trial_run import Fit, TrialRun
 from netsplit.training.options import Training
 from tests.builders import cpus
 from tests.nets import SGD

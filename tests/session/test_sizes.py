@@ -14,16 +14,16 @@ from torch import nn
 import netsplit
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
 from netsplit.errors import InfeasibleError
-from netsplit.experiment import step as steps
-from netsplit.experiment.decision import decided, problem_of
-from netsplit.experiment.predicted_costs import PredictedCosts
-from netsplit.experiment.session import Session
-from netsplit.experiment.step import ModelStep
 from netsplit.partition import Auto
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
 from netsplit.profile.sized import beside, between
 from netsplit.program.schedules import GPipe
+from netsplit.session import step as steps
+from netsplit.session.decision import decided, problem_of
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 
 seconds = st.floats(0, 1, allow_nan=False)
 
@@ -121,7 +121,7 @@ def test_numbers_that_are_asked_for_and_not_looked_at_are_told(
     asked: dict[str, Any], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     open_, batch = AutoSchedule(time_limit_s=0.3, **asked), (torch.randn(16, 6), torch.randint(3, (16,)))
-    with caplog.at_level(logging.INFO, "netsplit.experiment.sizes"):
+    with caplog.at_level(logging.INFO, "netsplit.session.sizes"):
         whole = netsplit.plan(nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, 2, schedule=open_)
     assert len(whole.notes) == len(said)
     assert all(note.startswith(words) for note, words in zip(whole.notes, said, strict=True))
