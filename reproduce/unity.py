@@ -28,7 +28,7 @@ from netsplit.rewrite import (
 from netsplit.rewrite.leaves import require_copies
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references
-from reproduce.fastt import fits, planner_of_case
+from reproduce.fastt import described_case, fits
 from reproduce.result import StudyResult
 
 __all__ = ["ColumnsAndRows", "TablesApart", "parallel_speeds"]
@@ -103,7 +103,7 @@ def _planned(
     batch = case.batch_size * devices
     schedule = GPipe(devices) if isinstance(method, Ddp) else SingleBatch()
     try:
-        plan = planner_of_case(case, cluster, batch, schedule).plan(method, seed)
+        plan = described_case(case, cluster, batch, schedule, seed).plan(method)
     except (InfeasibleError, RewriteError, TimeLimitError) as refusal:
         log.info("%s: %s", method.name, refusal)
         return None, 0.0

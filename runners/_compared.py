@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.cases import Cases, agreement_table
-from netsplit.experiment.records import Comparison
-from netsplit.experiment.request import Request
+from netsplit.session.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
+from netsplit.tracking.cases import Cases, agreement_table
 from netsplit.tracking.database import server_of
+from netsplit.tracking.records import Comparison
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import ONE_DEVICE
 

@@ -36,12 +36,13 @@ from benchmarks._rounds import Contender, Ratio, Rounds
 from benchmarks.parts.models import MODELS
 from benchmarks.parts.tensor_parallel import TensorParallel
 from netsplit.errors import InfeasibleError
-from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program import SingleBatch
+from netsplit.session.session import Session
 from netsplit.tables import Column, Table
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 
 PLAIN, WHOLE, PARTS, UNITY, TORCH = "plain", "whole", "parts", "unity", "torch"
@@ -115,20 +116,16 @@ def _deployed(
         open_ = AutoSchedule(options.microbatches, time_limit_s=options.time_limit, splits=which == PARTS)
         given = (subject.fresh(), nn.CrossEntropyLoss(), subject.batch(1))
         try:
-            method = METHODS["unity" if which == UNITY else "auto"]()
-            if which == UNITY:
-                planner = session.planner(*given, SingleBatch(), OPTIMIZER)
-            else:
-                planner = session.decided(*given, open_, method, OPTIMIZER)
-            plan = planner.plan(method)
+            step = session.step(*given, Training(OPTIMIZER))
+            order, method = (SingleBatch(), "unity") if which == UNITY else (open_, "auto")
+            plan, whole = session.plan(step, order, METHODS[method]())
         except InfeasibleError as refusal:
             told[which] = str(refusal)
             continue
-        models[which] = session.deploy(planner, plan)
+        models[which] = session.deploy(step, plan, whole)
         session.pool.call(_keep, which)
-        decided = planner.decided
         told[which] = (
-            decided.lines[0] if decided else "; ".join([plan.placement.report.summary(), *plan.told_of_parts])
+            whole.lines[0] if whole else "; ".join([plan.placement.report.summary(), *plan.told_of_parts])
         )
         predicted[which] = plan.simulated[1].iteration_s
     return models, told, predicted

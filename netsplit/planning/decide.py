@@ -121,6 +121,7 @@ def verified(
         contiguity: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
     """
+    asked = problem
     problem = problem.rewritten(placement.rewrites)
     require_same_algebra(problem.graph)
     free = replace(problem, objective=problem.objective.relaxed())
@@ -156,9 +157,15 @@ def verified(
             f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
             f"{bound_s:.9g} s: the bound does not hold."
         )
-    if problem.meter is not None:  # which belongs to the search
-        problem = replace(problem, meter=None)
-    return Plan(problem, placement, seconds, objective_s, bound_s, program, timeline)
+    asked, problem = _after_search(asked), _after_search(problem)
+    return Plan(asked, problem, placement, seconds, objective_s, bound_s, program, timeline)
+
+
+def _after_search(problem: Problem) -> Problem:
+    """Without what belongs to the search."""
+    if problem.meter is None and problem.improved is None:
+        return problem
+    return replace(problem, meter=None, improved=None)
 
 
 def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timeline]:

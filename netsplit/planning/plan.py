@@ -89,9 +89,10 @@ class DeviceLoad:
 class Plan:
     """A verified placement with its score; compiled and simulated too, where its objective asks for that.
 
-    `verified` makes it.
+    `verified` makes it. `asked` is the problem before the placement's rewrites, `problem` that after them.
     """
 
+    asked: Problem
     problem: Problem
     placement: Placement
     seconds: float  # that the decision took
