@@ -203,7 +203,8 @@ def best_in_parts(
 
     def until(part: float) -> float:
         """When that part of the time has passed; all, as long as nothing fits."""
-        part = part if any(not each.missing_bytes for each in contenders.leaders) else 1.0
+        fits = than_s < inf or any(not each.missing_bytes for each in contenders.leaders)
+        part = part if fits else 1.0
         return began + part * left_s + problem.metered_s() - metered_s
 
     def ask_the_programme() -> None:

@@ -83,6 +83,7 @@ class Known:
     options: dict[tuple[str, Devices], Options] = field(default_factory=dict)
     moves: dict[object, Floats] = field(default_factory=dict)
     tables: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
+    movement: Movement | None = None
 
 
 @dataclass(eq=False)
@@ -117,7 +118,7 @@ class Costed:
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
         weights = {k for k, each in graph.initializers.items() if each.requires_grad}
         self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
-        self.movement = Movement(self.machines, self.costs)
+        self.movement = self.known.movement = self.known.movement or Movement(self.machines, self.costs)
         self.calls, self.ways = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
         self.vertices, self.links = self._drawn()

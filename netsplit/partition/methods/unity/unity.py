@@ -172,7 +172,7 @@ class Unity(Partitioner):
         late, on ``time.perf_counter``."""
         if problem.graph.rewrites:
             return
-        search = UnitySearch(self, problem)
+        search = UnitySearch(self, problem, until=until)
         search.machines = FewViews(**vars(search.machines))
         for each in chain(search.programmes(), search.by_experts()):
             yield each.origin, each.placement
@@ -187,6 +187,7 @@ class UnitySearch:
     refused: set[tuple[str, int]] = field(default_factory=set)
     known: Known = field(default_factory=Known)
     stages: Mapping[str, Devices] = field(default_factory=dict)
+    until: Callable[[], float] = lambda: inf
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -243,7 +244,7 @@ class UnitySearch:
             now = self._lowered(graph, origin, spread_s, price)
             if best is None or now.rank < best.rank:
                 best = now
-            if not now.missing:
+            if not now.missing or time.perf_counter() > self.until():
                 break
             spread_s = 4 * spread_s or self.mapped.seconds / 2
             if turn == RAISES // 2:  # pieces as large as devices have room, and not as they are fast
@@ -268,7 +269,7 @@ class UnitySearch:
         """Without what cannot be lowered so."""
         captured = self.problem.graph
         if spread_s:
-            self.known = Known(numbers=self.known.numbers)
+            self.known = Known(self.known.numbers, movement=self.known.movement)
         while True:
             self.mapped = mapped = self._mapped(graph, spread_s, price, before)
             rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))

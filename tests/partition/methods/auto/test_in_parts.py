@@ -128,11 +128,12 @@ def test_stages_between_servers_are_in_parts_within() -> None:
         own = problem.rewritten(placement.rewrites)
         assert own.evaluate is not None
         seconds[origin] = min(own.evaluate(placement).iteration_s, seconds.get(origin, inf))
-        if origin == "stages":
+        if origin.endswith("stages"):
             assert servers_of(placement.device_of) == {0, 1}
             assert 0 < crossing(own.graph, placement.device_of) <= 4 * problem.graph.batch_size * 512
     whole_s = min(decide(problem, method).objective_s for method in (Balanced(), PipeDream(), SEARCH))
-    assert seconds.pop("stages") < 0.9 * min(*seconds.values(), whole_s)
+    staged = [seconds.pop(origin) for origin in [*seconds] if origin.endswith("stages")]
+    assert min(staged) < 0.9 * min(*seconds.values(), whole_s)
 
 
 def servers_of(device_of: Mapping[str, str]) -> set[int]:
