@@ -46,6 +46,7 @@ WHOLE = 0.6  # of the time, for whole operators
 MAPPED, ASKED = 0.5, 0.7  # of the rest, when the programme and os_dpos end; then the best is annealed
 EXPLORED = 0.5  # as long as this part of the time may measuring take of what is estimated not to gain
 ANNEALED = 2  # of what was judged
+GRAPHS = 50  # that algebra makes, of which the programme says the seconds
 NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -208,7 +209,8 @@ def best_in_parts(
         return began + part * left_s + problem.metered_s() - metered_s
 
     def ask_the_programme() -> None:
-        for origin, placement in Unity(algebra=algebra).quick(contenders.problem, lambda: until(MAPPED)):
+        method = Unity(algebra=algebra, budget=GRAPHS)
+        for origin, placement in method.quick(contenders.problem, lambda: until(MAPPED)):
             if placement.rewrites != problem.graph.rewrites:
                 contenders.judge(origin, [placement])
 
