@@ -48,9 +48,6 @@ class Explored:
     origins: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    def __add__(self, other: Explored) -> Explored:
-        return Explored(self.origins + other.origins, self.seconds + other.seconds)
-
     def to_dict(self) -> dict[str, Any]:
         return {"cuts": list(self.origins), "seconds": self.seconds}
 

@@ -3,20 +3,18 @@
 Unity's programme ─┐             the best measured ─► annealed ─► best
 os_dpos, known     ─┴─► simulated ─┘
 
-Where devices measure parts (`Problem.meter`), some are that may gain although they are estimated not to
-(`engines.exploring`), and the programme is asked again; then those of what leads, until what leads is so.
+Where devices measure parts (`Problem.meter`), `os_dpos` has some measured that may gain although they are
+estimated not to, and the programme is asked again; then those of what leads are, until what leads is so.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import inf
-from types import MappingProxyType
 
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.ir import Graph
@@ -24,7 +22,6 @@ from netsplit.partition.base import Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.search import SLIGHT, Search
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.balanced import Balanced
@@ -32,7 +29,7 @@ from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.unity.unity import Unity, speeds
+from netsplit.partition.methods.unity.unity import Unity
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.rewrite.records import Rewrite
 
@@ -44,10 +41,8 @@ LISTED: tuple[Partitioner, ...] = (Heft(), Dpos())
 METHODS: tuple[Partitioner, ...] = (*LISTED, MEtf(), Balanced(), PipeDream(straight=True, max_states=400))
 WHOLE = 0.6  # of the time, for whole operators
 MAPPED, ASKED = 0.5, 0.7  # of the rest, when the programme and os_dpos end; then the best is annealed
-EXPLORED = 0.5  # as long as this part of the time may measuring take of what is estimated not to gain
 ANNEALED = 2  # of what was judged
 GRAPHS = 50  # that algebra makes, of which the programme says the seconds
-NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,15 +152,13 @@ def whole_or_in_parts(
     except InfeasibleError as error:
         refusal = error
     than_s = inf if told is None or told.missing_bytes else told.iteration_s
-    there = NOWHERE if told is None else told.placement.device_of
-    parts, explored = best_in_parts(problem, starts, deadline, than_s, there, algebra)
-    tried = {"explored": explored.to_dict()} if explored.origins else {}
+    parts = best_in_parts(problem, starts, deadline, than_s, algebra)
     if parts is None and whole is None:
         assert refusal is not None
         raise refusal
     if parts is None or (whole is not None and told is not None and not parts.gains(told)):
         assert whole is not None
-        return replace(whole, notes={**whole.notes, **tried})
+        return whole
     if problem.improved is not None:
         problem.improved(parts.iteration_s, parts.origin)
     priority = parts.placement.priority
@@ -174,7 +167,7 @@ def whole_or_in_parts(
         {name: float(rank) for name, rank in priority.items()},
         status="feasible",
         objective_s=parts.iteration_s,
-        notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s, **tried},
+        notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s},
         rewrites=parts.rewrites,
     )
 
@@ -184,16 +177,13 @@ def best_in_parts(
     starts: int,
     deadline: float,
     than_s: float = inf,
-    whole: Mapping[str, str] = NOWHERE,
     algebra: bool = False,
-) -> tuple[InParts | None, Explored]:
-    """The best found that fits, and what was explored; until `deadline` on ``time.perf_counter``, later by
-    what measuring takes.
+) -> InParts | None:
+    """The best found that fits; until `deadline` on ``time.perf_counter``, later by what measuring takes.
 
     Args:
         problem: of whole operators, with an `evaluate`; what is known may be of operators in parts.
-        than_s: what takes longer is of no use: its parts are not measured, save a few that are explored.
-        whole: where whole operators are that take so long; by default on the first device.
+        than_s: what takes longer is of no use: its parts are not measured.
         algebra: operators may be replaced by others.
     """
     began, metered_s = time.perf_counter(), problem.metered_s()
@@ -215,18 +205,16 @@ def best_in_parts(
                 contenders.judge(origin, [placement])
 
     ask_the_programme()
-    explorer = Explorer(contenders.problem, than_s, EXPLORED * left_s, whole)
-    if problem.meter is not None:
-        _explore(explorer, contenders, until)
-        if explorer.measured:
-            ask_the_programme()
     asked_s = until(ASKED) - time.perf_counter()
     if asked_s > 0:
         with suppress(NetSplitError):
-            own = replace(contenders.problem, known=None, time_limit_s=asked_s, meter=None)
+            own = replace(contenders.problem, known=None, time_limit_s=asked_s)
             placement = OsDpos().partition(own)
             if placement.rewrites != problem.graph.rewrites:
                 contenders.judge(OsDpos.name, [placement])
+                contenders.learn(problem.with_measured_parts(placement.rewrites))
+                if contenders.problem.costs is not problem.costs:
+                    ask_the_programme()
     contenders.measure(ANNEALED)
     few, ends = contenders.leaders[:ANNEALED], until(1.0)
     for i, each in enumerate(few):
@@ -235,22 +223,7 @@ def best_in_parts(
             annealed = _annealed(each, starts, now + (ends - now) / (len(few) - i))
             contenders.judged[each.rewrites] += annealed
     contenders.measure(1)
-    best = next((each for each in contenders.leaders if not each.missing_bytes), None)
-    return best, explorer.explored
-
-
-def _explore(explorer: Explorer, contenders: _Contenders, until: Callable[[float], float]) -> None:
-    """Measure some of what may gain although it is estimated not to, and judge again."""
-    problem = contenders.problem
-    proportions = list(dict.fromkeys([(1.0,) * len(problem.cluster.devices), speeds(problem.graph, problem)]))
-    judged = ((each.origin, each.rewrites) for each in contenders.leaders)
-    for origin, rewrites in chain(judged, cuts_of_longest(problem, explorer.whole, proportions)):
-        if time.perf_counter() > until(MAPPED):
-            break
-        explorer.consider(origin, rewrites)
-    contenders.learn(explorer.measure())
-    for cut in explorer.measured:
-        contenders.judge(cut.origin, [cut.placement])
+    return next((each for each in contenders.leaders if not each.missing_bytes), None)
 
 
 def _listed(problem: Problem) -> Iterator[Placement]:
