@@ -12,7 +12,7 @@ from netsplit.config import build
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, Partitioner, Problem
-from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.methods.baselines import Ddp
 from netsplit.program.schedules import GPipe, SingleBatch
 from netsplit.rewrite import (
@@ -167,4 +167,4 @@ class TablesApart(Partitioner):
 
 def _beside(problem: Problem, rewrites: Sequence[Rewrite], whole: Mapping[str, str]) -> Choice:
     graph = applied(problem.graph, rewrites)
-    return Choice(side_by_side(graph, problem.cluster, whole), rewrites=tuple(rewrites))
+    return Choice(devices_of_nodes(graph, problem.cluster.names, whole), rewrites=tuple(rewrites))

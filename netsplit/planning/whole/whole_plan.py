@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from html import escape
 from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Placement, Problem, SolverReport
-from netsplit.partition.engines.exploring import Explored
 from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
@@ -59,7 +58,6 @@ class WholePlan:
     tried: int  # plans that were simulated
     counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
     measuring_s: float = 0.0  # of `seconds`, that measuring operators in parts took
-    explored: Explored = field(default_factory=Explored)  # of these, what was estimated not to gain
 
     @property
     def schedule(self) -> Schedule:
@@ -106,10 +104,6 @@ class WholePlan:
         measuring = (
             f", {self.measuring_s:.1f} s of it measuring operators in parts" if self.measuring_s else ""
         )
-        if explored := len(self.explored.origins):
-            measuring += (
-                f" ({self.explored.seconds:.1f} s for {counted(explored, 'cut')} estimated not to gain)"
-            )
         predicted = (
             f"predicted: {1e3 * self.iteration_s:,.1f} ms per iteration of {self.batch_size} samples, "
             f"{self.samples_per_s:,.1f} samples/s"
@@ -161,7 +155,6 @@ class WholePlan:
             "notes": list(self.notes),
             "seconds": self.seconds,
             "measuring_s": self.measuring_s,
-            "explored": self.explored.to_dict(),
         }
 
 
@@ -231,7 +224,6 @@ def decide_whole(
         len(judge.seen),
         tuple(every),
         search.time.metered_s,
-        search.explored,
     )
 
 

@@ -83,6 +83,7 @@ class Known:
     options: dict[tuple[str, Devices], Options] = field(default_factory=dict)
     moves: dict[object, Floats] = field(default_factory=dict)
     tables: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
+    movement: Movement | None = None
 
 
 @dataclass(eq=False)
@@ -95,6 +96,7 @@ class Costed:
         price: seconds for a byte on each device.
         tied: initializer -> the layout that all who read it have to have it in (`_weight_layout`).
         refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
+        stages: operator -> the devices that it may be on; all, where it does not say.
         known: kept across calls, also for graphs that are made of this one.
     """
 
@@ -108,6 +110,7 @@ class Costed:
     tied: Mapping[str, object] = field(default_factory=dict)
     refused: frozenset[tuple[str, int]] = frozenset()
     known: Known = field(default_factory=lambda: Known())
+    stages: Mapping[str, Devices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -115,7 +118,7 @@ class Costed:
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
         weights = {k for k, each in graph.initializers.items() if each.requires_grad}
         self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
-        self.movement = Movement(self.machines, self.costs)
+        self.movement = self.known.movement = self.known.movement or Movement(self.machines, self.costs)
         self.calls, self.ways = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
         self.vertices, self.links = self._drawn()
@@ -159,7 +162,8 @@ class Costed:
         refused = [n for name, n in self.refused if name == node.name]
         own = "" if _says_what_it_reads(node) else node.name
         given = [(k, len(self.graph.variables[k].consumers)) for k in self._given(node)]
-        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}{given or ''}"
+        stage = self.stages.get(node.name, "")
+        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}{given or ''}{stage}"
 
     def _axes(self, name: str) -> tuple[TaskAxis, ...]:
         return task_axes(self.graph, name, self.dimensions)
@@ -257,6 +261,7 @@ class Costed:
         if weights and not self._has_copies(node):
             axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
         made = []
+        devices = tuple(p for p in devices if p in self.stages.get(name, devices))
         for view in self.machines.views(devices, anywhere=any(self.price)):
             if view.shape and not axes and not copies:
                 continue

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from math import inf
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
@@ -23,14 +25,19 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
+from netsplit.partition.common.homes import devices_of_nodes, linked_groups
 from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.common.side_by_side import linked_groups
-from netsplit.partition.methods.auto.part_structures import structures
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
-from netsplit.partition.methods.unity.costed import Costed, Known
+from netsplit.partition.methods.unity.costed import Costed, Devices, Known
+from netsplit.partition.methods.unity.experts import (
+    FewViews,
+    chosen_before,
+    stages_of_hosts,
+    wanted_by_experts,
+)
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
-from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
+from netsplit.partition.methods.unity.placed import tasks_of_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Costs
@@ -43,9 +50,15 @@ log = logging.getLogger(__name__)
 Search = Literal["joint", "sequential"]
 
 RAISES = 8  # of the price of bytes
-PART_S = 0.002  # for each node that a structure makes, about
 SMALL = 2000  # operators times devices, for which `os_dpos` is quick
-STRUCTURES_S = 60.0  # what takes longer to make is not looked at
+
+
+Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
+"""Numbers of choices that are made before the programme."""
+
+
+def _nothing(costed: Costed) -> Mapping[str, int]:
+    return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +167,18 @@ class Unity(Partitioner):
         seconds = best.seconds if best.seconds < inf else None
         return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
 
+    def quick(self, problem: Problem, until: Callable[[], float]) -> Iterator[tuple[str, Placement]]:
+        """What the programme finds with few views, and what it is called; no more is begun when it is that
+        late, on ``time.perf_counter``."""
+        if problem.graph.rewrites:
+            return
+        search = UnitySearch(self, problem, until=until)
+        search.machines = FewViews(**vars(search.machines))
+        for each in chain(search.programmes(), search.by_experts()):
+            yield each.origin, each.placement
+            if time.perf_counter() > until():
+                return
+
 
 @dataclass(eq=False)
 class UnitySearch:
@@ -161,6 +186,8 @@ class UnitySearch:
     problem: Problem
     refused: set[tuple[str, int]] = field(default_factory=set)
     known: Known = field(default_factory=Known)
+    stages: Mapping[str, Devices] = field(default_factory=dict)
+    until: Callable[[], float] = lambda: inf
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -217,7 +244,7 @@ class UnitySearch:
             now = self._lowered(graph, origin, spread_s, price)
             if best is None or now.rank < best.rank:
                 best = now
-            if not now.missing:
+            if not now.missing or time.perf_counter() > self.until():
                 break
             spread_s = 4 * spread_s or self.mapped.seconds / 2
             if turn == RAISES // 2:  # pieces as large as devices have room, and not as they are fast
@@ -236,13 +263,15 @@ class UnitySearch:
             for each, own in zip(devices, price, strict=True)
         )
 
-    def _lowered(self, graph: Graph, origin: str, spread_s: float, price: tuple[float, ...]) -> _Judged:
+    def _lowered(
+        self, graph: Graph, origin: str, spread_s: float, price: tuple[float, ...], before: Before = _nothing
+    ) -> _Judged:
         """Without what cannot be lowered so."""
         captured = self.problem.graph
         if spread_s:
-            self.known = Known(numbers=self.known.numbers)
+            self.known = Known(self.known.numbers, movement=self.known.movement)
         while True:
-            self.mapped = mapped = self._mapped(graph, spread_s, price)
+            self.mapped = mapped = self._mapped(graph, spread_s, price, before)
             rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))
             try:
                 made = rewrite.applied(captured, rewrites, scaled="samples") if rewrites else captured
@@ -254,19 +283,26 @@ class UnitySearch:
                 log.debug("unity: '%s' not so: %s", name, refusal)
                 self.refused.add((name, len(choice.axes)))
                 continue
-            device_of = devices_of(made, mapped.choices, self.machines)
+            names = self.machines.cluster.names
+            home = {name: names[choice.view.devices[0]] for name, choice in mapped.choices.items()}
+            device_of = devices_of_nodes(made, names, home, self.machines.places)
             return self._judged(origin, made, device_of, mapped)
 
-    def _mapped(self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = ()) -> Mapped:
+    def _mapped(
+        self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = (), before: Before = _nothing
+    ) -> Mapped:
         """`best_mapping`, with the layouts of tied weights each in turn."""
         problem, method = self.problem, self.method
         turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
         costed = Costed(
             graph, self._costs(graph), self.machines, tuple(method.dimensions), turns, spread_s, price,
-            refused=frozenset(self.refused), known=self.known,
+            refused=frozenset(self.refused), known=self.known, stages=self.stages,
         )  # fmt: skip
         return min(
-            (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
+            (
+                best_mapping(each, before(each), cache=method.cache, split=method.split)
+                for each in costed.of_tied()
+            ),
             key=lambda each: each.seconds,
         )
 
@@ -277,19 +313,29 @@ class UnitySearch:
             return
         for device in _one_of_each(self.machines):
             yield self._judged(f"one device ({device})", graph, dict.fromkeys(graph.nodes, device), None)
-        for each in structures(problem) if len(problem.cluster.devices) > 1 else ():
-            if PART_S * each.parts > STRUCTURES_S:
-                continue
-            with suppress(RewriteError):
-                rewrites = each.rewrites()
-                if rewrites:
-                    made = rewrite.applied(graph, rewrites, scaled=True)
-                    for device_of in each.places(made, problem.cluster):
-                        yield self._judged(each.origin, made, device_of, None)
+        yield from self.by_experts()
         if len(graph) * len(problem.cluster.devices) <= SMALL:
             with suppress(InfeasibleError):
                 own = replace(problem, known=None, improved=None, meter=None)
                 yield self._simulated(OsDpos.name, OsDpos().partition(own), None)
+
+    def by_experts(self) -> Iterator[_Judged]:
+        """Data parallelism, and columns and rows, over all devices, over the first host, and in stages that
+        are hosts; the programme decides what is left open."""
+        graph, hosts = self.problem.graph, self.machines.hosts
+        first = tuple(p for p, host in enumerate(hosts) if host == hosts[0])
+        where = {"": {}, ", one host": dict.fromkeys(graph.nodes, first) if len(first) < len(hosts) else {}}
+        where[", stages"] = stages_of_hosts(self.problem, hosts)
+        for said, self.stages in where.items():
+            if said and not self.stages:
+                continue
+            for origin, wanted in wanted_by_experts(graph):
+                with suppress(RewriteError):
+                    yield self._lowered(graph, origin + said, 0.0, (), partial(chosen_before, wanted=wanted))
+        with suppress(RewriteError):
+            if self.stages:
+                yield self.programme(graph, "the programme, stages")
+        self.stages = {}
 
     def filled(self) -> Iterator[_Judged]:
         """Whole operators in topological order, each device filled before the next."""
