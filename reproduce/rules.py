@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from typing import Any
 
-from netsplit.rewrite.algebra.evaluation import (
-    PARALLEL,
-    Absent,
-    DrawnTensor,
-    cases,
-    drawn_tensor,
-    operator_values,
-)
+from netsplit.rewrite.algebra.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
 from netsplit.rewrite.algebra.generation import FILE
 from netsplit.rewrite.algebra.proofs import follows, is_proven, properties
-from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
 
 __all__ = [
     "ALGEBRA",
@@ -51,7 +46,7 @@ ALGEBRA: tuple[Kind, ...] = (
     *((op, n, (("dim", d),)) for op, n in (("concat", 2), ("split", 1)) for d in (0, 1)),
 )  # fmt: skip
 PARALLELISM: tuple[Kind, ...] = (
-    *(kind for kind in ALGEBRA if kind[0] in ("linear", "add", "unary", "concat")),
+    *ALGEBRA,
     *((op, 1, (("dim", d), ("degree", 2))) for op in PARALLEL for d in (-1, 0, 1)),
 )
 COMMUTE = ("add", "mul")
@@ -90,12 +85,13 @@ class _Space:
             for op, count, parameters in self.kinds:
                 if count != len(given) or (op in COMMUTE and str(given[0]) > str(given[1])):
                     continue
+                term = Term(op, given, parameters)  # type: ignore[arg-type]
                 try:
-                    made = operator_values(op, [self.values[ref] for ref in given], dict(parameters), {})
+                    made = operator_values(term, [self.values[ref] for ref in given], {})
                 except Absent:
                     continue
                 number = len(self.terms)
-                self.terms.append(Term(op, given, parameters))  # type: ignore[arg-type]
+                self.terms.append(term)
                 for j, tensor in enumerate(made):
                     ref = (number, j)
                     yield ref, self._add(ref, tensor, under | {number}, not last)
@@ -175,15 +171,15 @@ def _text(terms: Sequence[Term], outputs: Sequence[Ref]) -> str:
     return ", ".join(map(one, outputs))
 
 
-def rule_candidates(
-    kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0
-) -> tuple[list[Rule], dict[str, int]]:
-    """Pairs of graphs to this size that compute the same at one size, and counts of what was met."""
-    three = (1, 4, 4)
-    space = _Space(kinds, {f"x{i}": drawn_tensor(f"x{i}", three, (degree,) * 3) for i in range(inputs)})
+def rule_candidates(kinds: Sequence[Kind], size: int, inputs: int) -> tuple[list[Rule], dict[str, int]]:
+    """Pairs of graphs to this size that compute the same at one size, each once whatever its inputs are
+    called, and counts of what was met. With parallel operators, pairs without any are left out."""
+    parallel = any(op in PARALLEL for op, _, _ in kinds)
+    sizes, degree = ((4, 16, 16), 4) if parallel else ((1, 4, 4), 0)
+    names = [f"x{i}" for i in range(inputs)]
+    space = _Space(kinds, {name: drawn_tensor(name, sizes, (degree,) * 3, parallel) for name in names})
     rules: dict[str, Rule] = {}
-    met: set[str] = set()
-    counts = {"graphs": 0, "same": 0, "renamed": 0, "contain smaller": 0}
+    counts = {"graphs": 0, "same": 0, "renamed": 0}
     splits: dict[int, list[Ref]] = {}
     for n in range(1, size + 1):
         for ref, known in space.grow(n, n == size):
@@ -201,18 +197,13 @@ def rule_candidates(
                 if len(frozenset().union(*(space.under[r] for r in right))) > size:
                     continue
                 rule = space.rule(left, right)
-                known_before = rule.name in met
-                met.add(rule.name)
-                if known_before:
-                    counts["renamed"] += 1
-                elif _contains_smaller(rule, degree > 0) or _is_special(rule, degree > 0):
-                    counts["contain smaller"] += 1
-                else:
-                    rules[rule.name] = rule
+                counts["renamed"] += rule.name in rules
+                if rule.is_parallel == parallel:
+                    rules.setdefault(rule.name, rule)
     return list(rules.values()), counts
 
 
-def _contains_smaller(rule: Rule, degrees: bool) -> bool:
+def _contains_smaller(rule: Rule) -> bool:
     """Whether what both sides compute alike may be any input."""
     for i, j in product(range(len(rule.left)), range(len(rule.right))):
         if rule.left[i] != rule.right[j] or any(not isinstance(ref, str) for ref in rule.left[i].inputs):
@@ -221,12 +212,12 @@ def _contains_smaller(rule: Rule, degrees: bool) -> bool:
             return True
         sides = (_without(rule.left, i), _without(rule.right, j))
         outputs = tuple((_moved(a, i), _moved(b, j)) for a, b in rule.outputs)
-        if _is_true(replace(rule, left=sides[0], right=sides[1], outputs=outputs), degrees):
+        if _is_true(replace(rule, left=sides[0], right=sides[1], outputs=outputs)):
             return True
     return False
 
 
-def _is_special(rule: Rule, degrees: bool) -> bool:
+def _is_special(rule: Rule) -> bool:
     """Whether an input that is read several times may be several inputs."""
     reads = [ref for term in (*rule.left, *rule.right) for ref in term.inputs]
     outputs = [ref for pair in rule.outputs for ref in pair]
@@ -241,7 +232,7 @@ def _is_special(rule: Rule, degrees: bool) -> bool:
             )
             pairs = tuple((next(rest), next(rest)) for _ in rule.outputs)
             general = replace(rule, left=left, right=right, outputs=pairs)
-            if not general.unbound and _is_true(general, degrees):
+            if not general.unbound and _is_true(general):
                 return True
     return False
 
@@ -257,37 +248,43 @@ def _without(terms: Sequence[Term], i: int) -> tuple[Term, ...]:
     return tuple(replace(term, inputs=tuple(_moved(ref, i) for ref in term.inputs)) for term in rest)
 
 
-def _is_true(rule: Rule, degrees: bool, enough: int = 400) -> bool:
+def _is_true(rule: Rule, numbers: Sequence[int] = (2,), enough: int = 100) -> bool:
     """Whether both sides agree where both exist, which is somewhere."""
     there = 0
-    for number in (2, 3) if degrees else (2,):
-        both = (
-            case for case in cases(rule, (1, 2, 3), (1, 2, 3) if degrees else (), (number,)) if case.right
-        )
-        for case in islice(both, enough):
+    for k in numbers:
+        sizes, degrees = ((1, k, k * k), (1, k, k * k)) if rule.is_parallel else ((1, 2, 3), ())
+        for case in islice(cases(rule, sizes, degrees, (k,), both=True), enough):
             if not case.agrees:
                 return False
             there += 1
     return there > 0
 
 
-def prove(rules: Iterable[Rule], degrees: bool) -> tuple[list[Rule], list[str]]:
-    """Those that hold at other sizes and are proven, and why others are not.
+def prove(rules: Iterable[Rule], workers: int = 1) -> tuple[list[Rule], dict[str, list[str]]]:
+    """Those that hold at other sizes and are proven, and why others are not, each with their names.
 
     Raises:
         NetSplitError: z3 is not installed.
     """
-    proven, rest = [], []
-    for rule in rules:
-        if degrees and _is_true(general := _any_degree(rule), True):
-            rule = general
-        if not _is_true(rule, degrees):
-            rest.append(f"{rule.name}: differs at other sizes")
-        elif is_proven(rule):
-            proven.append(replace(rule, proof="proven"))
-        else:
-            rest.append(f"{rule.name}: true at all sizes tried, not proven")
+    proven, rest = list[Rule](), dict[str, list[str]]()
+    with multiprocessing.get_context("spawn").Pool(workers) if workers > 1 else nullcontext() as pool:
+        for rule, why in pool.imap(_judged, rules, 16) if pool else map(_judged, rules):
+            if why:
+                rest.setdefault(why, []).append(rule.name)
+            else:
+                proven.append(replace(rule, proof="proven"))
     return proven, rest
+
+
+def _judged(rule: Rule) -> tuple[Rule, str]:
+    """A rule for as many degrees as may be, and why it is none."""
+    if _contains_smaller(rule) or _is_special(rule):
+        return rule, "contains a smaller rule"
+    if rule.is_parallel and _is_true(general := _any_degree(rule), (2, 3)):
+        rule = general
+    if not _is_true(rule, (2, 3), 400):
+        return rule, "differs at other sizes"
+    return rule, "" if is_proven(rule) else "true at all sizes tried, not proven"
 
 
 def _any_degree(rule: Rule) -> Rule:
@@ -299,10 +296,6 @@ def _any_degree(rule: Rule) -> Rule:
 
     left, right = own(rule.left), own(rule.right)
     return _named(replace(rule, left=left, right=right))
-
-
-def _is_parallel(rule: Rule) -> bool:
-    return any(term.op in PARALLEL for term in (*rule.left, *rule.right))
 
 
 def property_counts() -> dict[str, int]:

@@ -6,7 +6,9 @@ equal, whatever their inputs, wherever both can be computed. `evaluation.cases` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, reduce
 from itertools import permutations
 from operator import mul
@@ -14,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.lazy import of_extra
-from netsplit.rewrite.algebra.evaluation import PARALLEL
-from netsplit.rewrite.algebra.rule import Ref, Rule, Term, rule_of
+from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, rule_of
 
 __all__ = ["ASSOCIATIVE", "follows", "is_proven", "properties"]
 
@@ -34,7 +35,7 @@ def properties() -> tuple[tuple[str, tuple[Rule, ...]], ...]:
 
 
 def _written_out(line: str) -> Iterator[str]:
-    texts = [line]
+    texts = list(dict.fromkeys([re.sub("{.*?}", "", line), re.sub("[{}]", "", line)]))
     for word, values in (
         ("OP", ("add", "mul")), ("ONE", ("unary", "scale")), ("PAR", PARALLEL[:3]),
         ("[p]", ("[0]", "[1]")), ("[q]", ("[0]", "[1]")),
@@ -49,12 +50,27 @@ def _written_out(line: str) -> Iterator[str]:
 
 
 def is_proven(rule: Rule) -> bool:
-    """Whether z3 proves it from the properties within its limit.
+    """Whether z3 proves it from the properties within its limit, along whatever dimension.
 
     Raises:
         NetSplitError: z3 is not installed.
     """
-    return follows(rule, tuple(own for _, rules in properties() for own in rules))
+    others = tuple(own for _, rules in properties() for own in rules)
+    names = {str(term.of("dim")) for term in rule.terms} & {"d"}
+    every = ((0,), (1,)) if names else ((),)
+    return all(follows(_along(rule, dict(zip(names, dims, strict=True))), others) for dims in every)
+
+
+def _along(rule: Rule, dims: Mapping[str, int]) -> Rule:
+    """With numbers in the place of names of dimensions."""
+    left, right = (
+        tuple(
+            replace(t, parameters=tuple((k, dims.get(str(v), v) if k == "dim" else v) for k, v in t.parameters))
+            for t in side
+        )
+        for side in (rule.left, rule.right)
+    )
+    return replace(rule, left=left, right=right)
 
 
 def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
@@ -63,28 +79,33 @@ def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
     Raises:
         NetSplitError: z3 is not installed.
     """
-    z3, solver = _solver(others, _splits(rule))
-    solver.push()
-    try:
-        solver.add(z3.Or(*(a != b for a, b in _equations(z3, rule))))
-        return bool(solver.check() == z3.unsat)
-    finally:
+    z3, solver = _solver(others, _splits(rule), rule.is_parallel)
+    for left, right in _equations(z3, rule):
+        solver.push()
+        solver.add(left != right)
+        answer = solver.check()
         solver.pop()
+        if answer != z3.unsat:
+            return False
+    return True
 
 
 def _splits(rule: Rule) -> bool:
-    return any(term.op == "split" for term in (*rule.left, *rule.right))
+    return any(term.op == "split" for term in rule.terms)
 
 
 @cache
-def _solver(rules: tuple[Rule, ...], splits: bool) -> tuple[Any, Any]:
-    """Where there are splits, which are where a concat met, a concat of three is two different ones."""
+def _solver(rules: tuple[Rule, ...], splits: bool, parallel: bool) -> tuple[Any, Any]:
+    """With the rules that are about such operators.
+
+    Where there are splits, which are where a concat met, a concat of three is two different ones.
+    """
     z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
     solver = z3.SimpleSolver()
     solver.set("rlimit", LIMIT, "mbqi", False)
     for rule in rules:
-        joins_alone = all(term.op == "concat" for term in (*rule.left, *rule.right))
-        if joins_alone if splits else _splits(rule):
+        joins_alone = all(term.op == "concat" for term in rule.terms)
+        if (joins_alone if splits else _splits(rule)) or (rule.is_parallel and not parallel):
             continue
         for a, b in _equations(z3, rule):
             both = _variables(z3, a) | _variables(z3, b)
@@ -101,25 +122,32 @@ def _variables(z3: Any, term: Any) -> set[Any]:
 
 
 def _equations(z3: Any, rule: Rule) -> list[tuple[Any, Any]]:
-    names = {*rule.inputs, *(ref for pair in rule.outputs for ref in pair if isinstance(ref, str))}
-    left, right = (_side(z3, terms, names) for terms in (rule.left, rule.right))
+    left, right = (_side(z3, rule, is_right) for is_right in (False, True))
     return [(left[a], right[b]) for a, b in rule.outputs]
 
 
-def _side(z3: Any, terms: tuple[Term, ...], inputs: set[str]) -> Mapping[Ref, Any]:
+def _side(z3: Any, rule: Rule, right: bool) -> Mapping[Ref, Any]:
+    """A `cat` of three is one of the first and one of the others; so is what is split in three."""
     tensor, functions = z3.DeclareSort("Tensor"), z3.DeclareSort("Function")
-    values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in inputs}
-    for i, term in enumerate(terms):
+    values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in rule.inputs}
+    for i, term in enumerate(rule.right if right else rule.left):
         given, own = dict(term.parameters), [values[ref] for ref in term.inputs]
+        name = f"{term.op} {int(given['dim']) + (not rule.exact) if 'dim' in given else ''}"
         if term.op == "concat":
-            values[i, 0] = reduce(z3.Function(f"concat {given['dim']}", tensor, tensor, tensor), own)
+            join = z3.Function(name, tensor, tensor, tensor)
+            values[i, 0] = reduce(lambda rest, each, join=join: join(each, rest), own[::-1])
             continue
-        if "function" in given:
-            own.insert(0, z3.Const(str(given["function"]), functions))
-        if "degree" in given:
-            factors = str(given["degree"]).split("*")
-            own.insert(0, reduce(mul, (z3.IntVal(n) if n.isdigit() else z3.Int(n) for n in factors)))
-        for j in range(2 if term.op == "split" else 1):
-            name = f"{term.op} {given.get('dim', '')} {j}"
-            values[i, j] = z3.Function(name, *(each.sort() for each in own), tensor)(*own)
+        if term.op == "split":
+            parts, last = [z3.Function(f"{name} {p}", tensor, tensor) for p in (0, 1)], rule.arity(right, i) - 1
+            for j in range(last + 1):
+                rest = reduce(lambda x, _, part=parts[1]: part(x), range(j), own[0])
+                values[i, j] = rest if j == last else parts[0](rest)
+            continue
+        for key in sorted(given.keys() - {"dim", "first", "second"}, reverse=True):
+            factors = str(given[key]).split("*")
+            if key == "function":
+                own.insert(0, z3.Const(factors[0], functions))
+            else:
+                own.insert(0, reduce(mul, (z3.IntVal(n) if n.isdigit() else z3.Int(n) for n in factors)))
+        values[i, 0] = z3.Function(name, *(each.sort() for each in own), tensor)(*own)
     return values
