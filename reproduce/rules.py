@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
@@ -50,6 +51,7 @@ PARALLELISM: tuple[Kind, ...] = (
     *((op, 1, (("dim", d), ("degree", 2))) for op in PARALLEL for d in (-1, 0, 1)),
 )
 COMMUTE = ("add", "mul")
+UNPROVEN = "not proven"
 
 
 @dataclass
@@ -175,9 +177,7 @@ def rule_candidates(kinds: Sequence[Kind], size: int, inputs: int) -> tuple[list
     """Pairs of graphs to this size that compute the same at one size, each once whatever its inputs are
     called, and counts of what was met. With parallel operators, pairs without any are left out."""
     parallel = any(op in PARALLEL for op, _, _ in kinds)
-    sizes, degree = ((4, 16, 16), 4) if parallel else ((1, 4, 4), 0)
-    names = [f"x{i}" for i in range(inputs)]
-    space = _Space(kinds, {name: drawn_tensor(name, sizes, (degree,) * 3, parallel) for name in names})
+    space = _Space(kinds, _drawn([f"x{i}" for i in range(inputs)], parallel))
     rules: dict[str, Rule] = {}
     counts = {"graphs": 0, "same": 0, "renamed": 0}
     splits: dict[int, list[Ref]] = {}
@@ -203,23 +203,57 @@ def rule_candidates(kinds: Sequence[Kind], size: int, inputs: int) -> tuple[list
     return list(rules.values()), counts
 
 
+def _drawn(names: Iterable[str], parallel: bool) -> dict[str, DrawnTensor]:
+    """Inputs alike, which may be cut twice more, and less, where anything is in pieces."""
+    sizes, degree = ((4, 16, 16), 4) if parallel else ((1, 4, 4), 0)
+    return {name: drawn_tensor(name, sizes, (degree,) * 3, parallel) for name in names}
+
+
+def _side(terms: Sequence[Term], inputs: Mapping[str, DrawnTensor], k: int = 2) -> dict[Ref, DrawnTensor]:
+    """Of inputs and terms. Raises Absent: one cannot be computed."""
+    values: dict[Ref, DrawnTensor] = {**inputs}
+    for i, term in enumerate(terms):
+        made = operator_values(term, [values[ref] for ref in term.inputs], {"k": k})
+        values |= {(i, j): tensor for j, tensor in enumerate(made)}
+    return values
+
+
+def _agrees(rule: Rule, inputs: Mapping[str, DrawnTensor], k: int = 2) -> bool | None:
+    """Whether both sides are the same; None: one of them cannot be computed."""
+    try:
+        left, right = _side(rule.left, inputs, k), _side(rule.right, inputs, k)
+    except Absent:
+        return None
+    return all(left[a].key == right[b].key for a, b in rule.outputs)
+
+
+def _like(tensor: DrawnTensor, name: str) -> DrawnTensor:
+    """Another tensor of the same sizes and degrees, that splits where this does."""
+    equal = len(tensor.array) > 1 and bool((tensor.array == tensor.array[:1]).all())
+    return replace(tensor, array=drawn_tensor(name, tensor.array.shape, (0, 0, 0), equal).array)
+
+
 def _contains_smaller(rule: Rule) -> bool:
     """Whether what both sides compute alike may be any input."""
+    inputs = _drawn(rule.inputs, rule.is_parallel)
     for i, j in product(range(len(rule.left)), range(len(rule.right))):
         if rule.left[i] != rule.right[j] or any(not isinstance(ref, str) for ref in rule.left[i].inputs):
             continue
         if any(a == (i, 0) or b == (j, 0) for a, b in rule.outputs) and rule.left[i].op != "split":
             return True
+        made = operator_values(rule.left[i], [inputs[str(ref)] for ref in rule.left[i].inputs], {})
         sides = (_without(rule.left, i), _without(rule.right, j))
         outputs = tuple((_moved(a, i), _moved(b, j)) for a, b in rule.outputs)
-        if _is_true(replace(rule, left=sides[0], right=sides[1], outputs=outputs)):
+        smaller = replace(rule, left=sides[0], right=sides[1], outputs=outputs)
+        if _agrees(smaller, inputs | {f"y{p}": _like(own, f"y{p}") for p, own in enumerate(made)}):
             return True
     return False
 
 
 def _is_special(rule: Rule) -> bool:
     """Whether an input that is read several times may be several inputs."""
-    reads = [ref for term in (*rule.left, *rule.right) for ref in term.inputs]
+    inputs = _drawn((*rule.inputs, "y"), rule.is_parallel)
+    reads = [ref for term in rule.terms for ref in term.inputs]
     outputs = [ref for pair in rule.outputs for ref in pair]
     for name in rule.inputs:
         places = [i for i, ref in enumerate([*reads, *outputs]) if ref == name]
@@ -232,7 +266,7 @@ def _is_special(rule: Rule) -> bool:
             )
             pairs = tuple((next(rest), next(rest)) for _ in rule.outputs)
             general = replace(rule, left=left, right=right, outputs=pairs)
-            if not general.unbound and _is_true(general):
+            if not general.unbound and _agrees(general, inputs):
                 return True
     return False
 
@@ -248,16 +282,24 @@ def _without(terms: Sequence[Term], i: int) -> tuple[Term, ...]:
     return tuple(replace(term, inputs=tuple(_moved(ref, i) for ref in term.inputs)) for term in rest)
 
 
-def _is_true(rule: Rule, numbers: Sequence[int] = (2,), enough: int = 100) -> bool:
-    """Whether both sides agree where both exist, which is somewhere."""
-    there = 0
+def _is_true(rule: Rule, numbers: Sequence[int] = (2,)) -> bool:
+    """Whether both sides agree where both exist, which is somewhere.
+
+    Args:
+        numbers: of pieces; the inputs of rules with parallel operators are alike.
+    """
+    if not rule.is_parallel:
+        answers = [case.agrees for case in islice(cases(rule, (1, 2, 3), both=True), 400)]
+        return bool(answers) and all(answers)
     for k in numbers:
-        sizes, degrees = ((1, k, k * k), (1, k, k * k)) if rule.is_parallel else ((1, 2, 3), ())
-        for case in islice(cases(rule, sizes, degrees, (k,), both=True), enough):
-            if not case.agrees:
-                return False
-            there += 1
-    return there > 0
+        answers = []
+        for power, longer, equal in product((1, 2), (1, 2), (True, False)):
+            three, degrees = (k**power, longer * k**3, k**3), (k**power,) * 3
+            tensors = {name: drawn_tensor(name, three, degrees, equal) for name in rule.inputs}
+            answers.append(_agrees(rule, tensors, k))
+        if True not in answers or False in answers:
+            return False
+    return True
 
 
 def prove(rules: Iterable[Rule], workers: int = 1) -> tuple[list[Rule], dict[str, list[str]]]:
@@ -282,9 +324,9 @@ def _judged(rule: Rule) -> tuple[Rule, str]:
         return rule, "contains a smaller rule"
     if rule.is_parallel and _is_true(general := _any_degree(rule), (2, 3)):
         rule = general
-    if not _is_true(rule, (2, 3), 400):
+    elif not _is_true(rule):
         return rule, "differs at other sizes"
-    return rule, "" if is_proven(rule) else "true at all sizes tried, not proven"
+    return rule, "" if is_proven(rule) else UNPROVEN
 
 
 def _any_degree(rule: Rule) -> Rule:
@@ -300,8 +342,18 @@ def _any_degree(rule: Rule) -> Rule:
 
 def property_counts() -> dict[str, int]:
     """How many properties have parallel operators, and how many none."""
-    parallel = sum(any(op in line for op in (*PARALLEL, "PAR")) for line, _ in properties())
+    parallel = sum(rules[0].is_parallel for _, rules in properties())
     return {"without parallel operators": len(properties()) - parallel, "with": parallel}
+
+
+def parallel_kind(rule: Rule) -> str:
+    """What a rule with parallel operators is where layouts are annotations of plain operators."""
+    left, right = ([term.op for term in side if term.op not in PARALLEL] for side in (rule.left, rule.right))
+    if not left and not right:
+        return "identity of layouts"
+    if sorted(left) != sorted(right):
+        return "operator computed by parallel ones"
+    return "way of one operator" if len(left) == 1 else "layouts moved through several operators"
 
 
 def summary() -> str:
@@ -311,7 +363,8 @@ def summary() -> str:
     return (
         f"{known['without parallel operators']} + {known['with']} properties (43 + 33 in the paper)\n"
         f"{algebra['proven']} + {parallel['proven']} rules proven (743 + 651), {algebra['kept']} kept\n"
-        f"of {algebra['candidates']} + {parallel['candidates']} candidates; not proven:\n"
+        f"with parallel operators: {parallel['kinds']}\n"
+        f"not proven, so not used: {algebra['not proven']} + {parallel['not proven']}\n"
         + "\n".join(f"    {each}" for each in text["not proven"])
     )
 
@@ -330,31 +383,30 @@ def basis(rules: Iterable[Rule], size: int = 2) -> list[Rule]:
     return [rule for rule in rules if rule in few or len(rule.outputs) > 1 or not follows(rule, few)]
 
 
-def main(size: int = 3, parallel_size: int = 2) -> dict[str, Any]:
+def main(size: int = 3, parallel_size: int = 3, workers: int = 2) -> dict[str, Any]:
     """Generates, proves and writes the file of the package; its counts.
 
     Args:
-        parallel_size: operators of graphs with parallel ones, which are counted and not kept.
+        parallel_size: operators of graphs with parallel ones, which are counted and not kept: a captured
+            graph has none, and what they say is in the ways and layouts of its operators.
     """
-    algebra, counts = rule_candidates(ALGEBRA, size, 4)
-    log.info("%d candidates of algebra: %s", len(algebra), counts)
-    proven, rest = prove(algebra, False)
-    kept = basis(proven)
-    log.info("%d proven, %d without what follows from those of two operators", len(proven), len(kept))
-    mixed, more = rule_candidates(PARALLELISM, parallel_size, 2, 1)
-    mixed = [rule for rule in mixed if _is_parallel(rule)]
-    log.info("%d candidates with parallel operators: %s", len(mixed), more)
-    parallel, others = prove(mixed, True)
-    log.info("%d proven", len(parallel))
-    result = {
-        "properties": property_counts(),
-        "algebra": counts | {"candidates": len(algebra), "proven": len(proven), "kept": len(kept)},
-        "parallel": more | {"candidates": len(mixed), "proven": len(parallel)},
-        "not proven": [*rest, *others],
-        "rules": [rule.name for rule in kept],
-    }
-    FILE.write_text(json.dumps(result, indent=0) + "\n", encoding="utf-8")
-    return result
+    made: dict[str, Any] = {"properties": property_counts(), "not proven": []}
+    for kind, kinds, own, inputs in (
+        ("algebra", ALGEBRA, size, 4),
+        ("parallel", PARALLELISM, parallel_size, 2),
+    ):
+        candidates, counts = rule_candidates(kinds, own, inputs)
+        proven, rest = prove(candidates, workers)
+        made[kind] = counts | {why: len(names) for why, names in rest.items()} | {"proven": len(proven)}
+        log.info("%s: %s", kind, made[kind])
+        made["not proven"] += rest.get(UNPROVEN, []) if kind == "algebra" else []
+        if kind == "parallel":
+            made[kind]["kinds"] = dict(Counter(map(parallel_kind, proven)))
+        else:
+            made["rules"] = [rule.name for rule in basis(proven)]
+            made[kind]["kept"] = len(made["rules"])
+    FILE.write_text(json.dumps(made, indent=0) + "\n", encoding="utf-8")
+    return made
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from zlib import crc32
 
 import numpy as np
 
-from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 
 __all__ = ["Absent", "Case", "DrawnTensor", "cases", "drawn_tensor", "operator_values"]
 
@@ -102,13 +102,12 @@ def _conv(
     span = dilation * (w.array.shape[2] - 1) + 1
     _need(stride and dilation and groups == 1 and x.array.shape[1] == w.array.shape[1])
     _need(x.array.shape[2] + 2 * padding >= span)
+    _need(all(b.array.shape == (len(w.array), 1, 1) for b in bias))
     padded = _padded(x.array, padding)
     starts = np.arange(0, padded.shape[2] - span + 1, stride)
     windows = padded[:, :, starts[:, None] + np.arange(0, span, dilation)]
     array = np.einsum("nclk,ock->nol", windows, w.array)
-    for b in bias:
-        _need(b.array.shape == (len(w.array), 1, 1))
-        array = array + b.array[:, 0]
+    array = array + sum(b.array[:, 0] for b in bias)
     return DrawnTensor(array % PRIME, x.degrees, (x.cuts[0], w.cuts[0], None))
 
 
@@ -125,7 +124,9 @@ def _looked_up(w: DrawnTensor, index: DrawnTensor) -> tuple[np.ndarray, np.ndarr
 
 def _bag(w: DrawnTensor, index: DrawnTensor, mean: int) -> DrawnTensor:
     table, rows = _looked_up(w, index)
-    counts = (rows[..., None] == np.arange(len(table))).sum(1) * (pow(rows.shape[1], -1, PRIME) if mean else 1)
+    counts = (rows[..., None] == np.arange(len(table))).sum(1) * (
+        pow(rows.shape[1], -1, PRIME) if mean else 1
+    )
     return DrawnTensor((counts @ table % PRIME)[:, None], w.degrees, (index.cuts[1], None, w.cuts[2]))
 
 
@@ -313,7 +314,7 @@ def _cases(
 def _kinds(sizes: Sequence[int], degrees: Sequence[int]) -> Iterator[tuple[Three, Three, bool]]:
     copies = [(1, min(1, len(degrees)), False), *((k, k, False) for k in degrees[1:3])]
     for k in degrees[1:2]:
-        copies += [(k, 1, True), (k, k, True), (k * k, 1, False), (k * k, k * k, False)]
+        copies += [(k, 1, True), (k, k, True), (k * k, 1, False), (k * k, k, False), (k * k, k * k, False)]
     for (c, g, equal), n, m in product(copies, sizes, sizes):
         for dn, dm in product(*([e for e in degrees if s % e == 0] or [0] for s in (n, m))):
             yield (c, n, m), (g, dn, dm), equal

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, reduce
-from itertools import permutations
-from operator import mul
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, rule_of
 
 __all__ = ["ASSOCIATIVE", "follows", "is_proven", "properties"]
 
-LIMIT = 3_000_000
-"""Of z3's own count of its work, which is the same on every machine."""
+INSTANCES, DEPTH = 100_000, 5.0
+"""Limits of what z3 makes of the properties, which are the same on every machine."""
 
 ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
 
@@ -65,7 +64,9 @@ def _along(rule: Rule, dims: Mapping[str, int]) -> Rule:
     """With numbers in the place of names of dimensions."""
     left, right = (
         tuple(
-            replace(t, parameters=tuple((k, dims.get(str(v), v) if k == "dim" else v) for k, v in t.parameters))
+            replace(
+                t, parameters=tuple((k, dims.get(str(v), v) if k == "dim" else v) for k, v in t.parameters)
+            )
             for t in side
         )
         for side in (rule.left, rule.right)
@@ -79,13 +80,14 @@ def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
     Raises:
         NetSplitError: z3 is not installed.
     """
-    z3, solver = _solver(others, _splits(rule), rule.is_parallel)
+    z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
+    axioms = _axioms(others, _splits(rule), rule.is_parallel)
     for left, right in _equations(z3, rule):
-        solver.push()
-        solver.add(left != right)
-        answer = solver.check()
-        solver.pop()
-        if answer != z3.unsat:
+        solver = z3.SimpleSolver()  # a new one, so that no answer depends on what was asked before
+        solver.set("qi.max_instances", INSTANCES, "mbqi", False)
+        solver.set("qi.eager_threshold", DEPTH, "qi.lazy_threshold", DEPTH)
+        solver.add(*axioms, left != right)
+        if solver.check() != z3.unsat:
             return False
     return True
 
@@ -95,14 +97,17 @@ def _splits(rule: Rule) -> bool:
 
 
 @cache
-def _solver(rules: tuple[Rule, ...], splits: bool, parallel: bool) -> tuple[Any, Any]:
-    """With the rules that are about such operators.
+def _axioms(rules: tuple[Rule, ...], splits: bool, parallel: bool) -> list[Any]:
+    """Of the rules that are about such operators.
 
     Where there are splits, which are where a concat met, a concat of three is two different ones.
     """
     z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
-    solver = z3.SimpleSolver()
-    solver.set("rlimit", LIMIT, "mbqi", False)
+    sort = z3.DeclareSort("Number")
+    times, (j, k) = z3.Function("times", sort, sort, sort), z3.Consts("j k", sort)
+    axioms = [z3.ForAll([j, k], times(j, k) == times(k, j))]
+    for a, b in product((2, 3, 4), repeat=2):
+        axioms.append(times(z3.Const(str(a), sort), z3.Const(str(b), sort)) == z3.Const(str(a * b), sort))
     for rule in rules:
         joins_alone = all(term.op == "concat" for term in rule.terms)
         if (joins_alone if splits else _splits(rule)) or (rule.is_parallel and not parallel):
@@ -111,13 +116,13 @@ def _solver(rules: tuple[Rule, ...], splits: bool, parallel: bool) -> tuple[Any,
             both = _variables(z3, a) | _variables(z3, b)
             for pattern in (a, b):
                 if pattern.num_args() and both <= _variables(z3, pattern):
-                    solver.add(z3.ForAll(sorted(both, key=str), a == b, patterns=[pattern]))
-    return z3, solver
+                    axioms.append(z3.ForAll(sorted(both, key=str), a == b, patterns=[pattern]))
+    return axioms
 
 
 def _variables(z3: Any, term: Any) -> set[Any]:
     if term.num_args() == 0:
-        return set() if z3.is_int_value(term) else {term}
+        return set() if str(term).isdigit() else {term}
     return set().union(*(_variables(z3, child) for child in term.children()))
 
 
@@ -128,7 +133,7 @@ def _equations(z3: Any, rule: Rule) -> list[tuple[Any, Any]]:
 
 def _side(z3: Any, rule: Rule, right: bool) -> Mapping[Ref, Any]:
     """A `cat` of three is one of the first and one of the others; so is what is split in three."""
-    tensor, functions = z3.DeclareSort("Tensor"), z3.DeclareSort("Function")
+    tensor = z3.DeclareSort("Tensor")
     values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in rule.inputs}
     for i, term in enumerate(rule.right if right else rule.left):
         given, own = dict(term.parameters), [values[ref] for ref in term.inputs]
@@ -138,16 +143,17 @@ def _side(z3: Any, rule: Rule, right: bool) -> Mapping[Ref, Any]:
             values[i, 0] = reduce(lambda rest, each, join=join: join(each, rest), own[::-1])
             continue
         if term.op == "split":
-            parts, last = [z3.Function(f"{name} {p}", tensor, tensor) for p in (0, 1)], rule.arity(right, i) - 1
+            parts, last = (
+                [z3.Function(f"{name} {p}", tensor, tensor) for p in (0, 1)],
+                rule.arity(right, i) - 1,
+            )
             for j in range(last + 1):
                 rest = reduce(lambda x, _, part=parts[1]: part(x), range(j), own[0])
                 values[i, j] = rest if j == last else parts[0](rest)
             continue
         for key in sorted(given.keys() - {"dim", "first", "second"}, reverse=True):
-            factors = str(given[key]).split("*")
-            if key == "function":
-                own.insert(0, z3.Const(factors[0], functions))
-            else:
-                own.insert(0, reduce(mul, (z3.IntVal(n) if n.isdigit() else z3.Int(n) for n in factors)))
+            sort = z3.DeclareSort("Function" if key == "function" else "Number")
+            factors = [z3.Const(each, sort) for each in str(given[key]).split("*")]
+            own.insert(0, reduce(z3.Function("times", sort, sort, sort), factors))
         values[i, 0] = z3.Function(name, *(each.sort() for each in own), tensor)(*own)
     return values

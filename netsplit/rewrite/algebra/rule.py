@@ -110,7 +110,10 @@ class Rule:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of both sides' inputs, in the order in which they are met."""
-        refs = (*(ref for term in self.terms for ref in term.inputs), *(r for pair in self.outputs for r in pair))
+        refs = (
+            *(ref for term in self.terms for ref in term.inputs),
+            *(r for pair in self.outputs for r in pair),
+        )
         return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str)))
 
     @property
