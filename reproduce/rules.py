@@ -211,7 +211,7 @@ def _drawn(names: Iterable[str], parallel: bool) -> dict[str, DrawnTensor]:
 
 def _side(terms: Sequence[Term], inputs: Mapping[str, DrawnTensor], k: int = 2) -> dict[Ref, DrawnTensor]:
     """Of inputs and terms. Raises Absent: one cannot be computed."""
-    values: dict[Ref, DrawnTensor] = {**inputs}
+    values: dict[Ref, DrawnTensor] = dict(inputs.items())
     for i, term in enumerate(terms):
         made = operator_values(term, [values[ref] for ref in term.inputs], {"k": k})
         values |= {(i, j): tensor for j, tensor in enumerate(made)}
@@ -292,7 +292,7 @@ def _is_true(rule: Rule, numbers: Sequence[int] = (2,)) -> bool:
         answers = [case.agrees for case in islice(cases(rule, (1, 2, 3), both=True), 400)]
         return bool(answers) and all(answers)
     for k in numbers:
-        answers = []
+        answers = list[bool | None]()
         for power, longer, equal in product((1, 2), (1, 2), (True, False)):
             three, degrees = (k**power, longer * k**3, k**3), (k**power,) * 3
             tensors = {name: drawn_tensor(name, three, degrees, equal) for name in rule.inputs}
@@ -383,7 +383,7 @@ def basis(rules: Iterable[Rule], size: int = 2) -> list[Rule]:
     return [rule for rule in rules if rule in few or len(rule.outputs) > 1 or not follows(rule, few)]
 
 
-def main(size: int = 3, parallel_size: int = 3, workers: int = 2) -> dict[str, Any]:
+def main(size: int = 3, parallel_size: int = 2, workers: int = 2) -> dict[str, Any]:
     """Generates, proves and writes the file of the package; its counts.
 
     Args:

@@ -6,7 +6,7 @@ from reproduce.rules import ALGEBRA, property_counts, prove, rule_candidates, su
 
 def test_rules_of_two_operators_made_anew_are_those_of_the_package() -> None:
     """Order and names as well, as both are drawn and met in the same order everywhere."""
-    made, _ = prove(rule_candidates(ALGEBRA, 2, 4)[0], False)
+    made, _ = prove(rule_candidates(ALGEBRA, 2, 4)[0])
     kept = [rule for rule in generated_rules() if len(rule.left) <= 2 and len(rule.right) <= 2]
     assert made
     assert made == kept

@@ -38,14 +38,14 @@ def test_a_property_holds_at_all_sizes_to_four(line: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", DEAR)
-def test_a_property_of_two_tensors_in_pieces_or_of_a_convolution_holds_at_all_sizes_to_four(line: str) -> None:
+def test_a_property_of_tensors_in_pieces_or_of_convolutions_holds_at_all_sizes_to_four(line: str) -> None:
     """Degrees 1, 2 and 3; convolutions with a bias to size 2."""
     for rule in LINES[line]:
         _exactly(line, rule, 4)
 
 
 @pytest.mark.parametrize("line", DEAR)
-def test_a_property_of_two_tensors_in_pieces_or_of_a_convolution_holds_at_small_sizes(line: str) -> None:
+def test_a_property_of_tensors_in_pieces_or_of_convolutions_holds_at_small_sizes(line: str) -> None:
     for rule in LINES[line]:
         _exactly(line, rule, 3 if rule.exact else 2)
 

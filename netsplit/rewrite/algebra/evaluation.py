@@ -203,12 +203,12 @@ def operator_values(
         case "conv":
             return [_conv(*given, **own)]
         case "enlarge":
-            return [_enlarged(*given, **own)]
+            return [_enlarged(x, given[1], **own)]
         case "embedding":
             table, rows = _looked_up(*given)
             return [DrawnTensor(table[rows], x.degrees, (*given[1].cuts[1:], x.cuts[2]))]
         case "bag":
-            return [_bag(*given, **own)]
+            return [_bag(x, given[1], **own)]
         case "sum" | "mean":
             part = pow(x.array.shape[d], -1, PRIME) if op == "mean" else 1
             array = x.array.sum(d, keepdims=True) * part % PRIME
@@ -298,7 +298,7 @@ def _cases(
         if level == len(inputs):
             pairs = [(values[0, a], values[1, b]) for a, b in rule.outputs] if right else []
             cuts = [cut for a, b in pairs for cut in zip(a.cuts, b.cuts, strict=True) if None not in cut]
-            tensors = {name: values[0, name] for name in inputs}
+            tensors: dict[Ref, DrawnTensor] = {name: values[0, name] for name in inputs}
             agrees = right and all(a.key == b.key for a, b in pairs)
             yield Case(tensors, numbers, right, agrees, all(a == b for a, b in cuts))
             return

@@ -19,8 +19,8 @@ from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, rule_of
 
 __all__ = ["ASSOCIATIVE", "follows", "is_proven", "properties"]
 
-INSTANCES, DEPTH = 100_000, 5.0
-"""Limits of what z3 makes of the properties, which are the same on every machine."""
+WORK, INSTANCES, DEPTH = 3_000_000, 100_000, 5.0
+"""Limits of z3: its own count of its work, instances of properties, and of what they make; no clock."""
 
 ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
 
@@ -84,7 +84,7 @@ def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
     axioms = _axioms(others, _splits(rule), rule.is_parallel)
     for left, right in _equations(z3, rule):
         solver = z3.SimpleSolver()  # a new one, so that no answer depends on what was asked before
-        solver.set("qi.max_instances", INSTANCES, "mbqi", False)
+        solver.set("rlimit", WORK, "qi.max_instances", INSTANCES, "mbqi", False)
         solver.set("qi.eager_threshold", DEPTH, "qi.lazy_threshold", DEPTH)
         solver.add(*axioms, left != right)
         if solver.check() != z3.unsat:
@@ -140,16 +140,16 @@ def _side(z3: Any, rule: Rule, right: bool) -> Mapping[Ref, Any]:
         name = f"{term.op} {int(given['dim']) + (not rule.exact) if 'dim' in given else ''}"
         if term.op == "concat":
             join = z3.Function(name, tensor, tensor, tensor)
-            values[i, 0] = reduce(lambda rest, each, join=join: join(each, rest), own[::-1])
+            values[i, 0] = own.pop()
+            while own:
+                values[i, 0] = join(own.pop(), values[i, 0])
             continue
         if term.op == "split":
-            parts, last = (
-                [z3.Function(f"{name} {p}", tensor, tensor) for p in (0, 1)],
-                rule.arity(right, i) - 1,
-            )
-            for j in range(last + 1):
-                rest = reduce(lambda x, _, part=parts[1]: part(x), range(j), own[0])
-                values[i, j] = rest if j == last else parts[0](rest)
+            first, others = (z3.Function(f"{name} {part}", tensor, tensor) for part in (0, 1))
+            rest, last = own[0], rule.arity(right, i) - 1
+            for j in range(last):
+                values[i, j], rest = first(rest), others(rest)
+            values[i, last] = rest
             continue
         for key in sorted(given.keys() - {"dim", "first", "second"}, reverse=True):
             sort = z3.DeclareSort("Function" if key == "function" else "Number")
