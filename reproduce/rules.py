@@ -289,8 +289,8 @@ def _is_true(rule: Rule, numbers: Sequence[int] = (2,)) -> bool:
         numbers: of pieces; the inputs of rules with parallel operators are alike.
     """
     if not rule.is_parallel:
-        answers = [case.agrees for case in islice(cases(rule, (1, 2, 3), both=True), 400)]
-        return bool(answers) and all(answers)
+        there = [case.agrees for case in islice(cases(rule, (1, 2, 3), both=True), 400)]
+        return bool(there) and all(there)
     for k in numbers:
         answers = list[bool | None]()
         for power, longer, equal in product((1, 2), (1, 2), (True, False)):
