@@ -72,7 +72,8 @@ def parallel_speeds(
         lowered: devices up to which plans are lowered and simulated; of more, the search's seconds count, for
             all methods alike, and what did not fit before is not asked.
         batch_norm: local: of planned parts each has statistics of its own, which nobody may train.
-        fused: a ReLU is in the operator before it, and takes nothing: costs alone, which nothing can run.
+        fused: a ReLU is in the operator before it, takes nothing, and lets no operator be cut along what it
+            sums over: costs alone, which nothing can run, of `Unity` without algebra.
         subject: the method whose gain is shown, where it is among them.
         seed: of methods.
 
@@ -86,6 +87,8 @@ def parallel_speeds(
     if batch_norm not in get_args(BatchNorm):
         raise ConfigError(f"study.batch_norm is {batch_norm!r}: give whole or local.")
     made: dict[str, Partitioner] = {name: build(each) for name, each in methods.items()}
+    if fused:  # without ReLUs that stand between, algebra would make one product of two
+        made = {name: _fused(each) for name, each in made.items() if isinstance(each, Unity)}
     where = [cluster(nodes=n) for n in nodes] if cluster else []
     where += [build(each) for each in (clusters or {}).values()]
     if not where:
@@ -99,7 +102,7 @@ def parallel_speeds(
         over = set[str]()
         for each in where:
             devices = len(each.speeds)
-            simulated = devices <= lowered
+            simulated = devices <= lowered and not fused
             speeds_of: dict[str, float | None] = {}
             for method, partitioner in made.items():
                 if method in over and not simulated:
@@ -171,6 +174,10 @@ def foreseen(method: Unity, problem: Problem) -> tuple[float, Substituted]:
     cost = mapped_s if method.search == "joint" else alone_s
     searched = best_graph(graph, rules, cost, method.alpha, method.budget, method.piece)
     return mapped_s(searched.best), searched
+
+
+def _fused(method: Unity) -> Unity:
+    return replace(method, algebra=False, dimensions=[k for k in method.dimensions if k != "reduction"])
 
 
 def _stood_in(case: ModelCase, batch_norm: BatchNorm, fused: bool) -> tuple[ModelCase, str]:
