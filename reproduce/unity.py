@@ -213,7 +213,7 @@ def search_seconds(
     cluster: Callable[..., ClusterDescription],
     methods: dict[str, Any],
     nodes: Sequence[int] = (1, 2, 4, 8),
-    printed: Mapping[str, Sequence[float]] | None = None,
+    printed: Mapping[str, Sequence[float | None]] | None = None,
     batch_norm: BatchNorm = "local",
     seed: int = 0,
 ) -> StudyResult:
@@ -243,7 +243,7 @@ def search_seconds(
                 began = time.process_time()
                 seconds, _ = foreseen(method, problem)
                 took = time.process_time() - began
-                told = ((printed or {}).get(name) or [None] * (i + 1))[i]
+                told = dict(enumerate((printed or {}).get(name, ()))).get(i)
                 rows.append((len(where.speeds), name, took, 1e3 * seconds, told))
                 log.info("%d devices, %s: %.1f s", len(where.speeds), name, took)
     return StudyResult("Seconds of the search", SEARCH_COLUMNS, tuple(rows))
