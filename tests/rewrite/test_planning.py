@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from netsplit.experiment.records import write_plan
 
 from netsplit.cluster.catalogue import accelerator
 from netsplit.errors import NetSplitError, RewriteError
-from netsplit.experiment.records import write_plan
 from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.common.priority import topological_priority
