@@ -19,7 +19,6 @@ from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
 from netsplit.report import markdown_page, read_report
 from netsplit.rewrite import Rewrite, Split, applied
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
-from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
 from runners._carry_out import comparisons_of
 from tests.experiment.subjects import experiment_of, two
@@ -70,7 +69,7 @@ class _Silent:
 
 
 def recording() -> ProgressRecorder:
-    return ProgressRecorder(MethodRun(Store(), "m", ""), _Silent())
+    return ProgressRecorder(MethodRun(Tracker("sqlite:///nowhere.db", enabled=False), "m"), _Silent())
 
 
 def test_with_nothing_left_to_train_the_earlier_run_s_seconds_are_kept_and_called_so(
