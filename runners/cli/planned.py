@@ -120,7 +120,7 @@ def run(
 
 def _verdict(whole: WholePlan) -> str:
     """The chosen plan beside the best of each other kind."""
-    best = {row.kind: Contender(row.kind, row.samples_per_s) for row in reversed(whole.frontier)}
+    best = {row.kind: Contender(row.kind, row.samples_per_s or 0.0) for row in reversed(whole.frontier)}
     best[whole.frontier[0].kind] = Contender(whole.frontier[0].kind, whole.samples_per_s)
     return verdict(list(best.values()), measured=False)
 

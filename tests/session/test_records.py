@@ -19,7 +19,6 @@ from netsplit.session.comparison import Experiment
 from netsplit.session.forecast import described, forecast
 from netsplit.tracking import ComparisonRow, MethodRun, Tracker
 from netsplit.tracking.records import Comparison, ProgressRecorder, row_of
-from netsplit.tracking.store import Store
 from netsplit.training.history import Epoch, History, Iteration
 from runners._carry_out import comparisons_of
 from tests.session.subjects import experiment_of, two
@@ -69,7 +68,7 @@ class _Silent:
 
 
 def recording() -> ProgressRecorder:
-    return ProgressRecorder(MethodRun(Store(), "m", ""), _Silent())
+    return ProgressRecorder(MethodRun(Tracker("sqlite:///nowhere.db", enabled=False), "m"), _Silent())
 
 
 def test_with_nothing_left_to_train_the_earlier_run_s_seconds_are_kept_and_called_so(

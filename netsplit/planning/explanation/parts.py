@@ -207,7 +207,7 @@ def placed_sums(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]
 
 def steps_told(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """Which of a plan's steps only move tensors, and which add; where the sums are."""
-    counts = Counter(each.kind for each in parallel.operators) if parallel else Counter[str]()
+    counts = Counter[str](each.kind for each in parallel.operators) if parallel else Counter[str]()
     kinds = {
         ("partition", "combine"): "only move",
         ("reduce",): "add partial sums",

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from netsplit.graph.ir import CALL, Graph
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.methods.unity.choices import Machines, TaskChoice
 from netsplit.rewrite import OperatorTasks
 
-__all__ = ["tasks_of_mapping"]
+__all__ = ["devices_of", "tasks_of_mapping"]
 
 
 def tasks_of_mapping(
@@ -31,3 +32,10 @@ def tasks_of_mapping(
         elif near & cut and not fixed and not node.initializers:
             made.append(OperatorTasks(node.name, places=(places[choice.view.devices[0]],)))
     return tuple(made)
+
+
+def devices_of(graph: Graph, choices: Mapping[str, TaskChoice], machines: Machines) -> dict[str, str]:
+    """Of a lowered graph: node -> device."""
+    names = machines.cluster.names
+    home = {name: names[choice.view.devices[0]] for name, choice in choices.items()}
+    return devices_of_nodes(graph, names, home, machines.places)

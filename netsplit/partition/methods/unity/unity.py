@@ -25,7 +25,7 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
-from netsplit.partition.common.homes import devices_of_nodes, linked_groups
+from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
@@ -37,7 +37,7 @@ from netsplit.partition.methods.unity.experts import (
     wanted_by_experts,
 )
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
-from netsplit.partition.methods.unity.placed import tasks_of_mapping
+from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Costs
@@ -283,9 +283,7 @@ class UnitySearch:
                 log.debug("unity: '%s' not so: %s", name, refusal)
                 self.refused.add((name, len(choice.axes)))
                 continue
-            names = self.machines.cluster.names
-            home = {name: names[choice.view.devices[0]] for name, choice in mapped.choices.items()}
-            device_of = devices_of_nodes(made, names, home, self.machines.places)
+            device_of = devices_of(made, mapped.choices, self.machines)
             return self._judged(origin, made, device_of, mapped)
 
     def _mapped(
