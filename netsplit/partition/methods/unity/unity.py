@@ -240,7 +240,7 @@ class UnitySearch:
         """Without what cannot be lowered so."""
         captured = self.problem.graph
         if spread_s:
-            self.known = Known(numbers=self.known.numbers)
+            self.known = Known(self.known.numbers, movement=self.known.movement)
         while True:
             self.mapped = mapped = self._mapped(graph, spread_s, price)
             rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))
@@ -258,17 +258,13 @@ class UnitySearch:
             return self._judged(origin, made, device_of, mapped)
 
     def _mapped(self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = ()) -> Mapped:
-        """`best_mapping`, with the layouts of tied weights each in turn."""
         problem, method = self.problem, self.method
         turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
         costed = Costed(
             graph, self._costs(graph), self.machines, tuple(method.dimensions), turns, spread_s, price,
             refused=frozenset(self.refused), known=self.known,
         )  # fmt: skip
-        return min(
-            (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
-            key=lambda each: each.seconds,
-        )
+        return best_mapping(costed, cache=method.cache, split=method.split)
 
     def others(self) -> Iterator[_Judged]:
         """Data parallelism, columns and rows, each device alone, and `os_dpos` on small graphs."""
