@@ -6,7 +6,7 @@ tensor between two ──► seconds of moving [C, C]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from netsplit.partition.methods.unity.choices import (
     MachineView,
     TaskAxis,
     TaskChoice,
+    TaskKind,
     choices_on,
     task_axes,
 )
@@ -98,6 +99,7 @@ class Costed:
         spread_s: seconds for all of the capacity of the device that an operator fills most.
         price: seconds for a byte on each device.
         refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
+        tasks: operator -> how it is cut, whole if it is not there; views are chosen alone. None: both are.
         known: kept across calls, also for graphs that are made of this one.
     """
 
@@ -109,6 +111,7 @@ class Costed:
     spread_s: float = 0.0
     price: tuple[float, ...] = ()
     refused: frozenset[tuple[str, int]] = frozenset()
+    tasks: Mapping[str, TaskKind] | None = None
     known: Known = field(default_factory=lambda: Known())
 
     def __post_init__(self) -> None:
@@ -157,16 +160,19 @@ class Costed:
             readers = list({number[node.name]: node.name for node in graph if k in node.initializers}.items())
             for (a, one), (b, other) in pairwise(readers):
                 read = [sorted(map(str, self._places(name).get(k, ()))) for name in (one, other)]
-                key = self.number(f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}")
+                key = self.number(
+                    f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}"
+                )
                 links.append(TensorLink(a, b, (k,), key, (one, other)))
         return vertices, links
 
     def _key(self, node: Node) -> str:
         axes = [(a.axis, a.blocks, a.step, a.dimension) for a in self._axes(node.name)]
         refused = [n for name, n in self.refused if name == node.name]
+        tasks = None if self.tasks is None else self.tasks.get(node.name, ())
         own = "" if _says_what_it_reads(node) else node.name
         given = [(k, len(self.graph.variables[k].consumers)) for k in self._given(node)]
-        return f"{own}{self.keys[node.name]}{axes}{refused or ''}{given or ''}"
+        return f"{own}{self.keys[node.name]}{axes}{refused or ''}{given or ''}{tasks}"
 
     def _axes(self, name: str) -> tuple[TaskAxis, ...]:
         return task_axes(self.graph, name, self.dimensions)
@@ -227,6 +233,8 @@ class Costed:
                 continue
             made.append(choice)
             seconds.append(own)
+        if not made:  # not so on these
+            return Options((TaskChoice(MachineView(devices[:1])),), np.array([np.inf]))
         return Options(tuple(made), np.array(seconds))
 
     def _choices(self, vertex: Vertex, devices: Devices) -> list[TaskChoice]:
@@ -245,7 +253,8 @@ class Costed:
             if view.shape and not axes and not copies:
                 continue
             for choice in choices_on(view, axes, copies, weights, self.machines):
-                if (name, len(view.shape)) not in self.refused:
+                own = self.tasks is None or choice.kind == self.tasks.get(name, ())
+                if own and (name, len(view.shape)) not in self.refused:
                     made.append(choice)
         return made
 
