@@ -43,7 +43,6 @@ Floats: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[np.int64]
 Devices: TypeAlias = tuple[int, ...]
 
-FREE = 1e-9  # seconds, of the first of two that are alike
 HANDED = "hand over "
 """What the vertex of a tensor that several read is called by."""
 
@@ -121,7 +120,7 @@ class Costed:
         weights = {k for k, each in graph.initializers.items() if each.requires_grad}
         self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
         self.movement = self.known.movement = self.known.movement or Movement(self.machines, self.costs)
-        self.calls, self.ways = ways_of_graph(graph)
+        self.calls, _ = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
         self.vertices, self.links = self._drawn()
 
@@ -157,8 +156,8 @@ class Costed:
             key = self.number(f"{ends[0].key}-{said}-{ends[1].key}")
             links.append(TensorLink(source, target, tuple(tensors), key))
         for k in graph.initializers:
-            readers = list({number[node.name]: node.name for node in graph if k in node.initializers}.items())
-            for (a, one), (b, other) in pairwise(readers):
+            reading = list({number[node.name]: node.name for node in graph if k in node.initializers}.items())
+            for (a, one), (b, other) in pairwise(reading):
                 read = [sorted(map(str, self._places(name).get(k, ()))) for name in (one, other)]
                 key = self.number(
                     f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}"
