@@ -77,12 +77,12 @@ def _is_bound(rule: Rule) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidate:
+class _SearchedGraph:
     """A graph, with tasks, and what made it of which."""
 
     graph: Graph
     tasks: Tasks = field(default_factory=dict)
-    before: _Candidate | None = None
+    before: _SearchedGraph | None = None
     what: tuple[str, str] = ("", "")
 
     @property
@@ -108,14 +108,14 @@ def best_graph(
         piece: least operators of one.
         kinds: the tasks that operators may have, where substitutions change them, too.
     """
-    costs: dict[_Candidate, float] = {}
+    costs: dict[_SearchedGraph, float] = {}
 
-    def priced(own: _Candidate) -> float:
+    def priced(own: _SearchedGraph) -> float:
         if own not in costs:
             costs[own] = cost(own.graph, own.tasks)
         return costs[own]
 
-    best, ended_by, expanded, left, rest = _Candidate(graph), "empty", 0, 0, budget
+    best, ended_by, expanded, left, rest = _SearchedGraph(graph), "empty", 0, 0, budget
     pieces = list(_pieces(list(graph.nodes), matches(graph, rules), piece))
     for i, names in enumerate(pieces):
         now = best_first(
@@ -138,12 +138,12 @@ def best_graph(
 
 
 def _substituted(
-    now: _Candidate,
+    now: _SearchedGraph,
     rules: Sequence[Rule],
     names: frozenset[str],
     most: int,
     kinds: Callable[[Graph], Mapping[str, Iterable[TaskKind]]] | None,
-) -> Iterator[_Candidate]:
+) -> Iterator[_SearchedGraph]:
     """What one rule makes of it, where it replaces some of these operators, or what was made of them; and
     with other tasks of one of them."""
     graph, tasks = now.graph, now.tasks
@@ -156,13 +156,13 @@ def _substituted(
             continue
         if len(made) <= most:
             rest = {name: kind for name, kind in tasks.items() if name in made.nodes}
-            yield _Candidate(made, rest, now, (match.rule.name, match.record.node))
+            yield _SearchedGraph(made, rest, now, (match.rule.name, match.record.node))
     for name, every in kinds(graph).items() if kinds is not None else ():
         for kind in every if _origin(name) in names else ():
             said = "tasks " + " x ".join(
                 f"{n} along {axis}" if blocks else f"{n} copies" for axis, blocks, n in kind
             )
-            yield _Candidate(graph, {**tasks, name: kind}, now, (said, name))
+            yield _SearchedGraph(graph, {**tasks, name: kind}, now, (said, name))
 
 
 def _pieces(names: Sequence[str], every: Sequence[Match], least: int) -> Iterator[Sequence[str]]:
