@@ -160,13 +160,12 @@ def foreseen(method: Unity, problem: Problem) -> tuple[float, Substituted]:
     graph, known = problem.graph, Known()
     machines = Machines.of(problem.cluster, speeds(graph, problem), hosts(problem.cluster))
 
-    def mapped_s(own: Graph) -> float:
+    def mapped_s(own: Graph, tasks: object = None) -> float:
         costs = rewritten_costs(problem.costs, graph, own)
         costed = Costed(own, costs, machines, tuple(method.dimensions), known=known)
-        every = (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied())
-        return min(each.seconds for each in every)
+        return best_mapping(costed, cache=method.cache, split=method.split).seconds
 
-    def alone_s(own: Graph) -> float:
+    def alone_s(own: Graph, tasks: object = None) -> float:
         costs = rewritten_costs(problem.costs, graph, own)
         return min(sum(costs.total_s(v, kind) for v in own.nodes) for kind in costs.devices)
 

@@ -28,7 +28,7 @@ from netsplit.partition.common.capacity import fill_in_order, infeasible, missin
 from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
 from netsplit.partition.methods.unity.experts import (
     FewViews,
@@ -38,7 +38,7 @@ from netsplit.partition.methods.unity.experts import (
 )
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
-from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
+from netsplit.partition.methods.unity.substitutions import Substituted, Tasks, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
@@ -47,7 +47,7 @@ __all__ = ["Unity"]
 
 log = logging.getLogger(__name__)
 
-Search = Literal["joint", "sequential"]
+Search = Literal["joint", "paper", "sequential"]
 
 RAISES = 8  # of the price of bytes
 SMALL = 2000  # operators times devices, for which `os_dpos` is quick
@@ -97,7 +97,8 @@ class Unity(Partitioner):
         cache: tables of alike parts of the graph are computed once.
         algebra: operators may be replaced by others.
         rules: "builtin", "generated", or a file of FlexFlow's, which is proven first.
-        search: "joint", or "sequential": the graph that is fastest on one device, and then its mapping.
+        search: "joint"; "paper": tasks are changed one by one, as algebra is, and views are mapped;
+            or "sequential": the graph that is fastest on one device, and then its mapping.
         alpha: of candidates, how many times the best they may cost to be looked at.
         budget: how many candidates get a cost.
         piece: about how many operators are searched at once.
@@ -173,7 +174,8 @@ class Unity(Partitioner):
         if problem.graph.rewrites:
             return
         search = UnitySearch(self, problem, until=until)
-        search.machines = FewViews(**vars(search.machines))
+        machines, known = search.plain
+        search.plain = FewViews(**vars(machines)), known
         for each in chain(search.programmes(), search.by_experts()):
             yield each.origin, each.placement
             if time.perf_counter() > until():
@@ -185,25 +187,33 @@ class UnitySearch:
     method: Unity
     problem: Problem
     refused: set[tuple[str, int]] = field(default_factory=set)
-    known: Known = field(default_factory=Known)
     stages: Mapping[str, Devices] = field(default_factory=dict)
     until: Callable[[], float] = lambda: inf
 
     def __post_init__(self) -> None:
         problem = self.problem
         cluster = (problem.evaluate or problem).cluster
-        self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
+        self.plain = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster)), Known()
         self.searched: Substituted
         self.mapped: Mapped
+        self._unpriced()
+
+    def _unpriced(self) -> None:
+        """Bytes cost nothing, and pieces are as large as devices are fast."""
+        self.machines, self.known = self.plain
+        self.spread_s, self.price = 0.0, (0.0,) * len(self.machines.cluster.devices)
 
     def programmes(self) -> Iterator[_Judged]:
         """Of the graph best by the search asked for, of that best on one device, and of the captured one."""
         method, graph, known = self.method, self.problem.graph, set[str]()
         rules = rules_of(method.rules) if method.algebra else ()
         limits = method.alpha, method.budget, method.piece
-        joint = method.search == "joint"
-        self.searched = best_graph(graph, rules, self._mapped_s if joint else self._alone_s, *limits)
-        tried = [("the programme", self.searched), ("the programme without algebra", Substituted(graph))]
+        joint, paper = method.search == "joint", method.search == "paper"
+        cost = self._alone_s if method.search == "sequential" else self._mapped_s
+        self.searched = best_graph(graph, rules, cost, *limits, self._kinds if paper else None)
+        tried = [("the programme", self.searched)]
+        if not paper:
+            tried.append(("the programme without algebra", Substituted(graph)))
         if joint and rules:
             tried.append(("algebra for one device", best_graph(graph, rules, self._alone_s, *limits)))
         for origin, searched in tried:
@@ -212,16 +222,30 @@ class UnitySearch:
                 continue
             known.add(key)
             try:
-                yield replace(self.programme(searched.best, origin), searched=searched)
+                yield replace(self.programme(searched.best, origin, searched.tasks), searched=searched)
+                if searched is self.searched and joint and rules and self.spread_s:
+                    dear = best_graph(graph, rules, self._mapped_s, *limits)  # at the price of bytes now
+                    tried.append(("the programme with algebra for less memory", dear))
             except RewriteError as refusal:
                 if searched.best is graph:
                     raise
                 log.debug("unity: not %s: %s", origin, refusal)
 
-    def _mapped_s(self, graph: Graph) -> float:
-        return self._mapped(graph).seconds
+    def _mapped_s(self, graph: Graph, tasks: Tasks) -> float:
+        return self._mapped(graph, tasks if self.method.search == "paper" else None).seconds
 
-    def _alone_s(self, graph: Graph) -> float:
+    def _kinds(self, graph: Graph) -> dict[str, set[TaskKind]]:
+        """Of operators that can be cut, all tasks on all devices."""
+        costed = self._costed(graph, None)
+        every = tuple(range(len(self.machines.cluster.devices)))
+        of = {
+            each.name: costed.options(v, every).choices
+            for v, each in enumerate(costed.vertices)
+            if each.nodes
+        }
+        return {name: {each.kind for each in own} for name, own in of.items()}
+
+    def _alone_s(self, graph: Graph, tasks: Tasks) -> float:
         """On one of the devices, the fastest."""
         costs = self._costs(graph)
         return min(sum(costs.total_s(v, kind) for v in graph.nodes) for kind in costs.devices)
@@ -229,49 +253,37 @@ class UnitySearch:
     def _costs(self, graph: Graph) -> Costs:
         return rewrite.rewritten_costs(self.problem.costs, self.problem.graph, graph)
 
-    def programme(self, graph: Graph, origin: str) -> _Judged:
+    def programme(self, graph: Graph, origin: str, tasks: Tasks | None = None) -> _Judged:
         """The best that the programme finds, with a price of bytes under which its peaks fit."""
-        given = self.machines, self.known
-        try:
-            return self._fitting(graph, origin)
-        finally:
-            self.machines, self.known = given
-
-    def _fitting(self, graph: Graph, origin: str) -> _Judged:
-        spread_s, price = 0.0, (0.0,) * len(self.machines.cluster.devices)
+        self._unpriced()
         best: _Judged | None = None
         for turn in range(RAISES):
-            now = self._lowered(graph, origin, spread_s, price)
+            now = self._lowered(graph, origin, tasks)
             if best is None or now.rank < best.rank:
                 best = now
             if not now.missing or time.perf_counter() > self.until():
                 break
-            spread_s = 4 * spread_s or self.mapped.seconds / 2
+            self.known = Known(self.known.numbers, movement=self.known.movement)
+            self.spread_s = 4 * self.spread_s or self.mapped.seconds / 2
             if turn == RAISES // 2:  # pieces as large as devices have room, and not as they are fast
                 room = [float(each.capacity_bytes) for each in self.machines.cluster.devices]
-                self.machines, spread_s = replace(self.machines, speed=tuple(room)), self.mapped.seconds / 2
-            elif turn % (RAISES // 2) > 1:
-                price = self._raised(price, now, spread_s)
+                self.machines = replace(self.machines, speed=tuple(room))
+                self.spread_s = self.mapped.seconds / 2
+            elif turn % (RAISES // 2) > 1:  # bytes on what is over its capacity get dearer than on others
+                self.price = tuple(
+                    own + (self.spread_s / each.capacity_bytes if now.over.get(each.name, 0) > 0 else 0.0)
+                    for each, own in zip(self.machines.cluster.devices, self.price, strict=True)
+                )
         assert best is not None
         return best
 
-    def _raised(self, price: tuple[float, ...], now: _Judged, spread_s: float) -> tuple[float, ...]:
-        """Bytes on what is over its capacity get dearer than on others."""
-        devices = self.machines.cluster.devices
-        return tuple(
-            own + (spread_s / each.capacity_bytes if now.over.get(each.name, 0) > 0 else 0.0)
-            for each, own in zip(devices, price, strict=True)
-        )
-
     def _lowered(
-        self, graph: Graph, origin: str, spread_s: float, price: tuple[float, ...], before: Before = _nothing
+        self, graph: Graph, origin: str, tasks: Tasks | None = None, before: Before = _nothing
     ) -> _Judged:
         """Without what cannot be lowered so."""
         captured = self.problem.graph
-        if spread_s:
-            self.known = Known(self.known.numbers, movement=self.known.movement)
         while True:
-            self.mapped = mapped = self._mapped(graph, spread_s, price, before)
+            self.mapped = mapped = self._mapped(graph, tasks, before)
             rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))
             try:
                 made = rewrite.applied(captured, rewrites, scaled="samples") if rewrites else captured
@@ -286,23 +298,17 @@ class UnitySearch:
             device_of = devices_of(made, mapped.choices, self.machines)
             return self._judged(origin, made, device_of, mapped)
 
-    def _mapped(
-        self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = (), before: Before = _nothing
-    ) -> Mapped:
-        """`best_mapping`, with the layouts of tied weights each in turn."""
-        problem, method = self.problem, self.method
+    def _mapped(self, graph: Graph, tasks: Tasks | None = None, before: Before = _nothing) -> Mapped:
+        method, costed = self.method, self._costed(graph, tasks)
+        return best_mapping(costed, before(costed), cache=method.cache, split=method.split)
+
+    def _costed(self, graph: Graph, tasks: Tasks | None) -> Costed:
+        problem = self.problem
         turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
-        costed = Costed(
-            graph, self._costs(graph), self.machines, tuple(method.dimensions), turns, spread_s, price,
-            refused=frozenset(self.refused), known=self.known, stages=self.stages,
+        return Costed(
+            graph, self._costs(graph), self.machines, tuple(self.method.dimensions), turns, self.spread_s,
+            self.price, refused=frozenset(self.refused), tasks=tasks, known=self.known, stages=self.stages,
         )  # fmt: skip
-        return min(
-            (
-                best_mapping(each, before(each), cache=method.cache, split=method.split)
-                for each in costed.of_tied()
-            ),
-            key=lambda each: each.seconds,
-        )
 
     def others(self) -> Iterator[_Judged]:
         """Data parallelism, columns and rows, each device alone, and `os_dpos` on small graphs."""
@@ -324,12 +330,13 @@ class UnitySearch:
         first = tuple(p for p, host in enumerate(hosts) if host == hosts[0])
         where = {"": {}, ", one host": dict.fromkeys(graph.nodes, first) if len(first) < len(hosts) else {}}
         where[", stages"] = stages_of_hosts(self.problem, hosts)
+        self._unpriced()
         for said, self.stages in where.items():
             if said and not self.stages:
                 continue
             for origin, wanted in wanted_by_experts(graph):
                 with suppress(RewriteError):
-                    yield self._lowered(graph, origin + said, 0.0, (), partial(chosen_before, wanted=wanted))
+                    yield self._lowered(graph, origin + said, before=partial(chosen_before, wanted=wanted))
         with suppress(RewriteError):
             if self.stages:
                 yield self.programme(graph, "the programme, stages")
