@@ -94,9 +94,9 @@ class Simulated:
             now = time.perf_counter()
             if trials and now + 2 * (now - began) / len(trials) > until:
                 break
-            other = replace(placement, exchanges=exchanges)
-            program = own.whole_microbatches(other)
-            trials.append(ScoredPlan(other, program, simulate(program, self.cluster, own.costs, peaks=False)))
+            tried = replace(placement, exchanges=exchanges)
+            program = own.whole_microbatches(tried)
+            trials.append(ScoredPlan(tried, program, simulate(program, self.cluster, own.costs, peaks=False)))
         if asked == "broadcast":
             return own._with_peaks(min(trials, key=lambda each: each.iteration_s))
         plain, room = trials[0], {each.name: each.capacity_bytes for each in self.cluster.devices}
