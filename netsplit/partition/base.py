@@ -34,6 +34,7 @@ __all__ = [
     "Predicted",
     "Problem",
     "ScheduleName",
+    "Scored",
     "Shard",
     "ShardName",
     "SolverReport",
@@ -206,6 +207,16 @@ class Turns:
 ONE_BATCH = Turns()
 
 
+class Scored(Protocol):
+    """A placement with its exchanges, and what is predicted of it."""
+
+    @property
+    def placement(self) -> Placement: ...
+
+    @property
+    def timeline(self) -> Predicted: ...
+
+
 class Evaluate(Protocol):
     """Predicts the iteration of a placement. It is handed in, as simulating comes after partitioning."""
 
@@ -217,7 +228,14 @@ class Evaluate(Protocol):
     def turns(self) -> Turns:
         """The schedule that it simulates."""
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether it may have devices hand on what they receive, of which compiled steps do not know."""
+
     def __call__(self, placement: Placement) -> Predicted: ...
+
+    def scored(self, placement: Placement) -> Scored:
+        """With what devices hand on: what a plan of the placement takes."""
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Evaluate:
         """The same on another cluster with other costs."""

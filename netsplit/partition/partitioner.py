@@ -13,6 +13,7 @@ from netsplit.errors import ConfigError, brief
 from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport, Stage, Status
 from netsplit.partition.common.capacity import check_capacity
 from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.exchange import Exchange
 from netsplit.rewrite.records import Rewrite
 
 __all__ = ["Choice", "Partitioner"]
@@ -36,6 +37,7 @@ class Choice:
     stages: tuple[Stage, ...] = ()
     cuts: tuple[str, ...] = ()  # `Placement.cuts`
     rewrites: tuple[Rewrite, ...] = ()  # `Placement.rewrites`
+    exchanges: tuple[Exchange, ...] = ()  # `Placement.exchanges`
 
     def report(self, seconds: float) -> SolverReport:
         objective_s, bound_s, gap = self.objective_s, self.bound_s, None
@@ -103,6 +105,7 @@ class Partitioner(ABC):
             stages=choice.stages,
             cuts=choice.cuts,
             rewrites=rewrites,
+            exchanges=choice.exchanges,
         )
 
     def cuts_operators(self, problem: Problem) -> bool:

@@ -23,16 +23,13 @@ from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.exchanges import with_exchanges
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.planning.sharding import in_slices
 from netsplit.planning.simulated import needed_bytes, simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
-from netsplit.program.instructions import Program
 from netsplit.rewrite.algebra.checking import require_same_algebra
-from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["decide", "proven_s", "verified"]
@@ -61,9 +58,11 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
     """
     held = Instance.of(problem)  # made once: it lives as long as somebody has it
     started, metered_s = time.perf_counter(), problem.metered_s()
+    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None) or math.inf
     problem, placement = _chosen(problem, partitioner)
-    seconds = time.perf_counter() - started - (problem.metered_s() - metered_s)
-    plan = verified(problem, placement, seconds, room, contiguity)
+    metered_s = problem.metered_s() - metered_s
+    seconds = time.perf_counter() - started - metered_s
+    plan = verified(problem, placement, seconds, room, contiguity, until=started + metered_s + limit_s)
     del held
     return plan
 
@@ -109,6 +108,7 @@ def verified(
     room: bool = True,
     contiguity: bool = True,
     bound_limit_s: float = LIMIT_S,
+    until: float = float("inf"),
 ) -> Plan:
     """The plan of a placement, verified; raises as `decide`.
 
@@ -120,6 +120,7 @@ def verified(
         room: refuse what is over the capacities.
         contiguity: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
+        until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
     """
     asked = problem
     problem = problem.rewritten(placement.rewrites)
@@ -138,12 +139,12 @@ def verified(
     if (loads := problem.objective.loads(problem, placement)) is not None:
         objective_s = loads.period_s
     else:
-        placement = with_exchanges(problem, placement)
-        shard = simulated_by(problem).schedule.shard
-        if shard != "none":
+        compiler = simulated_by(problem)
+        if (shard := compiler.schedule.shard) != "none":
             placement = in_slices(problem.graph, placement, shard)
+        scored = compiler.scored(placement, until)
+        placement, program, timeline = scored.placement, scored.program, scored.timeline
         verify(free, placement, capacity=False).require()
-        program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s
     if room and problem.memory == "lifetimes":
         _require_room(problem, placement, timeline)
@@ -166,12 +167,6 @@ def _after_search(problem: Problem) -> Problem:
     if problem.meter is None and problem.improved is None:
         return problem
     return replace(problem, meter=None, improved=None)
-
-
-def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timeline]:
-    """The program and its predicted timeline."""
-    program = simulated_by(problem).program(placement)
-    return program, simulate(program, problem.cluster, problem.costs)
 
 
 def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: float = LIMIT_S) -> float:

@@ -1,4 +1,4 @@
-"""How variables that several devices read travel: chosen by simulating the whole program with each way.
+"""How variables that several devices read may travel; `Simulated.scored` takes the shortest way.
 
     hosts        A: p            B: q0 q1 q2         C: r0 r1
     to each      p ═► q0, p ═► q1, p ═► q2, p ═► r0, p ═► r1           the NIC of A passes it five times
@@ -13,56 +13,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from math import prod
-from typing import TypeAlias
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.ir import Variable
+from netsplit.graph.ir import Graph, Variable
 from netsplit.graph.operators import unchanging
 from netsplit.partition.base import Placement, Problem
-from netsplit.partition.exchange import Exchange
-from netsplit.planning.simulated import Simulated, simulated_by
+from netsplit.partition.exchange import Exchange, ExchangeName
 from netsplit.program.instructions import sizes_of
 from netsplit.program.transfers import readers_elsewhere
 from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.plan import best_chunks
-from netsplit.simulate.simulate import simulate
-from netsplit.simulate.timeline import Timeline
 from netsplit.tables import nbytes
 
-__all__ = ["broadcast_over", "exchange_line", "nic_bytes", "with_exchanges"]
+__all__ = ["broadcast_over", "exchange_line", "exchanges_to_try", "nic_bytes"]
 
-Hops: TypeAlias = tuple[tuple[str, str], ...]
-
-_ALONE = 8  # groups of variables that are tried one by one
 _BETTER = 1 - 1e-9
 _MOST_CHUNKS = 16  # with any more the second host that receives it has it at most 6 % of a hop sooner
 
 
-def with_exchanges(problem: Problem, placement: Placement) -> Placement:
-    """The placement with exchanges as its schedule asks for them; itself, where it has some already.
+def exchanges_to_try(
+    graph: Graph, cluster: Cluster, asked: ExchangeName, placement: Placement
+) -> list[tuple[Exchange, ...]]:
+    """Exchanges of all variables that a schedule would have handed on: whole, and in chunks.
 
-    With auto only what passes NICs is tried, and only what makes the iteration shorter as simulated is taken:
-    never at the price of a capacity that is kept without. The number of simulations has a limit.
-
-    Raises:
-        TypeError: the problem is not simulated.
+    With auto only of what passes a NIC several times else. None where the placement has some already.
     """
-    compiler = simulated_by(problem)
-    asked = compiler.schedule.exchange
-    if asked == "send_receive" or placement.exchanges:
-        return placement
-    if asked == "auto" and not problem.cluster.nics:
-        return placement
+    if asked == "send_receive" or placement.exchanges or (asked == "auto" and not cluster.nics):
+        return []
     possible = [
-        each for each in _broadcasts(problem, placement) if asked == "broadcast" or _gains(each, problem)
+        each
+        for each in _broadcasts(graph, cluster, placement)
+        if asked == "broadcast" or _gains(each, cluster)
     ]
-    if asked == "broadcast":
-        return _whole_or_in_chunks(compiler, placement, possible)
-    if not possible:
-        return placement
-    return _chosen(problem, compiler, placement, possible)
+    whole = tuple(replace(each, chunks=1) for each in possible)
+    return list(dict.fromkeys((whole, tuple(possible)))) if possible else []
 
 
 def broadcast_over(cluster: Cluster, variable: str, home: str, readers: Sequence[str]) -> Exchange:
@@ -108,10 +93,9 @@ def exchange_line(problem: Problem, placement: Placement) -> str:
     )
 
 
-def _broadcasts(problem: Problem, placement: Placement) -> list[Exchange]:
+def _broadcasts(graph: Graph, cluster: Cluster, placement: Placement) -> list[Exchange]:
     """Of all variables that several devices read elsewhere, where a way over others is no shortcut. What is
     made of weights and goes once to each replica has no one before it to be handed on by."""
-    graph, cluster = problem.graph, problem.cluster
     lasting = unchanging(graph)
     network, exchanges = network_of(cluster), []
     for k, variable in graph.variables.items():
@@ -170,73 +154,7 @@ def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cl
     return there_s[-1]
 
 
-def _gains(exchange: Exchange, problem: Problem) -> bool:
+def _gains(exchange: Exchange, cluster: Cluster) -> bool:
     """Whether a NIC passes less of it than if its home sent it to each."""
     home = exchange.hops[0][0]
-    return sum(bool(problem.cluster.way(home, q)) for _, q in exchange.hops) > 1
-
-
-def _whole_or_in_chunks(compiler: Simulated, placement: Placement, possible: Sequence[Exchange]) -> Placement:
-    """All of them: whole, or in chunks where that is simulated to be shorter."""
-    whole = replace(placement, exchanges=tuple(replace(each, chunks=1) for each in possible))
-    in_chunks = replace(placement, exchanges=tuple(possible))
-    if whole == in_chunks:
-        return whole
-    return min((whole, in_chunks), key=lambda each: _seconds(compiler, each))
-
-
-def _seconds(compiler: Simulated, placement: Placement) -> float:
-    program = compiler.whole_microbatches(placement)
-    return simulate(program, compiler.cluster, compiler.costs, peaks=False).iteration_s
-
-
-def _chosen(
-    problem: Problem, compiler: Simulated, placement: Placement, possible: Sequence[Exchange]
-) -> Placement:
-    """All of them, whole or in chunks, or none, whichever is shortest; then the largest groups of variables
-    with the same hops one by one."""
-    groups: dict[Hops, list[Exchange]] = {}
-    for each in possible:
-        groups.setdefault(each.hops, []).append(each)
-    variables = problem.graph.variables
-    largest = sorted(
-        groups, key=lambda hops: -len(hops) * sum(variables[each.variable].nbytes for each in groups[hops])
-    )
-    shortest = _Shortest(problem, compiler, placement)
-    whole = {hops: [replace(each, chunks=1) for each in own] for hops, own in groups.items()}
-    as_whole = shortest.try_with(whole)
-    in_chunks = whole != groups and shortest.try_with(groups)
-    forms = whole if as_whole and not in_chunks else groups
-    for hops in largest[:_ALONE] if len(groups) > 1 else ():
-        others = {each: own for each, own in shortest.taken.items() if each != hops}
-        shortest.try_with(others if hops in shortest.taken else {**others, hops: forms[hops]})
-    return shortest.placement
-
-
-class _Shortest:
-    """The shortest program so far, of those that keep each capacity that is kept without exchanges."""
-
-    def __init__(self, problem: Problem, compiler: Simulated, placement: Placement) -> None:
-        self.compiler = compiler
-        self.placement = placement
-        self.taken: dict[Hops, list[Exchange]] = {}
-        timeline = self._timeline(placement)
-        self.seconds = timeline.iteration_s
-        self.room = {
-            each.name: max(each.capacity_bytes, timeline.peak_bytes.get(each.name, 0))
-            for each in problem.cluster.devices
-        }
-
-    def try_with(self, groups: dict[Hops, list[Exchange]]) -> bool:
-        """Take these exchanges, where that is shorter; whether it is."""
-        other = replace(self.placement, exchanges=tuple(chain.from_iterable(groups.values())))
-        timeline = self._timeline(other)
-        fits = all(nbytes <= self.room[name] for name, nbytes in timeline.peak_bytes.items())
-        better = fits and timeline.iteration_s < self.seconds * _BETTER
-        if better:
-            self.placement, self.seconds, self.taken = other, timeline.iteration_s, groups
-        return better
-
-    def _timeline(self, placement: Placement) -> Timeline:
-        compiler = self.compiler
-        return simulate(compiler.whole_microbatches(placement), compiler.cluster, compiler.costs)
+    return sum(bool(cluster.way(home, q)) for _, q in exchange.hops) > 1

@@ -3,18 +3,24 @@
 import json
 import random
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scaling.drawn import drawn_problem
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.formats.placements import read_placement
 from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.base import SolverReport
+from netsplit.partition.engines.search import Search
 from netsplit.partition.exchange import ExchangeName, chain
-from netsplit.planning.decide import verified
+from netsplit.partition.methods.baechi.m_etf import MEtf
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.heft import Heft
+from netsplit.planning.decide import decide, verified
 from netsplit.planning.exchanges import nic_bytes
 from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -133,3 +139,15 @@ def test_it_is_told_explained_and_read_again(tmp_path: Path) -> None:
     again = read_placement(file, plan.problem)
     assert again.exchanges == plan.placement.exchanges
     assert verified(plan.problem, again).objective_s == plan.objective_s
+
+
+def test_a_search_compares_the_methods_answers_by_what_is_scored() -> None:
+    problem = drawn_problem("layered", "hosts", 150, 64, "latency", None)
+    search = Search(problem, 1, inf, (Heft(), Dpos(), MEtf()), "auto")
+    search.portfolio(inf)
+    plans = [decide(problem, method) for method in search.methods]
+    search.score(inf)
+    assert search.best is not None
+    least = min(plans, key=lambda plan: plan.objective_s)
+    assert search.best.value_s == least.objective_s
+    assert search.best.exchanges == least.placement.exchanges != ()

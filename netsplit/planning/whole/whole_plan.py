@@ -208,7 +208,7 @@ def decide_whole(
     judge, deadline = search.judge, started + limit_s + search.time.metered_s
     _require_fitting(search, told, started)
     changes = changed_clusters(search, search.time.started + limit_s * SEARCHED) if gains else []
-    winner, plan = _best_verified(search, PROVING * limit_s)
+    winner, plan = _best_verified(search, PROVING * limit_s, deadline)
     every = sorted({*counts, winner.schedule.microbatches})
     bound_s = of_every_plan_s(problem_of, every, open_, deadline)
     return WholePlan(
@@ -259,7 +259,7 @@ def _require_fitting(search: WholeSearch, told: Callable[[int], tuple[str, ...]]
         )
 
 
-def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
+def _best_verified(search: WholeSearch, proving_s: float, until: float) -> tuple[Tried, Plan]:
     """The best plan that holds; where none of those does that there was time for, more are looked at once."""
     judge, refused = search.judge, None
     for again in (False, True):
@@ -267,7 +267,8 @@ def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
             search.run_again()
         while (winner := judge.winner) is not None:
             try:
-                return winner, _verified(judge, winner, time.perf_counter() - search.time.started, proving_s)
+                seconds = time.perf_counter() - search.time.started
+                return winner, _verified(judge, winner, seconds, proving_s, until)
             except NetSplitError as refusal:
                 what = f"{winner.origin} under {winner.schedule.name}"
                 log.warning("Plan refused by verification, the next is taken: %s: %s", what, refusal)
@@ -277,11 +278,11 @@ def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
     raise refused
 
 
-def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float) -> Plan:
+def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float, until: float) -> Plan:
     """A plan that was tried, as one that can be carried out."""
     order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[call-arg]
     problem = problem_under(judge.problem_of(order.microbatches), order)
     notes = {"origin": winner.origin, "substitutions": winner.placement.report.notes.get("substitutions", [])}
     report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes=notes)
     placement = replace(winner.placement, method=winner.origin, report=report)
-    return verified(problem, placement, seconds, bound_limit_s=proving_s)
+    return verified(problem, placement, seconds, bound_limit_s=proving_s, until=until)

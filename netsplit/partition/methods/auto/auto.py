@@ -58,7 +58,7 @@ class Prover(threading.Thread):
         super().__init__(daemon=True)
         self.search = search
         self.bound_s = 0.0
-        self.small = completely_modelled(search.instance)
+        self.small = completely_modelled(search.instance) and not search.hands_on  # it knows no exchanges
         self.answer: Scheduled | None = None
         self.notes: dict[str, Any] = {}
 
@@ -208,6 +208,7 @@ class _AutoSolvers:
             objective_s=answer.value_s,
             notes={"found_by": answer.source, **search.notes},
             stages=answer.stages,
+            exchanges=answer.exchanges,
         )
         if prover is None:
             return choice
