@@ -32,8 +32,8 @@ from netsplit.tracking.metrics import (
     timeline_metrics,
     timeline_tags,
 )
+from netsplit.tracking.runs import MethodRun
 from netsplit.tracking.table import ComparisonRow, comparison_markdown, outline
-from netsplit.tracking.tracker import MethodRun
 from netsplit.training.adapt.decisions import Decision, decision_table
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History

@@ -12,7 +12,7 @@ from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.settings import Settings
 from netsplit.tables import nbytes
-from netsplit.tracking.tracker import MethodRun
+from netsplit.tracking.runs import MethodRun
 from netsplit.training.parallel import ParallelModel
 from netsplit.training.plain_state import save_state
 
