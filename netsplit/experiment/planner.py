@@ -16,11 +16,11 @@ from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import MemoryRule, Placement, Problem
+from netsplit.partition.base import MemoryRule, Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import Simulated
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
@@ -29,6 +29,7 @@ from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.simulate.simulator import Simulator
 from netsplit.training.captures import MAX_PROGRAMS, Captures
 from netsplit.training.programs import Programs, warn_of_overflow
 
@@ -74,9 +75,9 @@ class Planner:
         )
 
     @property
-    def compiler(self) -> Simulated:
+    def compiler(self) -> Simulator:
         """Programs of a whole batch, and what they take."""
-        return Simulated(
+        return Simulator(
             self.graph,
             self.cluster,
             self.all_costs,
@@ -115,7 +116,7 @@ class Planner:
         problem = self.workload.problem(
             objective="simulated", schedule=self.schedule, seed=seed, memory=self.memory
         )
-        return replace(problem, costs=self.all_costs, evaluate=self.compiler, meter=self.meter)
+        return replace(problem, costs=self.all_costs, simulator=self.compiler, meter=self.meter)
 
     def plan(self, partitioner: Partitioner, seed: int = 0, stages: Stages | None = None) -> Plan:
         """What a method decides, or was decided before; told to `stages`.

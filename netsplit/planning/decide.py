@@ -18,16 +18,17 @@ import numpy as np
 
 from netsplit.cycles import uncollected
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
-from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.common.capacity import needed_bytes, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
+from netsplit.placement.sharding import in_slices
 from netsplit.planning.exchanges import with_exchanges
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
-from netsplit.planning.sharding import in_slices
-from netsplit.planning.simulated import needed_bytes, simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
 from netsplit.program.instructions import Program
@@ -138,7 +139,7 @@ def verified(
         objective_s = loads.period_s
     else:
         placement = with_exchanges(problem, placement)
-        shard = simulated_by(problem).schedule.shard
+        shard = problem.the_simulator.schedule.shard
         if shard != "none":
             placement = in_slices(problem.graph, placement, shard)
         verify(free, placement, capacity=False).require()
@@ -163,7 +164,7 @@ def verified(
 
 def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timeline]:
     """The program and its predicted timeline."""
-    program = simulated_by(problem).program(placement)
+    program = problem.the_simulator.program(placement)
     return program, simulate(program, problem.cluster, problem.costs)
 
 
@@ -176,9 +177,9 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
         limit_s: for linear programmes, at most.
 
     Raises:
-        TypeError: as `simulated_by`.
+        AssertionError: the problem is not simulated.
     """
-    schedule = simulated_by(problem).any_schedule(within)
+    schedule = AnySchedule.under(problem.the_simulator, within)
     return iteration_bound_s(problem, schedule if kept else replace(schedule, kept=0), limit_s)
 
 

@@ -20,14 +20,15 @@ from typing import TypeAlias
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Variable
 from netsplit.graph.operators import unchanging
-from netsplit.partition.base import Placement, Problem
-from netsplit.partition.exchange import Exchange
-from netsplit.planning.simulated import Simulated, simulated_by
+from netsplit.partition.base import Problem
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import Placement
 from netsplit.program.instructions import sizes_of
 from netsplit.program.transfers import readers_elsewhere
 from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.plan import best_chunks
 from netsplit.simulate.simulate import simulate
+from netsplit.simulate.simulator import Simulator
 from netsplit.simulate.timeline import Timeline
 from netsplit.tables import nbytes
 
@@ -49,7 +50,7 @@ def with_exchanges(problem: Problem, placement: Placement) -> Placement:
     Raises:
         TypeError: the problem is not simulated.
     """
-    compiler = simulated_by(problem)
+    compiler = problem.the_simulator
     asked = compiler.schedule.exchange
     if asked == "send_receive" or placement.exchanges:
         return placement
@@ -176,7 +177,7 @@ def _gains(exchange: Exchange, problem: Problem) -> bool:
     return sum(bool(problem.cluster.way(home, q)) for _, q in exchange.hops) > 1
 
 
-def _whole_or_in_chunks(compiler: Simulated, placement: Placement, possible: Sequence[Exchange]) -> Placement:
+def _whole_or_in_chunks(compiler: Simulator, placement: Placement, possible: Sequence[Exchange]) -> Placement:
     """All of them: whole, or in chunks where that is simulated to be shorter."""
     whole = replace(placement, exchanges=tuple(replace(each, chunks=1) for each in possible))
     in_chunks = replace(placement, exchanges=tuple(possible))
@@ -185,13 +186,13 @@ def _whole_or_in_chunks(compiler: Simulated, placement: Placement, possible: Seq
     return min((whole, in_chunks), key=lambda each: _seconds(compiler, each))
 
 
-def _seconds(compiler: Simulated, placement: Placement) -> float:
+def _seconds(compiler: Simulator, placement: Placement) -> float:
     program = compiler.whole_microbatches(placement)
     return simulate(program, compiler.cluster, compiler.costs, peaks=False).iteration_s
 
 
 def _chosen(
-    problem: Problem, compiler: Simulated, placement: Placement, possible: Sequence[Exchange]
+    problem: Problem, compiler: Simulator, placement: Placement, possible: Sequence[Exchange]
 ) -> Placement:
     """All of them, whole or in chunks, or none, whichever is shortest; then the largest groups of variables
     with the same hops one by one."""
@@ -216,7 +217,7 @@ def _chosen(
 class _Shortest:
     """The shortest program so far, of those that keep each capacity that is kept without exchanges."""
 
-    def __init__(self, problem: Problem, compiler: Simulated, placement: Placement) -> None:
+    def __init__(self, problem: Problem, compiler: Simulator, placement: Placement) -> None:
         self.compiler = compiler
         self.placement = placement
         self.taken: dict[Hops, list[Exchange]] = {}

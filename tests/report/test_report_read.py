@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.experiment.cases import published_tags
-from netsplit.partition.base import SolverReport
+from netsplit.placement.placement import SolverReport
 from netsplit.report import check_output, choose, read_report, write_report
 from netsplit.report.choose import read_runs
 from netsplit.report.read import row_from

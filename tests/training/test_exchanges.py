@@ -22,8 +22,8 @@ from netsplit.graph import initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Problem
-from netsplit.partition.exchange import ExchangeName
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.exchange import ExchangeName
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB

@@ -17,7 +17,6 @@ from netsplit.partition import Ddp, MTopo, Random, Single
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import simulated_by
 from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
@@ -152,5 +151,5 @@ def test_what_would_train_something_else_is_refused_and_training_goes_on(session
     again = _captured_anew(planner, CHAIN)
     other = replace(again, schedule=OneFOneB(planner.schedule.microbatches)).plan(Single())
     model.switch(other)
-    assert simulated_by(model.plan.problem).schedule.name == "1f1b"
+    assert model.plan.problem.the_simulator.schedule.name == "1f1b"
     assert model.train_batch(*CHAIN.batch()) > 0

@@ -16,16 +16,18 @@ import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.graph.ir import Graph, Node, Variable
-from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport, Stage, Turns
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
 from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement, SolverReport, Stage
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["SLIGHT", "Proof", "Scheduled", "Search", "load_kernels"]
 
@@ -104,8 +106,8 @@ class Search:
     Args:
         methods: whose answers are starts, beside contiguous fills.
         name: of the method that searches, for the log.
-        simulated: what `Problem.evaluate` says is minimised, where there is one; else the step.
-        turns: of the compiled step that is minimised, where `evaluate` is to say nothing.
+        simulated: what `Problem.simulator` says is minimised, where there is one; else the step.
+        turns: of the compiled step that is minimised, where `simulator` is to say nothing.
     """
 
     def __init__(
@@ -122,11 +124,11 @@ class Search:
         self.started, self.deadline = time.perf_counter(), deadline
         self._told = self.started
         self.instance = Instance.of(problem)
-        self.simulated = simulated and problem.evaluate is not None
-        self.metered = turns is None and problem.evaluate is not None and problem.memory == "lifetimes"
+        self.simulated = simulated and problem.simulator is not None
+        self.metered = turns is None and problem.simulator is not None and problem.memory == "lifetimes"
         """Peaks say what fits."""
-        if turns is None and self.simulated and problem.evaluate is not None:
-            turns = problem.evaluate.turns
+        if turns is None and self.simulated and problem.simulator is not None:
+            turns = problem.simulator.turns
         self.turns = turns or ONE_BATCH
         self.annealer = Annealer(self.instance, self.turns)
         self.comparable = self.turns.exact  # what is annealed is what is minimised
@@ -391,14 +393,14 @@ class Search:
 
     def _simulated_s(self, placement: Placement) -> float:
         """Infinite: it peaks above a capacity."""
-        evaluate = self.problem.evaluate
-        assert evaluate is not None
+        simulator = self.problem.simulator
+        assert simulator is not None
         began = time.perf_counter()
-        predicted = evaluate(placement)
+        predicted = simulator(placement)
         took_s = time.perf_counter() - began
         self.simulation_s = min(self.simulation_s or took_s, took_s)
         over = self.metered and any(
             predicted.peak_bytes.get(device.name, 0) > device.capacity_bytes
-            for device in evaluate.cluster.devices
+            for device in simulator.cluster.devices
         )
         return float("inf") if over else predicted.iteration_s

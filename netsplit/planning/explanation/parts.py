@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from netsplit.graph.ir import Graph, Node
-from netsplit.partition.base import Placement
+from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, seconds, short
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.records import folded

@@ -13,9 +13,9 @@ from netsplit.cluster.cluster import Cluster, Link
 from netsplit.partition import Dpos, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import MUCH, linked_groups, side_by_side
 from netsplit.partition.methods.dpos import fifo_starts
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.verify import verify
 from netsplit.planning.whole.lines.stages import turns_for
 from netsplit.rewrite import applied, replicate

@@ -22,10 +22,9 @@ from types import MappingProxyType
 from netsplit import rewrite
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError, RewriteError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.search import SLIGHT, Search
 from netsplit.partition.methods.auto.part_structures import StructureInParts, equal_or_by_speed, structures
@@ -36,6 +35,8 @@ from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.os_dpos.os_dpos import PART_S, OsDpos
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
 
@@ -190,7 +191,7 @@ def whole_or_in_parts(
     """What takes less: the answer for whole operators, or one in parts; what fits, where only one does.
 
     Args:
-        problem: with an `evaluate`.
+        problem: with a `simulator`.
         deadline: on ``time.perf_counter``.
         of_whole: the answer for a problem, by then.
 
@@ -240,7 +241,7 @@ def best_in_parts(
     what measuring takes.
 
     Args:
-        problem: of whole operators, with an `evaluate`; what is known may be of operators in parts.
+        problem: of whole operators, with a `simulator`; what is known may be of operators in parts.
         than_s: what takes longer is of no use: its parts are not measured, save a few that are explored.
         whole: where whole operators are that take so long; by default on the first device.
     """
@@ -336,14 +337,14 @@ def _placement(graph: Graph, device_of: dict[str, str], rank: Mapping[str, float
 
 def _judged(origin: str, problem: Problem, placement: Placement) -> InParts | None:
     """None of what the schedule cannot have."""
-    evaluate = problem.evaluate
-    assert evaluate is not None
+    simulator = problem.simulator
+    assert simulator is not None
     try:
-        predicted = evaluate(placement)
+        predicted = simulator(placement)
     except ConfigError as refusal:  # copies of weights, under some
         log.debug("auto: no %s: %s", origin, refusal)
         return None
-    missing = missing_bytes(problem, placement, predicted, evaluate.cluster)
+    missing = missing_bytes(problem, placement, predicted, simulator.cluster)
     return InParts(origin, problem, placement, predicted.iteration_s, missing)
 
 

@@ -104,7 +104,7 @@ def _by_group(problem: Problem, groups: Sequence[tuple[str, ...]]) -> Problem:
     nics = tuple(replace(nic, devices=tuple(d for d in nic.devices if d in first)) for nic in cluster.nics)
     links = {pair: cluster.links[pair] for pair in product(first, first) if pair in cluster.links}
     own = replace(cluster, devices=devices, links=links, levels=(), nics=nics)
-    return replace(problem, cluster=own, evaluate=None, improved=None, known=None, meter=None)
+    return replace(problem, cluster=own, simulator=None, improved=None, known=None, meter=None)
 
 
 def _speeds(problem: Problem) -> tuple[float, ...]:

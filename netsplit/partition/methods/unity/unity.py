@@ -21,9 +21,8 @@ from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.common.side_by_side import linked_groups
 from netsplit.partition.methods.auto.part_structures import structures
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
@@ -33,6 +32,8 @@ from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import TOLD, Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
 
@@ -164,7 +165,7 @@ class UnitySearch:
 
     def __post_init__(self) -> None:
         problem = self.problem
-        cluster = (problem.evaluate or problem).cluster
+        cluster = (problem.simulator or problem).cluster
         self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
         self.searched: Substituted
         self.mapped: Mapped
@@ -260,7 +261,7 @@ class UnitySearch:
     def _mapped(self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = ()) -> Mapped:
         """`best_mapping`, with the layouts of tied weights each in turn."""
         problem, method = self.problem, self.method
-        turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
+        turns = 1 if problem.simulator is None else problem.simulator.turns.microbatches
         costed = Costed(
             graph, self._costs(graph), self.machines, tuple(method.dimensions), turns, spread_s, price,
             refused=frozenset(self.refused), known=self.known,
@@ -273,7 +274,7 @@ class UnitySearch:
     def others(self) -> Iterator[_Judged]:
         """Data parallelism, columns and rows, each device alone, and `os_dpos` on small graphs."""
         problem, graph = self.problem, self.problem.graph
-        if problem.evaluate is None:
+        if problem.simulator is None:
             return
         for device in _one_of_each(self.machines):
             yield self._judged(f"one device ({device})", graph, dict.fromkeys(graph.nodes, device), None)
@@ -305,20 +306,22 @@ class UnitySearch:
         return self._simulated(origin, placement, mapped)
 
     def _simulated(self, origin: str, placement: Placement, mapped: Mapped | None) -> _Judged:
-        problem, evaluate = self.problem, self.problem.evaluate
+        problem, simulator = self.problem, self.problem.simulator
         own = problem.rewritten(placement.rewrites)
-        if evaluate is None:
+        if simulator is None:
             used, devices = own.memory_model.by_device(placement.device_of), problem.cluster.devices
             over = {each.name: used.get(each.name, 0) - each.capacity_bytes for each in devices}
             return _Judged(origin, placement, inf, max(0, *over.values()), over, mapped)
         try:
-            predicted = evaluate(placement)
+            predicted = simulator(placement)
         except ConfigError as refusal:
             log.debug("unity: no %s: %s", origin, refusal)
             return _Judged(origin, placement, inf, 2**62, {}, mapped)
         peaks = predicted.peak_bytes
-        over = {each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in evaluate.cluster.devices}
-        missing = missing_bytes(own, placement, predicted, evaluate.cluster)
+        over = {
+            each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in simulator.cluster.devices
+        }
+        missing = missing_bytes(own, placement, predicted, simulator.cluster)
         return _Judged(origin, placement, predicted.iteration_s, missing, over, mapped)
 
 

@@ -12,9 +12,9 @@ from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Balanced, PipeDream, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.auto.part_structures import structures
 from netsplit.partition.objectives import ObjectiveName
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -133,12 +133,12 @@ def test_stages_between_servers_are_in_parts_within() -> None:
         assert (servers_of(alone), servers_of(staged)) == ({0}, {0, 1})
         assert crossing(own.graph, alone) == 0
         assert 0 < crossing(own.graph, staged) <= 4 * problem.graph.batch_size * 512
-        assert own.evaluate is not None
+        assert own.simulator is not None
         order = topological_priority(own.graph, own.graph.position)
         report = SolverReport("feasible", 0.0)
         for device_of in (alone, staged):
             placement = Placement("given", device_of, order, report, rewrites=own.graph.rewrites)
-            seconds.append(own.evaluate(placement).iteration_s)
+            seconds.append(own.simulator(placement).iteration_s)
     whole_s = min(decide(problem, method).objective_s for method in (Balanced(), PipeDream(), SEARCH))
     assert min(seconds[1::2]) < 0.9 * min(*seconds[::2], whole_s)
 
