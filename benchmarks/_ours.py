@@ -14,25 +14,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 import netsplit
 from benchmarks._rivals import OPTIMIZER
 from benchmarks._subjects import Subject
 from netsplit.cluster.cluster import Cluster, Link
-from netsplit.experiment.calibration import Calibration
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.plan import Plan
+from netsplit.planning.whole.judge import problem_under
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.settings import ProfileMode
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["Cut", "Deployed", "Ours", "best_cut", "free_ideal", "unit_of", "unit_seconds"]
@@ -82,10 +83,10 @@ def unit_seconds(graph: Graph, costs: Costs, kind: str) -> list[float]:
     return seconds
 
 
-def best_cut(planner: Planner, pieces: int, tried: int = 12) -> Cut:
+def best_cut(step: ModelStep, problem: Problem, pieces: int, tried: int = 12) -> Cut:
     """Of the cuts that balance two devices best, the one with the least predicted iteration."""
-    kind = planner.cluster.devices[0].kind
-    seconds = unit_seconds(planner.graph, planner.costs, kind)
+    kind = problem.cluster.devices[0].kind
+    seconds = unit_seconds(problem.graph, problem.costs, kind)
 
     def load(places: Sequence[int]) -> float:
         ends = [0, *places, len(seconds)]
@@ -93,7 +94,7 @@ def best_cut(planner: Planner, pieces: int, tried: int = 12) -> Cut:
         return max(sum(parts[0::2]), sum(parts[1::2]))
 
     cuts = sorted(itertools.combinations(range(1, len(seconds)), pieces - 1), key=load)[:tried]
-    plans = [planner.plan(Cut(places)) for places in cuts]
+    plans = [step.plan(problem, Cut(places)) for places in cuts]
     best = min(range(len(cuts)), key=lambda n: plans[n].objective_s)
     return Cut(cuts[best])
 
@@ -137,7 +138,8 @@ class Ours:
         self.batch = subject.batch(microbatches)
         self.loss = nn.CrossEntropyLoss()
         try:
-            self.planner = self.session.planner(subject.fresh(), self.loss, self.batch, schedule, OPTIMIZER)
+            self.subject = self.session.step(subject.fresh(), self.loss, self.batch, Training(OPTIMIZER))
+            self.problem = self.session.problem(self.subject, schedule)
         except BaseException:
             self.close()
             raise
@@ -145,8 +147,9 @@ class Ours:
     def deploy(
         self, name: str, partitioner: Partitioner, schedule: Any, backend: str | None = None
     ) -> Deployed:
-        plan = replace(self.planner, schedule=schedule).plan(partitioner)
-        model = self.session.deploy(self.planner, plan, backend=backend)
+        plan = self.subject.plan(problem_under(self.problem, schedule), partitioner)
+        training = replace(self.subject.training, compile_backend=backend)
+        model = self.session.deploy(replace(self.subject, training=training), plan)
         self.session.pool.call(_keep, name)
         return Deployed(name, plan, model, self.session)
 
@@ -161,12 +164,8 @@ class Ours:
         return deployed.model.measure_batch(*self.batch, bytes_too=True)[1].peak_bytes
 
     def costs(self) -> Costs:
-        """Measured once more, as `Session.planner` does."""
-        planner = self.planner
-        size = planner.graph.batch_size
-        batch: tuple[Tensor, ...] = tuple(part[:size].clone() for part in self.batch)
-        in_flight = planner.schedule.in_flight(len(planner.cluster.devices))
-        task = Calibration.of(planner.graph, batch, planner.values, OPTIMIZER, in_flight)
+        """Measured once more, as `Session.problem` does."""
+        task = self.subject.task(self.problem.graph, self.problem.in_flight)
         return self.session.costs.of(task)
 
     def close(self) -> None:

@@ -13,10 +13,12 @@ from omegaconf import DictConfig
 from benchmarks.setting import CONF, MIXED, Setting, described
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
 from netsplit.partition import METHODS
+from netsplit.planning.workload import Workload
 from netsplit.program import GPipe
+from netsplit.program.schedules import Schedule
+from netsplit.session.session import Session
+from netsplit.training.options import Training
 
 __all__ = ["CAPTURED", "captured_settings", "composed"]
 
@@ -42,23 +44,22 @@ def captured_settings(model: str) -> Iterator[Setting]:
     On described clusters, whose capacities are fractions of what (5-18) counts, one step by that count.
     """
     for cluster in CLUSTERS:
-        planner = _planner(model, cluster)
-        schedule = planner.schedule
+        work, schedule = _captured(model, cluster)
         each = f"{model} captured on {cluster}"
         for objective in ("latency", "simulated"):
             named = objective if objective == "latency" else f"{schedule.name} x {schedule.microbatches}"
             keys = {"objective": objective, "schedule": schedule, "memory": "lifetimes"}
-            yield _setting(planner, f"{each}, {named}", None, keys)
+            yield _setting(work, f"{each}, {named}", None, keys)
         if cluster == CLUSTERS[0]:
             for name in MIXED:
-                yield _setting(planner, f"{each}, latency, {name}", described(name), {"objective": "latency"})
+                yield _setting(work, f"{each}, latency, {name}", described(name), {"objective": "latency"})
 
 
-def _setting(planner: Planner, title: str, cluster: Any, keys: dict[str, Any]) -> Setting:
+def _setting(work: Workload, title: str, cluster: Any, keys: dict[str, Any]) -> Setting:
     return Setting(
         suite=f"captured {keys['objective']}",
         title=title,
-        workload=planner.workload,
+        workload=work,
         cluster=cluster,
         problem_keys=keys,
         methods=tuple(METHODS),
@@ -74,7 +75,7 @@ def composed(model: str, cluster: str) -> DictConfig:
         return compose("config", overrides=overrides)
 
 
-def _planner(model: str, cluster: str) -> Planner:
+def _captured(model: str, cluster: str) -> tuple[Workload, Schedule]:
     """Captured and profiled on the first worker; the links are probed between all."""
     cfg = composed(model, cluster)
     data = build(cfg.dataset)
@@ -82,4 +83,7 @@ def _planner(model: str, cluster: str) -> Planner:
     schedule = build(cfg.schedule)
     assert isinstance(schedule, GPipe)
     with tempfile.TemporaryDirectory() as folder, Session(build(cfg.cluster), Path(folder)) as session:
-        return session.planner(build(cfg.model), build(cfg.loss), batch, schedule, build(cfg.optimizer))
+        training = Training(build(cfg.optimizer))
+        step = session.step(build(cfg.model), build(cfg.loss), batch, training)
+        problem = session.problem(step, schedule)
+        return step.workload(problem), problem.the_simulator.schedule

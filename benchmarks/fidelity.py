@@ -3,7 +3,7 @@
     python -m benchmarks.fidelity            # 4 models x 4 partitioners x 3 schedules in 9 rounds
     python -m benchmarks.fidelity --quick    # the same in 2 rounds
 
-    a model:  planner ─► plans of all partitioners and schedules, kept on the workers
+    a model:  problem ─► plans of all partitioners and schedules, kept on the workers
     a round:  costs measured again, if due ─► every plan predicted anew, and run twice
               error: measured / predicted;  noise floor: the second run / the first
 
@@ -176,7 +176,7 @@ def _round(ours: Ours, ready: list[tuple[Case, Deployed]], costs: Costs, n: int)
     """Every case predicted from the costs and run twice; another case begins each round."""
     turn = n % max(1, len(ready))
     for case, deployed in ready[turn:] + ready[:turn]:
-        predicted = simulate(deployed.plan.program, ours.planner.cluster, costs).iteration_s
+        predicted = simulate(deployed.plan.program, ours.problem.cluster, costs).iteration_s
         deployed.ready()
         first, again = _seconds(ours, deployed), _seconds(ours, deployed)
         case.predicted_s.append(predicted)

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def _contest(subject: Configured, options: argparse.Namespace) -> Result:
         measuring_s, measured = _timed(ours.costs)
         plans = {}
         for name, costs in (("measured", measured), ("predicted", predicted)):
-            ours.planner = replace(ours.planner, costs=costs)
+            ours.problem = ours.problem.moved_to(ours.problem.cluster, costs)
             plans[name] = ours.deploy(name, METHODS[options.partitioner](), schedule)
         turns = [*plans.items(), ("again", plans["measured"])]
         rounds = Rounds(
@@ -124,7 +124,7 @@ def _contest(subject: Configured, options: argparse.Namespace) -> Result:
     promised = {name: each.plan.simulated[1].iteration_s for name, each in plans.items()}
     return Result(
         subject.name,
-        len(ours.planner.graph),
+        len(ours.problem.graph),
         measuring_s,
         predicting_s,
         rounds.ratio("predicted", "measured"),

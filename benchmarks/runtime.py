@@ -139,14 +139,14 @@ class _Field:
             self.plain_compiled = Plain(self.subject, self.m, self.backend)
             self.closing.append(self.plain_compiled.close)
         self.ours = self._ours()
-        cut = best_cut(self.ours.planner, 2 if self.subject.chain else 4)
+        cut = best_cut(self.ours.subject, self.ours.problem, 2 if self.subject.chain else 4)
         self.say(f"{self.subject.name}: cut before units {', '.join(map(str, cut.places))}")
         others = self._ours(gloo=True) if gloo else None
         alone = self._schedule("1f1b" if "1f1b" in SCHEDULES else "gpipe")
         self._deploy("single", Single(), alone)
         for name in schedules:
             finer = name == "interleaved_1f1b" and self.subject.chain
-            places = best_cut(self.ours.planner, 4) if finer else cut
+            places = best_cut(self.ours.subject, self.ours.problem, 4) if finer else cut
             self._deploy(name, places, self._schedule(name))
             if self.backend is not None:
                 self.compiled[name] = self.ours.deploy(
@@ -265,14 +265,14 @@ def _measured(subject: Subject, options: argparse.Namespace, say: Say) -> tuple[
         rounds = Rounds(field.contenders())
         rounds.warm_up()
         predicted: dict[str, list[float]] = {name: [] for name in field.deployed}
-        costs = field.ours.planner.costs
+        costs = field.ours.problem.costs
         for n in range(options.rounds):
             began = time.perf_counter()
             if n % options.profile_every == 0:
                 costs = field.ours.costs()
             profiled = time.perf_counter()
             for name, deployed in field.deployed.items():
-                timeline = simulate(deployed.plan.program, field.ours.planner.cluster, costs)
+                timeline = simulate(deployed.plan.program, field.ours.problem.cluster, costs)
                 predicted[name].append(timeline.iteration_s)
             rounds.round()
             say(
@@ -281,7 +281,7 @@ def _measured(subject: Subject, options: argparse.Namespace, say: Say) -> tuple[
             )
         free = {
             name: [
-                free_ideal(field.deployed[name].plan.program, field.ours.planner.cluster, [each], costs)
+                free_ideal(field.deployed[name].plan.program, field.ours.problem.cluster, [each], costs)
                 for each in traces
             ]
             for name, traces in field.traces.items()

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from netsplit.api import cpu_cluster, parallelize, plan
     from netsplit.cluster.local import local_cluster
     from netsplit.errors import NetSplitError
-    from netsplit.experiment.session import Session
     from netsplit.graph.batches.batch import Arguments, per_sample, shared
     from netsplit.graph.onnx import from_onnx
     from netsplit.graph.plain_draws import draws
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
     from netsplit.planning.whole.auto_schedule import AutoSchedule
     from netsplit.runtime.checkpoint.weights import CheckpointWeights, SafetensorsWeights, SeededWeights
     from netsplit.runtime.resharding.redistribute import redistribute
+    from netsplit.session.session import Session
     from netsplit.training.adapt.adaptation import Adapt
+    from netsplit.training.options import Training
     from netsplit.training.parallel import ParallelModel
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "SafetensorsWeights",
     "SeededWeights",
     "Session",
+    "Training",
     "cpu_cluster",
     "draws",
     "from_onnx",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,41 +12,34 @@ from torch import nn
 from netsplit import cluster as clusters
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
+from netsplit.cluster.unprobed import cluster_here
 from netsplit.errors import ConfigError, told_plainly
-from netsplit.experiment.here.step import TrainingOptions
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
-from netsplit.experiment.stages import shown_stages
-from netsplit.experiment.whole.devices import Devices, cluster_here
-from netsplit.experiment.whole.foreseen import Foreseen
-from netsplit.experiment.whole.profiled import Profiled
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.recording.stand_ins import refuse_tensors
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
-from netsplit.optim.optimizers import MOMENTUM, for_model
+from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition import METHODS, Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
-from netsplit.profile.optimizer_checks import check_optimizer, check_switchable
 from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.progress import shown_stages
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.settings import (
-    LowPrecision,
-    OffloadName,
-    OnNonFinite,
-    ProfileMode,
-    check_numbers,
-    check_switches,
-)
+from netsplit.session.decision import foreseen
+from netsplit.session.file_costs import FileCosts
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
+from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_switches
 from netsplit.signature import suggest
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.captures import MAX_PROGRAMS
+from netsplit.training.options import Training, check_choice
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize", "plan"]
@@ -155,29 +148,25 @@ def parallelize(
     spec = _workers(cluster)
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order = _order(schedule)
-    options: TrainingOptions = {
-        "clip_norm": clip_norm, "autocast": autocast, "learning_rate": learning_rate(scheduler),
-        "ema_decay": ema_decay, "max_programs": max_programs, "check": check, "on_nonfinite": on_nonfinite,
-        "weights": weights, "offload": offload,
-    }  # fmt: skip
-    looking = _looking(adapt)
-    adapts = looking is not None
-    _check_training(model, loss, batch, optimizer, options, adapts)
-    if adapts:
+    _check_kinds(model, loss, batch)
+    training = Training(
+        optimizer, learning_rate(scheduler), ema_decay, clip_norm, autocast, seed, max_programs, check,
+        on_nonfinite, weights, compile_backend, offload, adapt,
+    )  # fmt: skip
+    refuse_tensors(model, loss)
+    training = training.made_for(model, loss)
+    if training.looks is not None:
         check_adaptable(compile_backend, order)
-    _check_choice("profile", profile, get_args(ProfileMode))
-    _check_devices(spec, offload, compile_backend, autocast)
+    check_choice("profile", profile, get_args(ProfileMode))
+    check_offload(offload, spec.devices, compile_backend)
+    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
     check_switches(progress=progress)
-    check_numbers(seed=seed)
     place = _folder(folder)
     with shown_stages(progress) as stages:
-        session = Session(
-            spec, place, temporary=folder is None, profile=profile, stages=stages, show=stages.part
-        )
+        session = Session(spec, place, temporary=folder is None, profile=profile, stages=stages)
         try:
-            planner = _planner(session, model, loss, batch, order, method, optimizer, seed, adapts, options)
-            plan = planner.plan(method, seed, stages)
-            return session.deploy(planner, plan, True, seed, compile_backend, looking)
+            step = session.step(model, loss, batch, training)
+            return session.deploy(step, *session.plan(step, order, method), owned=True)
         except BaseException:
             session.close()
             raise
@@ -230,28 +219,23 @@ def plan(
     """
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order = _order(schedule)
-    _check_kinds(model, loss, batch, None)
-    _check_choice("autocast", autocast, get_args(LowPrecision), optional=True)
-    _check_choice("offload", offload, get_args(OffloadName))
+    _check_kinds(model, loss, batch)
+    training = Training(
+        optimizer, ema_decay=ema_decay, clip_norm=clip_norm, autocast=autocast, seed=seed, offload=offload
+    )
     check_switches(progress=progress)
-    check_numbers(seed=seed, clip_norm=clip_norm, ema_decay=ema_decay)
     refuse_tensors(model, loss)
-    check_optimizer(made := for_model(optimizer, model, loss))
-    whole, where = Batch.of(*batch), _where(cluster)
+    training, where = training.made_for(model, loss), _where(cluster)
     with shown_stages(progress) as stages:
-        stages.stage("plan", getattr(order, "time_limit_s", None), "s")
-        step: Foreseen | Profiled
         if profile == "predicted":
-            devices = Devices.of(where, autocast, offload)
-            step = Foreseen(model, loss, whole, devices, made, clip_norm, autocast, ema_decay, offload)
-        else:
-            work = profile if isinstance(profile, Workload) else read_workload(profile)
-            there = cluster_here(where) if isinstance(where, ClusterSpec) else where
-            step = Profiled.of_batch(work, whole.samples, there)
-            step.check_model(model)
-        return step.whole_plan(
-            order, method, seed, lambda s, source: stages.note(f"best so far {1e3 * s:.4g} ms, by {source}")
-        )
+            source = PredictedCosts.for_cluster(where, autocast, offload)
+            step = ModelStep(model, loss, batch, training, source.device_type)
+            return foreseen(step, source, order, method, stages)
+        work = profile if isinstance(profile, Workload) else read_workload(profile)
+        there = cluster_here(where) if isinstance(where, ClusterSpec) else where
+        costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
+        stages.stage("plan", getattr(order, "time_limit_s", None), "s")
+        return costs.whole_plan(order, method, seed, stages)
 
 
 def _workers(cluster: Any) -> ClusterSpec:
@@ -280,34 +264,7 @@ def _order(schedule: Schedule | AutoSchedule | str) -> Schedule | AutoSchedule:
     return order
 
 
-def _looking(adapt: Any) -> Adapt | None:
-    """When a training looks for other plans; None: never."""
-    if not isinstance(adapt, bool | Adapt):
-        raise ConfigError(f"adapt is {adapt!r}: give True, False, or netsplit.Adapt(...).")
-    return Adapt() if adapt is True else adapt or None
-
-
-def _planner(
-    session: Session,
-    model: nn.Module,
-    loss: Loss | None,
-    batch: tuple[Any, Any],
-    order: Schedule | AutoSchedule,
-    method: Partitioner,
-    optimizer: OptimizerFactory,
-    seed: int,
-    adapts: bool,
-    options: TrainingOptions,
-) -> Planner:
-    """Of a schedule, or of the whole plan, where that is open."""
-    if isinstance(order, AutoSchedule):
-        return session.decided(
-            model, loss, batch, order, method, optimizer, seed=seed, adapts=adapts, **options
-        )
-    return session.planner(model, loss, batch, order, optimizer, **options)
-
-
-def _check_kinds(model: Any, loss: Any, batch: Any, weights: Any) -> None:
+def _check_kinds(model: Any, loss: Any, batch: Any) -> None:
     """Objects are of the kinds that they are asked to be."""
     for name, given in (("model", model), ("loss", loss)):
         if isinstance(given, type):
@@ -319,13 +276,6 @@ def _check_kinds(model: Any, loss: Any, batch: Any, weights: Any) -> None:
         raise ConfigError("batch must be a pair (inputs, targets), of which targets may be None.")
     if loss is not None and not callable(loss):
         raise ConfigError(f"loss is {loss!r}: give a function of outputs and targets, or None.")
-    if weights is not None and not isinstance(weights, WeightSource):
-        raise ConfigError(f"weights is {weights!r}: give SafetensorsWeights(path) or another WeightSource.")
-
-
-def _check_choice(name: str, given: Any, known: Sequence[str], optional: bool = False) -> None:
-    if given not in known and not (optional and given is None):
-        raise ConfigError(f"{name} is {given!r}: give one of {', '.join(known)}{', or None' * optional}.")
 
 
 def _chosen(
@@ -337,35 +287,6 @@ def _chosen(
     if not isinstance(given, str) or given not in known:
         raise ConfigError(f"{what} {given!r} is not known: {suggest(str(given), known)}")
     return known[given]()
-
-
-def _check_training(
-    model: Any, loss: Any, batch: Any, optimizer: OptimizerFactory, options: TrainingOptions, adapts: bool
-) -> None:
-    """What is to be trained, and how, before any worker starts."""
-    _check_kinds(model, loss, batch, options["weights"])
-    _check_choice("autocast", options["autocast"], get_args(LowPrecision), optional=True)
-    _check_choice("on_nonfinite", options["on_nonfinite"], get_args(OnNonFinite))
-    _check_choice("offload", options["offload"], get_args(OffloadName))
-    check_switches(check=options["check"])
-    check_numbers(
-        max_programs=options["max_programs"], clip_norm=options["clip_norm"], ema_decay=options["ema_decay"]
-    )
-    refuse_tensors(model, loss)
-    made, rate = for_model(optimizer, model, loss), options["learning_rate"]
-    check_optimizer(made)
-    if rate is not None:
-        rate.check(made)
-    if adapts:
-        check_switchable(made, rate)
-
-
-def _check_devices(
-    spec: ClusterSpec, offload: OffloadName, compile_backend: str | None, autocast: str | None
-) -> None:
-    """What they are asked to do beside computing operators, each can."""
-    check_offload(offload, spec.devices, compile_backend)
-    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
 
 
 def _folder(given: str | Path | None) -> Path:

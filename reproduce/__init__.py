@@ -14,6 +14,7 @@ from netsplit.lazy import lazy_names
 if TYPE_CHECKING:
     from netsplit.tables import Column
     from reproduce.breakdown import RunCase, time_breakdown
+    from reproduce.by_hand import ColumnsAndRows, DataParallel, TablesApart
     from reproduce.cases import ByName, ModelCase
     from reproduce.edges import edge_bytes
     from reproduce.fastt import V100Servers, largest_batches, split_speeds
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
     from reproduce.render import markdown, record, write
     from reproduce.resharding import MeshHosts, ReshardCase, layer_bytes, reshard_seconds
     from reproduce.result import Picture, StudyResult
-    from reproduce.unity import ColumnsAndRows, TablesApart, parallel_speeds
+    from reproduce.unity import parallel_speeds, search_seconds
 
 __all__ = [
     "ByName",
     "Column",
     "ColumnsAndRows",
+    "DataParallel",
     "LinkCase",
     "MeshHosts",
     "ModelCase",
@@ -52,6 +54,7 @@ __all__ = [
     "pipeline_speeds",
     "record",
     "reshard_seconds",
+    "search_seconds",
     "split_speeds",
     "time_breakdown",
     "write",

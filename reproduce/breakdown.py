@@ -15,18 +15,19 @@ from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.data.reading.loader import batches
 from netsplit.errors import ConfigError
-from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import planner_of
-from netsplit.experiment.session import Session
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.baselines import Ddp
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.comparison import Experiment
+from netsplit.session.forecast import described
+from netsplit.session.session import Session
 from netsplit.settings import ProfileMode, Settings
 from netsplit.simulate.timeline import Timeline
 from netsplit.tables import Cell, Column
+from netsplit.training.options import Training
 from reproduce.cases import WORKERS, ByName, ModelCase, check_references
 from reproduce.iteration_parts import PARTS, iteration_parts
 from reproduce.result import Picture, StudyResult
@@ -156,7 +157,7 @@ def _planned(name: str, case: RunCase, seed: int) -> tuple[Timeline, list[str]]:
         optimizer=case.optimizer,
         settings=Settings(epochs=1, batch_size=case.batch_size, seed=seed),
     )
-    plan = planner_of(experiment, case.cluster).plan(case.partitioner, seed)
+    plan = described(experiment, case.cluster).plan(case.partitioner)
     program, predicted = plan.simulated
     return predicted, list(program.devices)
 
@@ -168,9 +169,9 @@ def _trained(
     torch.manual_seed(seed)
     batch = next(batches(case.dataset.train, case.batch_size, seed=seed))
     with Session(case.cluster, folder, profile=case.profile) as session:
-        planner = session.planner(case.model(), case.loss, batch, case.schedule, case.optimizer)
-        plan = planner.plan(case.partitioner, seed)
-        model = session.deploy(planner, plan, seed=seed)
+        step = session.step(case.model(), case.loss, batch, Training(case.optimizer, seed=seed))
+        plan, _ = session.plan(step, case.schedule, case.partitioner)
+        model = session.deploy(step, plan)
         log.info("%s: training %d batches", name, warmup + iterations)
         for _ in range(warmup):
             model.train_batch(*batch)

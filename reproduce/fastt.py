@@ -12,9 +12,6 @@ from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.experiment.comparison import Experiment
-from netsplit.experiment.forecast import planner_of
-from netsplit.experiment.planner import Planner
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baselines import Ddp
@@ -25,12 +22,14 @@ from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.rewrite import CopyWeights, Rewrite, Split, rewrite_from
+from netsplit.session.comparison import Experiment, Shared
+from netsplit.session.forecast import described
 from netsplit.settings import Settings
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references
 from reproduce.result import StudyResult
 
-__all__ = ["V100Servers", "fits", "largest_batches", "planner_of_case", "split_speeds"]
+__all__ = ["V100Servers", "described_case", "fits", "largest_batches", "split_speeds"]
 
 log = logging.getLogger(__name__)
 
@@ -150,10 +149,10 @@ def split_speeds(
 def _compared(
     case: ModelCase, cluster: ClusterDescription, n: int, batch: int, limit_s: float, seed: int
 ) -> tuple[Cell, ...]:
-    replicated = planner_of_case(case, cluster, batch, GPipe(n)).plan(Ddp(), seed)
+    replicated = described_case(case, cluster, batch, GPipe(n), seed).plan(Ddp())
     ddp_s = replicated.objective_s if fits(replicated) else None
     try:
-        plan = planner_of_case(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
+        plan = described_case(case, cluster, batch, SingleBatch(), seed).plan(OsDpos(time_limit_s=limit_s))
     except InfeasibleError:
         return (batch / ddp_s if ddp_s else None, None, None, "", "", "", None, None)
     notes = plan.placement.report.notes
@@ -169,7 +168,9 @@ def _compared(
     )
 
 
-def planner_of_case(case: ModelCase, cluster: ClusterDescription, batch: int, schedule: Schedule) -> Planner:
+def described_case(
+    case: ModelCase, cluster: ClusterDescription, batch: int, schedule: Schedule, seed: int = 0
+) -> Shared:
     """Of a case on described devices, with predicted costs; its modules write nothing in place.
 
     Raises:
@@ -185,9 +186,9 @@ def planner_of_case(case: ModelCase, cluster: ClusterDescription, batch: int, sc
         partitioners={},
         schedule=schedule,
         optimizer=MOMENTUM,
-        settings=Settings(epochs=1, batch_size=batch, seed=0),
+        settings=Settings(epochs=1, batch_size=batch, seed=seed),
     )
-    return planner_of(experiment, cluster)
+    return described(experiment, cluster)
 
 
 def out_of_place(model: nn.Module) -> nn.Module:
@@ -274,12 +275,12 @@ def largest_batches(
 def _replicas_fit(case: ModelCase, cluster: ClusterDescription, n: int, batch: int, seed: int) -> bool:
     if batch % n:
         return False
-    return fits(planner_of_case(case, cluster, batch, GPipe(n)).plan(Ddp(), seed))
+    return fits(described_case(case, cluster, batch, GPipe(n), seed).plan(Ddp()))
 
 
 def _splits_fit(case: ModelCase, cluster: ClusterDescription, batch: int, limit_s: float, seed: int) -> bool:
     try:
-        planner_of_case(case, cluster, batch, SingleBatch()).plan(OsDpos(time_limit_s=limit_s), seed)
+        described_case(case, cluster, batch, SingleBatch(), seed).plan(OsDpos(time_limit_s=limit_s))
     except InfeasibleError as refusal:
         log.info("%d samples on %s: %s", batch, cluster.name, refusal)
         return False

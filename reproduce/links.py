@@ -12,8 +12,8 @@ from netsplit.cluster.cluster import Link
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import ConfigError
-from netsplit.experiment.session import Session
 from netsplit.pictures.drawing import PALETTE
+from netsplit.session.session import Session
 from netsplit.tables import Cell, Column
 from reproduce.cases import WORKERS, ByName
 from reproduce.result import Picture, StudyResult

@@ -32,7 +32,7 @@ from netsplit.program.schedules import EagerOneFOneB, OneFOneB, Schedule
 from netsplit.rewrite import Rewrite, columns_and_rows, replicate, splits_of
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references
-from reproduce.fastt import V100Servers, planner_of_case
+from reproduce.fastt import V100Servers, described_case
 from reproduce.result import StudyResult
 
 __all__ = ["PipelineCase", "StageParts", "pipeline_speeds"]
@@ -141,16 +141,15 @@ def _compared(
     m = case.microbatches
     plain, eager = OneFOneB(m), EagerOneFOneB(m)
     delayed = replace(eager, delay_weights="minimal")
-    problem = planner_of_case(case, servers.of(servers.a_server * hosts), case.batch_size, plain).problem(
-        seed
-    )
+    cluster = servers.of(servers.a_server * hosts)
+    problem = described_case(case, cluster, case.batch_size, plain, seed).problem
     placement = stages_over_hosts(problem, servers.a_server, hosts, case.parts)
 
     def plan(schedule: Schedule, exchange: ExchangeName, where: Problem = problem) -> Plan:
         under = problem_under(where, replace(schedule, exchange=exchange))
         return verified(under, placement, room=False, bound_limit_s=_PROVING_S)
 
-    slow = planner_of_case(case, _without_overlap(servers, hosts), case.batch_size, plain).problem(seed)
+    slow = described_case(case, _without_overlap(servers, hosts), case.batch_size, plain, seed).problem
     free = problem.moved_to(_nothing_between(problem.cluster), problem.costs)
     first, last = plan(plain, "send_receive"), plan(delayed, "auto")
     seconds = {
@@ -173,7 +172,7 @@ def _whole_plan(
     cluster, size = servers.of(servers.a_server * hosts), case.batch_size
 
     def problem(m: int) -> Problem:
-        return planner_of_case(case, cluster, size, OneFOneB(m)).problem(seed)
+        return described_case(case, cluster, size, OneFOneB(m), seed).problem
 
     counts = [m for m in range(1, 2 * case.microbatches + 1) if size % m == 0]
     return decide_whole(cache(problem), counts, size, AutoSchedule(time_limit_s=limit_s), gains=False)

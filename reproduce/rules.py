@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from typing import Any
 
-from netsplit.rewrite.algebra.evaluation import (
-    PARALLEL,
-    Absent,
-    DrawnTensor,
-    cases,
-    drawn_tensor,
-    operator_values,
-)
+from netsplit.rewrite.algebra.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
 from netsplit.rewrite.algebra.generation import FILE
 from netsplit.rewrite.algebra.proofs import follows, is_proven, properties
-from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
 
 __all__ = [
     "ALGEBRA",
@@ -51,10 +47,11 @@ ALGEBRA: tuple[Kind, ...] = (
     *((op, n, (("dim", d),)) for op, n in (("concat", 2), ("split", 1)) for d in (0, 1)),
 )  # fmt: skip
 PARALLELISM: tuple[Kind, ...] = (
-    *(kind for kind in ALGEBRA if kind[0] in ("linear", "add", "unary", "concat")),
+    *ALGEBRA,
     *((op, 1, (("dim", d), ("degree", 2))) for op in PARALLEL for d in (-1, 0, 1)),
 )
 COMMUTE = ("add", "mul")
+UNPROVEN = "not proven"
 
 
 @dataclass
@@ -90,12 +87,13 @@ class _Space:
             for op, count, parameters in self.kinds:
                 if count != len(given) or (op in COMMUTE and str(given[0]) > str(given[1])):
                     continue
+                term = Term(op, given, parameters)  # type: ignore[arg-type]
                 try:
-                    made = operator_values(op, [self.values[ref] for ref in given], dict(parameters), {})
+                    made = operator_values(term, [self.values[ref] for ref in given], {})
                 except Absent:
                     continue
                 number = len(self.terms)
-                self.terms.append(Term(op, given, parameters))  # type: ignore[arg-type]
+                self.terms.append(term)
                 for j, tensor in enumerate(made):
                     ref = (number, j)
                     yield ref, self._add(ref, tensor, under | {number}, not last)
@@ -175,15 +173,13 @@ def _text(terms: Sequence[Term], outputs: Sequence[Ref]) -> str:
     return ", ".join(map(one, outputs))
 
 
-def rule_candidates(
-    kinds: Sequence[Kind], size: int, inputs: int, degree: int = 0
-) -> tuple[list[Rule], dict[str, int]]:
-    """Pairs of graphs to this size that compute the same at one size, and counts of what was met."""
-    three = (1, 4, 4)
-    space = _Space(kinds, {f"x{i}": drawn_tensor(f"x{i}", three, (degree,) * 3) for i in range(inputs)})
+def rule_candidates(kinds: Sequence[Kind], size: int, inputs: int) -> tuple[list[Rule], dict[str, int]]:
+    """Pairs of graphs to this size that compute the same at one size, each once whatever its inputs are
+    called, and counts of what was met. With parallel operators, pairs without any are left out."""
+    parallel = any(op in PARALLEL for op, _, _ in kinds)
+    space = _Space(kinds, _drawn([f"x{i}" for i in range(inputs)], parallel))
     rules: dict[str, Rule] = {}
-    met: set[str] = set()
-    counts = {"graphs": 0, "same": 0, "renamed": 0, "contain smaller": 0}
+    counts = {"graphs": 0, "same": 0, "renamed": 0}
     splits: dict[int, list[Ref]] = {}
     for n in range(1, size + 1):
         for ref, known in space.grow(n, n == size):
@@ -201,34 +197,63 @@ def rule_candidates(
                 if len(frozenset().union(*(space.under[r] for r in right))) > size:
                     continue
                 rule = space.rule(left, right)
-                known_before = rule.name in met
-                met.add(rule.name)
-                if known_before:
-                    counts["renamed"] += 1
-                elif _contains_smaller(rule, degree > 0) or _is_special(rule, degree > 0):
-                    counts["contain smaller"] += 1
-                else:
-                    rules[rule.name] = rule
+                counts["renamed"] += rule.name in rules
+                if rule.is_parallel == parallel:
+                    rules.setdefault(rule.name, rule)
     return list(rules.values()), counts
 
 
-def _contains_smaller(rule: Rule, degrees: bool) -> bool:
+def _drawn(names: Iterable[str], parallel: bool) -> dict[str, DrawnTensor]:
+    """Inputs alike, which may be cut twice more, and less, where anything is in pieces."""
+    sizes, degree = ((4, 16, 16), 4) if parallel else ((1, 4, 4), 0)
+    return {name: drawn_tensor(name, sizes, (degree,) * 3, parallel) for name in names}
+
+
+def _side(terms: Sequence[Term], inputs: Mapping[str, DrawnTensor], k: int = 2) -> dict[Ref, DrawnTensor]:
+    """Of inputs and terms. Raises Absent: one cannot be computed."""
+    values: dict[Ref, DrawnTensor] = dict(inputs.items())
+    for i, term in enumerate(terms):
+        made = operator_values(term, [values[ref] for ref in term.inputs], {"k": k})
+        values |= {(i, j): tensor for j, tensor in enumerate(made)}
+    return values
+
+
+def _agrees(rule: Rule, inputs: Mapping[str, DrawnTensor], k: int = 2) -> bool | None:
+    """Whether both sides are the same; None: one of them cannot be computed."""
+    try:
+        left, right = _side(rule.left, inputs, k), _side(rule.right, inputs, k)
+    except Absent:
+        return None
+    return all(left[a].key == right[b].key for a, b in rule.outputs)
+
+
+def _like(tensor: DrawnTensor, name: str) -> DrawnTensor:
+    """Another tensor of the same sizes and degrees, that splits where this does."""
+    equal = len(tensor.array) > 1 and bool((tensor.array == tensor.array[:1]).all())
+    return replace(tensor, array=drawn_tensor(name, tensor.array.shape, (0, 0, 0), equal).array)
+
+
+def _contains_smaller(rule: Rule) -> bool:
     """Whether what both sides compute alike may be any input."""
+    inputs = _drawn(rule.inputs, rule.is_parallel)
     for i, j in product(range(len(rule.left)), range(len(rule.right))):
         if rule.left[i] != rule.right[j] or any(not isinstance(ref, str) for ref in rule.left[i].inputs):
             continue
         if any(a == (i, 0) or b == (j, 0) for a, b in rule.outputs) and rule.left[i].op != "split":
             return True
+        made = operator_values(rule.left[i], [inputs[str(ref)] for ref in rule.left[i].inputs], {})
         sides = (_without(rule.left, i), _without(rule.right, j))
         outputs = tuple((_moved(a, i), _moved(b, j)) for a, b in rule.outputs)
-        if _is_true(replace(rule, left=sides[0], right=sides[1], outputs=outputs), degrees):
+        smaller = replace(rule, left=sides[0], right=sides[1], outputs=outputs)
+        if _agrees(smaller, inputs | {f"y{p}": _like(own, f"y{p}") for p, own in enumerate(made)}):
             return True
     return False
 
 
-def _is_special(rule: Rule, degrees: bool) -> bool:
+def _is_special(rule: Rule) -> bool:
     """Whether an input that is read several times may be several inputs."""
-    reads = [ref for term in (*rule.left, *rule.right) for ref in term.inputs]
+    inputs = _drawn((*rule.inputs, "y"), rule.is_parallel)
+    reads = [ref for term in rule.terms for ref in term.inputs]
     outputs = [ref for pair in rule.outputs for ref in pair]
     for name in rule.inputs:
         places = [i for i, ref in enumerate([*reads, *outputs]) if ref == name]
@@ -241,7 +266,7 @@ def _is_special(rule: Rule, degrees: bool) -> bool:
             )
             pairs = tuple((next(rest), next(rest)) for _ in rule.outputs)
             general = replace(rule, left=left, right=right, outputs=pairs)
-            if not general.unbound and _is_true(general, degrees):
+            if not general.unbound and _agrees(general, inputs):
                 return True
     return False
 
@@ -257,37 +282,51 @@ def _without(terms: Sequence[Term], i: int) -> tuple[Term, ...]:
     return tuple(replace(term, inputs=tuple(_moved(ref, i) for ref in term.inputs)) for term in rest)
 
 
-def _is_true(rule: Rule, degrees: bool, enough: int = 400) -> bool:
-    """Whether both sides agree where both exist, which is somewhere."""
-    there = 0
-    for number in (2, 3) if degrees else (2,):
-        both = (
-            case for case in cases(rule, (1, 2, 3), (1, 2, 3) if degrees else (), (number,)) if case.right
-        )
-        for case in islice(both, enough):
-            if not case.agrees:
-                return False
-            there += 1
-    return there > 0
+def _is_true(rule: Rule, numbers: Sequence[int] = (2,)) -> bool:
+    """Whether both sides agree where both exist, which is somewhere.
+
+    Args:
+        numbers: of pieces; the inputs of rules with parallel operators are alike.
+    """
+    if not rule.is_parallel:
+        there = [case.agrees for case in islice(cases(rule, (1, 2, 3), both=True), 400)]
+        return bool(there) and all(there)
+    for k in numbers:
+        answers = list[bool | None]()
+        for power, longer, equal in product((1, 2), (1, 2), (True, False)):
+            three, degrees = (k**power, longer * k**3, k**3), (k**power,) * 3
+            tensors = {name: drawn_tensor(name, three, degrees, equal) for name in rule.inputs}
+            answers.append(_agrees(rule, tensors, k))
+        if True not in answers or False in answers:
+            return False
+    return True
 
 
-def prove(rules: Iterable[Rule], degrees: bool) -> tuple[list[Rule], list[str]]:
-    """Those that hold at other sizes and are proven, and why others are not.
+def prove(rules: Iterable[Rule], workers: int = 1) -> tuple[list[Rule], dict[str, list[str]]]:
+    """Those that hold at other sizes and are proven, and why others are not, each with their names.
 
     Raises:
         NetSplitError: z3 is not installed.
     """
-    proven, rest = [], []
-    for rule in rules:
-        if degrees and _is_true(general := _any_degree(rule), True):
-            rule = general
-        if not _is_true(rule, degrees):
-            rest.append(f"{rule.name}: differs at other sizes")
-        elif is_proven(rule):
-            proven.append(replace(rule, proof="proven"))
-        else:
-            rest.append(f"{rule.name}: true at all sizes tried, not proven")
+    proven, rest = list[Rule](), dict[str, list[str]]()
+    with multiprocessing.get_context("spawn").Pool(workers) if workers > 1 else nullcontext() as pool:
+        for rule, why in pool.imap(_judged, rules, 16) if pool else map(_judged, rules):
+            if why:
+                rest.setdefault(why, []).append(rule.name)
+            else:
+                proven.append(replace(rule, proof="proven"))
     return proven, rest
+
+
+def _judged(rule: Rule) -> tuple[Rule, str]:
+    """A rule for as many degrees as may be, and why it is none."""
+    if _contains_smaller(rule) or _is_special(rule):
+        return rule, "contains a smaller rule"
+    if rule.is_parallel and _is_true(general := _any_degree(rule), (2, 3)):
+        rule = general
+    elif not _is_true(rule):
+        return rule, "differs at other sizes"
+    return rule, "" if is_proven(rule) else UNPROVEN
 
 
 def _any_degree(rule: Rule) -> Rule:
@@ -301,14 +340,20 @@ def _any_degree(rule: Rule) -> Rule:
     return _named(replace(rule, left=left, right=right))
 
 
-def _is_parallel(rule: Rule) -> bool:
-    return any(term.op in PARALLEL for term in (*rule.left, *rule.right))
-
-
 def property_counts() -> dict[str, int]:
     """How many properties have parallel operators, and how many none."""
-    parallel = sum(any(op in line for op in (*PARALLEL, "PAR")) for line, _ in properties())
+    parallel = sum(rules[0].is_parallel for _, rules in properties())
     return {"without parallel operators": len(properties()) - parallel, "with": parallel}
+
+
+def parallel_kind(rule: Rule) -> str:
+    """What a rule with parallel operators is where layouts are annotations of plain operators."""
+    left, right = ([term.op for term in side if term.op not in PARALLEL] for side in (rule.left, rule.right))
+    if not left and not right:
+        return "identity of layouts"
+    if sorted(left) != sorted(right):
+        return "operator computed by parallel ones"
+    return "way of one operator" if len(left) == 1 else "layouts moved through several operators"
 
 
 def summary() -> str:
@@ -318,7 +363,8 @@ def summary() -> str:
     return (
         f"{known['without parallel operators']} + {known['with']} properties (43 + 33 in the paper)\n"
         f"{algebra['proven']} + {parallel['proven']} rules proven (743 + 651), {algebra['kept']} kept\n"
-        f"of {algebra['candidates']} + {parallel['candidates']} candidates; not proven:\n"
+        f"with parallel operators: {parallel['kinds']}\n"
+        f"not proven, so not used: {algebra['not proven']} + {parallel['not proven']}\n"
         + "\n".join(f"    {each}" for each in text["not proven"])
     )
 
@@ -337,31 +383,30 @@ def basis(rules: Iterable[Rule], size: int = 2) -> list[Rule]:
     return [rule for rule in rules if rule in few or len(rule.outputs) > 1 or not follows(rule, few)]
 
 
-def main(size: int = 3, parallel_size: int = 2) -> dict[str, Any]:
+def main(size: int = 3, parallel_size: int = 2, workers: int = 2) -> dict[str, Any]:
     """Generates, proves and writes the file of the package; its counts.
 
     Args:
-        parallel_size: operators of graphs with parallel ones, which are counted and not kept.
+        parallel_size: operators of graphs with parallel ones, which are counted and not kept: a captured
+            graph has none, and what they say is in the ways and layouts of its operators.
     """
-    algebra, counts = rule_candidates(ALGEBRA, size, 4)
-    log.info("%d candidates of algebra: %s", len(algebra), counts)
-    proven, rest = prove(algebra, False)
-    kept = basis(proven)
-    log.info("%d proven, %d without what follows from those of two operators", len(proven), len(kept))
-    mixed, more = rule_candidates(PARALLELISM, parallel_size, 2, 1)
-    mixed = [rule for rule in mixed if _is_parallel(rule)]
-    log.info("%d candidates with parallel operators: %s", len(mixed), more)
-    parallel, others = prove(mixed, True)
-    log.info("%d proven", len(parallel))
-    result = {
-        "properties": property_counts(),
-        "algebra": counts | {"candidates": len(algebra), "proven": len(proven), "kept": len(kept)},
-        "parallel": more | {"candidates": len(mixed), "proven": len(parallel)},
-        "not proven": [*rest, *others],
-        "rules": [rule.name for rule in kept],
-    }
-    FILE.write_text(json.dumps(result, indent=0) + "\n", encoding="utf-8")
-    return result
+    made: dict[str, Any] = {"properties": property_counts(), "not proven": []}
+    for kind, kinds, own, inputs in (
+        ("algebra", ALGEBRA, size, 4),
+        ("parallel", PARALLELISM, parallel_size, 2),
+    ):
+        candidates, counts = rule_candidates(kinds, own, inputs)
+        proven, rest = prove(candidates, workers)
+        made[kind] = counts | {why: len(names) for why, names in rest.items()} | {"proven": len(proven)}
+        log.info("%s: %s", kind, made[kind])
+        made["not proven"] += rest.get(UNPROVEN, []) if kind == "algebra" else []
+        if kind == "parallel":
+            made[kind]["kinds"] = dict(Counter(map(parallel_kind, proven)))
+        else:
+            made["rules"] = [rule.name for rule in basis(proven)]
+            made[kind]["kept"] = len(made["rules"])
+    FILE.write_text(json.dumps(made, indent=0) + "\n", encoding="utf-8")
+    return made
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ from typing import TypeAlias
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import NetSplitError
-from netsplit.experiment.cases import Cases, published_tags
-from netsplit.experiment.comparison import compare, experiment_of
-from netsplit.experiment.forecast import forecast
-from netsplit.experiment.records import Comparison, Progress
-from netsplit.experiment.request import Request
-from netsplit.experiment.session import Session
+from netsplit.progress import Stages
+from netsplit.session.comparison import compare, experiment_of
+from netsplit.session.forecast import forecast
+from netsplit.session.request import Request
+from netsplit.session.session import Session
+from netsplit.tracking.cases import Cases, published_tags
+from netsplit.tracking.records import Comparison, Progress
 
 __all__ = ["ShowProgress", "comparison_of", "comparisons_of"]
 
@@ -47,7 +48,7 @@ def comparison_of(
         return forecast(asked, cluster, request.tracker, folder)
     session = Session(cluster, folder / "workers", profile=request.settings.profile)
     with session, progress() as shown:
-        session.show = shown.waiting
+        session.stages = Stages(shown.waiting)
         return compare(asked, session, request.tracker, folder, shown)
 
 

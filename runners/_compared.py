@@ -9,23 +9,21 @@ from pathlib import Path
 from rich.console import Console
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.cases import Cases, agreement_table
-from netsplit.experiment.records import Comparison
-from netsplit.experiment.request import Request
+from netsplit.session.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
+from netsplit.tracking.cases import Cases, agreement_table
 from netsplit.tracking.database import server_of
+from netsplit.tracking.records import Comparison
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import ONE_DEVICE
 
 from ._carry_out import comparison_of, comparisons_of
-from ._entry import CONF
 from ._progress import ConsoleProgress
 from .cli.planned import show_whole
 
 __all__ = ["each_case", "one"]
 
 TABLE_WIDTH = 104  # what the table takes; a narrower terminal gets the outline
-SHOWN = f"sqlite:///{CONF.parent / 'outputs' / 'mlflow.db'}"  # what 'make ui' shows
 PORT = 5000  # where it does
 
 
@@ -106,11 +104,12 @@ def show(cases: Cases, title: str, folder: Path, console: Console) -> None:
 
 def written(folder: Path, tracker: Tracker, charts: str = "") -> str:
     """Where all that was recorded is, and the address of its charts where a server has them."""
-    runs, table = "", "'comparison.md' there is this table"
+    own = f"sqlite:///{Path('outputs', 'mlflow.db').absolute()}"  # which `netsplit ui` shows
+    said = f"This table is also in {folder / 'comparison.md'}"
     if tracker.enabled:
-        runs, place = ("'make ui' shows the runs, ", "") if tracker.uri == SHOWN else ("", tracker.uri)
-        table += f"; the runs are in {masked(place)}" if place else ""
-    served = {SHOWN: (", once 'make ui' runs", f"http://127.0.0.1:{PORT}/")}
+        shown = tracker.uri == own
+        said += "; `netsplit ui` shows the runs" if shown else f"; the runs are in {masked(tracker.uri)}"
+    served = {own: (", once `netsplit ui` runs", f"http://127.0.0.1:{PORT}/")}
     when, server = served.get(tracker.uri, ("", server_of(tracker.uri)))
-    shown = f"\nCharts of these methods{when}: {server}{charts}" if charts and server else ""
-    return f"Written to {folder}; {runs}{table}.{shown}"
+    link = f"\nCharts of these methods{when}: {server}{charts}" if charts and server else ""
+    return f"{said}.{link}"

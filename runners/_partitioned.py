@@ -118,7 +118,7 @@ def headline(work: Workload, problem: Problem, partitioner: Partitioner) -> str:
 
 def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     """The headline, a row per device, and the stages where there are replicas."""
-    unit, unit_s, report = work.unit, work.unit_s, plan.placement.report
+    (unit, unit_s), report = _shown_unit(work), plan.placement.report
     facts = [
         f"{plan.placement.method}: {plan.status}",
         f"{plan.problem.objective.name} {_number(plan.objective_s / unit_s)} {unit}",
@@ -140,7 +140,7 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
 
 
 def _devices(plan: Plan, work: Workload) -> Table:
-    unit, unit_s = work.unit, work.unit_s
+    unit, unit_s = _shown_unit(work)
     columns = [
         Column("device", text=True),
         Column("nodes"),
@@ -206,9 +206,10 @@ def show_moves(
         with Waiting(console, other.name, limit_s):
             before = decide(plan.problem, other, room=False, contiguity=False)
     moves = plan.moved_from(before)
+    unit, unit_s = _shown_unit(work)
     console.print(
-        f"[bold]from {before.placement.method} ({_number(before.objective_s / work.unit_s)} {work.unit}) to "
-        f"{plan.placement.method} ({_number(plan.objective_s / work.unit_s)} {work.unit})",
+        f"[bold]from {before.placement.method} ({_number(before.objective_s / unit_s)} {unit}) to "
+        f"{plan.placement.method} ({_number(plan.objective_s / unit_s)} {unit})",
         highlight=False,
     )
     _lines(console, moves.lines())
@@ -218,6 +219,11 @@ def show_moves(
 def _lines(console: Console, lines: list[str]) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _shown_unit(work: Workload) -> tuple[str, float]:
+    """The unit of printed times, and its seconds: milliseconds of what is in seconds."""
+    return ("ms", 1e-3) if work.unit == "s" else (work.unit, work.unit_s)
 
 
 def _number(value: float) -> str:

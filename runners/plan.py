@@ -45,14 +45,14 @@ def job(cfg: DictConfig) -> float:
     from .cli import planned
 
     if settings.graph is not None:
-        step = planned.profiled(settings.graph, settings.microbatches, cluster, settings.offload)
-        return planned.run(step, schedule, method, settings.seed, folder)
+        decide = planned.by_file(settings.graph, settings.microbatches, cluster, settings.offload)
+        return planned.run(decide, schedule, method, settings.seed, folder)
     if cluster is None:
         cluster = build(OmegaConf.create({"cluster": option("cluster", USUAL)}).cluster)
     here = isinstance(cluster, ClusterSpec)
     train = command_line("train", HydraConfig.get().overrides.task) if here else ""
-    foreseen = planned.foreseen(settings, cfg, cluster)
-    return planned.run(foreseen, schedule, method, settings.seed, folder, train)
+    decide = planned.by_config(settings, cfg, cluster)
+    return planned.run(decide, schedule, method, settings.seed, folder, train)
 
 
 @entry(config_name="plan")

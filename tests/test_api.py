@@ -264,7 +264,7 @@ X, Y = samples(BATCH)
 def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
     options: dict[str, Any], words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+    monkeypatch.setattr("netsplit.session.session.WorkerPool", None)
     given = {"model": fresh(), "loss": LOSS, "batch": (X, Y)} | options
     with pytest.raises(NetSplitError) as e:
         netsplit.parallelize(given.pop("model"), given.pop("loss"), given.pop("batch"), **given)

@@ -23,7 +23,7 @@ QUICK = netsplit.AutoSchedule(microbatches=[1, 4], time_limit_s=1.0)
 
 @pytest.fixture(autouse=True)
 def _no_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+    monkeypatch.setattr("netsplit.session.session.WorkerPool", None)
 
 
 def fresh() -> nn.Sequential:

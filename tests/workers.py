@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
-from netsplit.experiment.here.costs import CostsHere
-from netsplit.experiment.session import Session
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.measured_costs import MeasuredCosts
+from netsplit.session.session import Session
 
 __all__ = ["LentPool", "Pools", "by_gloo", "cpu_workers", "lent_session", "lent_to_sessions", "set_costs"]
 
@@ -50,7 +50,7 @@ def lent_session(pools: Pools, folder: Path) -> Session:
 
 def set_costs(patch: pytest.MonkeyPatch, costs: Callable[[Graph], Costs]) -> None:
     """Sessions take these for what a graph costs, and measure nothing."""
-    patch.setattr(CostsHere, "of", lambda here, task, alone=False: costs(task.graph))
+    patch.setattr(MeasuredCosts, "of", lambda here, task, alone=False: costs(task.graph))
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def lent_to_sessions(pools: Pools) -> Iterator[None]:
     """Sessions that begin meanwhile, as that of `parallelize`, are lent their workers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "netsplit.experiment.session.WorkerPool",
+            "netsplit.session.session.WorkerPool",
             lambda spec, _, again=False: LentPool(pools(len(spec.devices))),
         )
         yield

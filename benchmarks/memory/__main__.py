@@ -35,20 +35,21 @@ from netsplit.cluster.cluster import Cluster, Link
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.graph import capture, initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
 from netsplit.partition import Auto
-from netsplit.partition.base import MemoryRule
+from netsplit.partition.base import MemoryRule, Problem
 from netsplit.planning.plan import Plan
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.tables import Column, Table
+from netsplit.training.options import Training
 
 MICROBATCHES = 4
 SCHEDULES: dict[str, Schedule] = {
@@ -118,24 +119,17 @@ class _Model:
             self.graphs[samples] = graph, transient_bytes(graph, rows.tensors, values, "cpu")
         return self.graphs[samples]
 
-    def planner(self, schedule: str, cluster: Cluster, capacity: int, memory: MemoryRule) -> Planner:
+    def problem(
+        self, schedule: str, cluster: Cluster, capacity: int, memory: MemoryRule
+    ) -> tuple[ModelStep, Problem]:
         asked = SCHEDULES[schedule]
-        whole = Batch.of(*self.batch)
-        graph, transients = self.graph(asked.microbatch_size(whole.samples))
+        training = Training(self.optimizer, check=False, memory=memory)
+        step = ModelStep(self.net, self.loss, self.batch, training)
+        samples = step.whole.samples
+        graph, transients = self.graph(asked.microbatch_size(samples))
         devices = tuple(replace(each, capacity_bytes=capacity) for each in cluster.devices)
-        return Planner(
-            self.net,
-            graph,
-            initial_values(self.net, graph, self.loss),
-            self._costs(graph, transients, cluster),
-            replace(cluster, devices=devices),
-            asked.for_batch(whole.samples),
-            self.optimizer,
-            self.loss,
-            key=whole.key,
-            check=False,
-            memory=memory,
-        )
+        costs, known = self._costs(graph, transients, cluster), replace(cluster, devices=devices)
+        return step, step.problem(graph, costs, known, asked.for_batch(samples))
 
     def _costs(self, graph: Graph, transients: dict[str, NodeBytes], cluster: Cluster) -> Costs:
         """An operator takes as long as its tensors take to be read and written, its backward twice that."""
@@ -180,9 +174,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _case(model: _Model, schedule: str, devices: int, session: Session, options: argparse.Namespace) -> Case:
     cluster = _linked(session.spec.devices)
-    probe = model.planner(schedule, cluster, 2**50, "lifetimes")
+    _, probe = model.problem(schedule, cluster, 2**50, "lifetimes")
     bounds = (
-        bound(probe.graph, probe.schedule, model.alpha, devices)
+        bound(probe.graph, probe.the_simulator.schedule, model.alpha, devices)
         for bound in (bound_of_any, bound_of_pipelines)
     )
     case = Case(model.name.split()[0], schedule, devices, *bounds)
@@ -190,7 +184,8 @@ def _case(model: _Model, schedule: str, devices: int, session: Session, options:
 
     def planned(capacity: int, memory: MemoryRule) -> Plan | None:
         try:
-            return model.planner(schedule, cluster, capacity, memory).plan(auto)
+            step, problem = model.problem(schedule, cluster, capacity, memory)
+            return step.plan(problem, auto)
         except InfeasibleError:
             return None
 
@@ -199,8 +194,8 @@ def _case(model: _Model, schedule: str, devices: int, session: Session, options:
         case.accepted, plan = _least(lambda capacity: planned(capacity, "lifetimes"), case.bound)
         case.predicted = max(plan.simulated[1].peak_bytes.values())
         if not options.no_run:
-            planner = model.planner(schedule, cluster, case.accepted, "lifetimes")
-            with session.deploy(planner, plan) as trained:
+            step, _ = model.problem(schedule, cluster, case.accepted, "lifetimes")
+            with session.deploy(step, plan) as trained:
                 trained.train_batch(*model.batch)
                 measured = trained.measure_batch(*model.batch, bytes_too=True)[1]
             case.metered = max(measured.peak_bytes.values())

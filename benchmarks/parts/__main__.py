@@ -1,15 +1,16 @@
-"""Operators in parts: whole plans with splits and without, a plain loop, torch's tensor parallelism.
+"""Operators in parts: whole plans with splits and without, Unity's, a plain loop, torch's tensor parallelism.
 
     plain       an ordinary loop in one process of one thread
     whole       `schedule=auto`, operators whole
     parts       `schedule=auto` with splits: true
+    unity       `schedule=single_batch partitioner=unity`
     torch       torch.distributed.tensor.parallel, ColwiseParallel and RowwiseParallel by pairs, over gloo
-    a round:    all of them in turn; plain, parts and torch twice, which gives the noise floors
+    a round:    all of them in turn; plain, unity and torch twice, which gives the noise floors
 
 All make one step from the same parameters on the same batch first, and their updates must agree. Our
 workers are joined by gloo, as torch's processes are; with `--memory` they read each other's memory. Ratios
-are made within a round; of the rounds' the median counts. Under a `--capacity` that a layer does not fit,
-whole operators are refused, and the row says so.
+are made within a round; of the rounds' the median counts. Under a capacity that a layer does not fit (a table
+of `dlrm`, as its workers have it), whole operators are refused, and the row says so.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from benchmarks._rounds import Contender, Ratio, Rounds
 from benchmarks.parts.models import MODELS
 from benchmarks.parts.tensor_parallel import TensorParallel
 from netsplit.errors import InfeasibleError
-from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.program import SingleBatch
+from netsplit.session.session import Session
 from netsplit.tables import Column, Table
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 
-PLAIN, WHOLE, PARTS, TORCH = "plain", "whole", "parts", "torch"
+PLAIN, WHOLE, PARTS, UNITY, TORCH = "plain", "whole", "parts", "unity", "torch"
 SAME = 2e-3
 """Largest relative difference (of norms) between two ways' updates of a parameter, which add the same float32
 gradients in another order and are read as differences of rounded parameters."""
@@ -55,8 +58,7 @@ class PartsRow:
     model: str
     workers: int
     capacity: str
-    whole: str  # what was decided, or why there is nothing
-    parts: str
+    decided: dict[str, str]  # in words, or why there is nothing
     predicted_s: dict[str, float]
     seconds: dict[str, float]  # of a step, medians
     ratios: dict[str, Ratio]
@@ -80,7 +82,8 @@ def measured(name: str, workers: int, options: argparse.Namespace) -> PartsRow:
     """Decide with and without splits, check one step of everything, run all in turn."""
     wide, load = MODELS[name], os.getloadavg()[0]
     plain, theirs = Plain(wide.subject, 1), TensorParallel(name, workers)
-    spec = netsplit.cpu_cluster(workers, options.capacity)
+    capacity = options.capacity or wide.capacity.get(workers, "all")
+    spec = netsplit.cpu_cluster(workers, capacity)
     spec = replace(spec, cross_memory=options.memory, timeout_s=120.0)
     try:
         with tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True) as folder:
@@ -92,11 +95,12 @@ def measured(name: str, workers: int, options: argparse.Namespace) -> PartsRow:
     finally:
         plain.close()
         theirs.close()
-    pairs = [(f"{each} again", each) for each in (PLAIN, PARTS, TORCH)]
+    pairs = [(f"{each} again", each) for each in (PLAIN, UNITY, TORCH)]
+    pairs += [(each, UNITY) for each in (PLAIN, WHOLE, PARTS, TORCH)]
     pairs += [(PLAIN, PARTS), (WHOLE, PARTS), (TORCH, PARTS), (PLAIN, WHOLE), (PLAIN, TORCH)]
     there = [(above, below) for above, below in pairs if rounds.has(above, below)]
     return PartsRow(
-        name, workers, str(options.capacity), told[WHOLE], told[PARTS], predicted,
+        name, workers, capacity, told, predicted,
         {each: median(took) / options.steps for each, took in rounds.seconds.items()},
         {f"{above} / {below}": rounds.ratio(above, below) for above, below in there},
         {f"{above} / {below}": rounds.work(above, below) for above, below in there}, load,
@@ -108,19 +112,21 @@ def _deployed(
 ) -> tuple[dict[str, ParallelModel], dict[str, str], dict[str, float]]:
     """Models on the workers, what was decided in words, and predicted seconds."""
     subject, models, told, predicted = MODELS[name].subject, {}, {}, {}
-    for which in (WHOLE, PARTS):
+    for which in (WHOLE, PARTS, UNITY):
         open_ = AutoSchedule(options.microbatches, time_limit_s=options.time_limit, splits=which == PARTS)
         given = (subject.fresh(), nn.CrossEntropyLoss(), subject.batch(1))
         try:
-            planner = session.decided(*given, open_, METHODS["auto"](), OPTIMIZER)
+            step = session.step(*given, Training(OPTIMIZER))
+            order, method = (SingleBatch(), "unity") if which == UNITY else (open_, "auto")
+            plan, whole = session.plan(step, order, METHODS[method]())
         except InfeasibleError as refusal:
             told[which] = str(refusal)
             continue
-        assert planner.decided is not None
-        plan = planner.plan(METHODS["auto"]())
-        models[which] = session.deploy(planner, plan)
+        models[which] = session.deploy(step, plan, whole)
         session.pool.call(_keep, which)
-        told[which] = planner.decided.lines[0]
+        told[which] = (
+            whole.lines[0] if whole else "; ".join([plan.placement.report.summary(), *plan.told_of_parts])
+        )
         predicted[which] = plan.simulated[1].iteration_s
     return models, told, predicted
 
@@ -176,7 +182,7 @@ def _raced(
 
     contenders = [Contender(each, steps(plain.step), pids=plain.pids) for each in (PLAIN, f"{PLAIN} again")]
     contenders += [ours(each, each) for each in models]
-    contenders += [ours(f"{PARTS} again", PARTS)] if PARTS in models else []
+    contenders += [ours(f"{UNITY} again", UNITY)] if UNITY in models else []
     contenders += [
         Contender(each, steps(theirs.step), pids=theirs.pids) for each in (TORCH, f"{TORCH} again")
     ]
@@ -190,24 +196,25 @@ def _raced(
 def _said(row: PartsRow) -> str:
     ratios = "; ".join(f"{key} {ratio}" for key, ratio in row.ratios.items())
     work = "; ".join(f"{key} {ratio:.2f}" for key, ratio in row.work.items())
+    decided = "\n  ".join(f"{which}: {told}" for which, told in row.decided.items())
     return (
-        f"{row.model} on {row.workers} of {row.capacity} (load {row.load:.0f})\n  whole: {row.whole}\n"
-        f"  parts: {row.parts}\n  {ratios}\n  in CPU s: {work}"
+        f"{row.model} on {row.workers} of {row.capacity} (load {row.load:.0f})\n  {decided}\n"
+        f"  {ratios}\n  in CPU s: {work}"
     )
 
 
 def _table(rows: list[PartsRow]) -> Table:
-    shown = [f"{above} / {PARTS}" for above in (PLAIN, WHOLE, TORCH)] + [f"{PLAIN} / {TORCH}"]
-    floors = [f"{each} again / {each}" for each in (PLAIN, PARTS, TORCH)]
+    shown = [f"{above} / {UNITY}" for above in (PLAIN, WHOLE, PARTS, TORCH)]
+    floors = [f"{each} again / {each}" for each in (PLAIN, UNITY, TORCH)]
     columns = (
         Column("model", text=True), Column("workers"), Column("of each", text=True),
-        Column("load", ",.0f"), Column("parts ms", ",.0f", 1e3), Column("predicted ms", ",.0f", 1e3),
-        *(Column(each, text=True) for each in (*shown, *floors)),
+        Column("load", ",.0f"), Column("parts ms", ",.0f", 1e3), Column("unity ms", ",.0f", 1e3),
+        Column("predicted ms", ",.0f", 1e3), *(Column(each, text=True) for each in (*shown, *floors)),
     )  # fmt: skip
     cells = [
         (
-            row.model, row.workers, row.capacity, row.load, row.seconds.get(PARTS),
-            row.predicted_s.get(PARTS), *(str(row.ratios.get(each, "refused")) for each in (*shown, *floors)),
+            row.model, row.workers, row.capacity, row.load, row.seconds.get(PARTS), row.seconds.get(UNITY),
+            row.predicted_s.get(UNITY), *(str(row.ratios.get(each, "refused")) for each in (*shown, *floors)),
         )
         for row in rows
     ]  # fmt: skip
@@ -218,7 +225,7 @@ def _options() -> argparse.Namespace:
     parser = command_parser("parts", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
     parser.add_argument("--workers", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--capacity", default="all", help="of each worker, as 12MiB (all)")
+    parser.add_argument("--capacity", help="of each worker, as 12MiB (all; of dlrm less than a table)")
     parser.add_argument(
         "--microbatches", nargs="+", type=int, default=[1, 2, 4], help="to choose from (1 2 4)"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._subjects import Subject
+from netsplit.models.dlrm import DLRM
 
 __all__ = ["MODELS", "WideModel"]
 
 HEAD = 32  # units of one head
+ROWS = 50_000  # of a table
 
 
 class _Attention(nn.Module):
@@ -63,12 +65,24 @@ def _mlp() -> nn.Module:
     )  # fmt: skip
 
 
+class _Recommender(nn.Module):
+    """DLRM's numbers are the first categories, so that a sample is one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dlrm = DLRM([ROWS] * 4, 64, (4, 64, 64), (512, 256, 10))
+
+    def forward(self, categories: Tensor) -> Tensor:
+        return self.dlrm(categories[:, :, 0] / ROWS, categories)
+
+
 @dataclass(frozen=True)
 class WideModel:
-    """A subject, and the layers that torch cuts by columns and by rows."""
+    """A subject, the layers that torch cuts by columns and by rows, and capacities by number of workers."""
 
     subject: Subject
     torch_plan: Mapping[str, Literal["columns", "rows"]]
+    capacity: Mapping[int, str] = field(default_factory=dict)
 
 
 def _of_blocks(count: int) -> dict[str, Literal["columns", "rows"]]:
@@ -89,5 +103,10 @@ MODELS = {
     "transformer": WideModel(
         Subject("transformer", partial(_Transformer, 1000, 256, BLOCKS), (64,), 16, words=1000),
         _of_blocks(BLOCKS),
+    ),
+    "dlrm": WideModel(
+        Subject("dlrm", _Recommender, (4, 2), 256, words=ROWS),
+        {"dlrm.top.0": "columns", "dlrm.top.2": "rows"},
+        {2: "80MiB", 4: "40MiB"},
     ),
 }

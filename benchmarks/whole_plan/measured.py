@@ -41,13 +41,15 @@ from benchmarks.captured import CAPTURED, composed
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
 from netsplit.errors import NetSplitError
-from netsplit.experiment.session import Session
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.judge import problem_under
 from netsplit.program import Program
 from netsplit.program.schedules import SCHEDULES
+from netsplit.session.session import Session
 from netsplit.tables import Column, Table
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 
 WHOLE, AGAIN = "whole plan", "whole plan again"
@@ -103,10 +105,10 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
             began = perf_counter()
             subject = (build(cfg.model).train(), build(cfg.loss), batch)
             open_ = AutoSchedule(time_limit_s=options.time_limit)
-            planner = session.decided(*subject, open_, METHODS["auto"](), build(cfg.optimizer))
-            plan = planner.plan(METHODS["auto"]())
+            step = session.step(*subject, Training(build(cfg.optimizer)))
+            plan, whole = session.plan(step, open_, METHODS["auto"]())
             decided_s = perf_counter() - began
-            plans = {WHOLE: (planner, plan)} | {name: made for name, *made in _by_name(session, cfg, batch)}
+            plans = {WHOLE: (step, plan)} | {name: made for name, *made in _by_name(session, cfg, batch)}
             models = {name: _deployed(session, *made, name) for name, made in plans.items()}
             rounds, first = _raced(session, models, batch, options)
             program = models[WHOLE].runtime.program
@@ -117,11 +119,11 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
                 {name: models[name] for name in sorted(ran, key=lambda n: ratios[n].median)}, same
             )
             finals = _finals(session, {name: plans[name] for name in (WHOLE, *going)}, batch, options)
-    assert planner.decided is not None
+    assert whole is not None
     best = min(ratios, key=lambda name: ratios[name].median, default="")
     seconds = sorted(rounds.seconds[WHOLE])
     return RunRow(
-        words.split()[0], workers, str(options.capacity), planner.decided.lines[0], decided_s,
+        words.split()[0], workers, str(options.capacity), whole.lines[0], decided_s,
         plan.simulated[1].iteration_s, seconds[len(seconds) // 2], rounds.ratio(AGAIN, WHOLE), best,
         ratios.get(best), rounds.ratio(first, WHOLE) if first else None,
         [ratios[name].median for name in ran if name in same],
@@ -170,24 +172,25 @@ def _another(rounds: Rounds, others: list[str], own: list[str]) -> Ratio | None:
 
 
 def _by_name(session: Session, cfg: Any, batch: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Name, planner and plan of each that fits; where nothing depends on the schedule, under one alone."""
+    """Name, step and plan of each that fits; where nothing depends on the schedule, under one alone."""
     for m in COUNTS:
         subject = (build(cfg.model).train(), build(cfg.loss), batch)
-        planner = session.planner(*subject, SCHEDULES["1f1b"]().with_microbatches(m), build(cfg.optimizer))
+        step = session.step(*subject, Training(build(cfg.optimizer)))
+        problem = session.problem(step, SCHEDULES["1f1b"]().with_microbatches(m))
         for method in NAMED:
             for order in ORDERS if method not in ("single", "ddp") else ORDERS[1:2]:
-                under = replace(planner, schedule=SCHEDULES[order]().with_microbatches(m))
+                under = problem_under(problem, SCHEDULES[order]().with_microbatches(m))
                 try:
-                    plan = under.plan(METHODS[method]())
+                    plan = step.plan(under, METHODS[method]())
                 except NetSplitError:
                     continue
-                peaks, devices = plan.simulated[1].peak_bytes, planner.cluster.devices
+                peaks, devices = plan.simulated[1].peak_bytes, problem.cluster.devices
                 if all(peaks.get(each.name, 0) <= each.capacity_bytes for each in devices):
-                    yield f"{method}, {order} x {m}", under, plan
+                    yield f"{method}, {order} x {m}", step, plan
 
 
-def _deployed(session: Session, planner: Any, plan: Any, name: str) -> ParallelModel:
-    model = session.deploy(planner, plan)
+def _deployed(session: Session, step: Any, plan: Any, name: str) -> ParallelModel:
+    model = session.deploy(step, plan)
     session.pool.call(_keep, name)
     return model
 

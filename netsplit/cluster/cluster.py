@@ -102,6 +102,11 @@ class Cluster:
                 f"its devices: {names}."
             )
 
+    @property
+    def names(self) -> list[str]:
+        """Of the devices, in rank order."""
+        return [device.name for device in self.devices]
+
     def device(self, name: str) -> Device:
         for device in self.devices:
             if device.name == name:

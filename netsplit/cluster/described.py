@@ -121,7 +121,7 @@ class ClusterDescription:
             raise ConfigError(
                 f"cluster '{self.name}' says how fast its devices are beside a measured graph: choose one "
                 "that names their models, as cluster=titan_rtx3 or cluster=uniform "
-                "cluster.model='TITAN RTX', or plan a graph's file with `python -m runners.plan "
+                "cluster.model='TITAN RTX', or plan a graph's file with `netsplit plan "
                 "graph=<file>`, `runners.partition` or netsplit.plan(..., profile=<file>)."
             )
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
-from netsplit.data.keys import ReadBy
+from netsplit.data.keys import ReadBy, ReadingKeys, at_least
 
-__all__ = ["IGNORED", "Data", "Drawable", "Samples"]
+__all__ = ["IGNORED", "Data", "Drawable", "Samples", "readable"]
 
 IGNORED = -100
 """The target of what does not count: `CrossEntropyLoss`'s own default, and what accuracy leaves out."""
@@ -79,3 +81,20 @@ class Data:
         """'digits, 1437 training and 360 test samples, 10 classes'."""
         classes = f", {self.num_classes} classes" if self.num_classes else ""
         return f"{self.name}, {len(self.train)} training and {len(self.test)} test samples{classes}"
+
+
+def readable(build: Callable[..., Data]) -> Callable[..., Data]:
+    """A builder that takes `workers`, `prefetch` and `read_by` too; checks these, `limit` and `seed`."""
+
+    @wraps(build)
+    def built(*args: Any, workers: int = 0, prefetch: int = 2, read_by: ReadBy = "auto", **keys: Any) -> Data:
+        ReadingKeys(workers, prefetch)
+        at_least(1, limit=keys.get("limit"))
+        at_least(0, seed=keys.get("seed"))
+        return build(*args, **keys).read(read_by, workers, prefetch)
+
+    own, more = (inspect.signature(each, follow_wrapped=False).parameters.values() for each in (build, built))
+    every = [*own, *(each for each in more if each.kind is each.KEYWORD_ONLY)]
+    built.__dict__["__signature__"] = inspect.Signature(every)
+    built.__annotations__ = build.__annotations__ | {"workers": int, "prefetch": int, "read_by": ReadBy}
+    return built

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
-from torch import Tensor
 
-__all__ = ["Drawn", "Source", "generator_of", "limited"]
+__all__ = ["Drawn", "Generated", "Source", "generator_of", "limited"]
 
 
 class Source(Protocol):
@@ -41,15 +40,33 @@ class Drawn:
     """
 
     source: Source
-    change: Callable[[Any, np.random.Generator], tuple[Tensor, ...]]
+    change: Callable[[Any, np.random.Generator], tuple[Any, ...]]
     seed: int = 0
     epoch: int = 0
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, index: int, /) -> tuple[Tensor, ...]:
+    def __getitem__(self, index: int, /) -> tuple[Any, ...]:
         return self.change(self.source[index], generator_of(self.seed, self.epoch, index))
 
     def at_epoch(self, epoch: int) -> Self:
         return replace(self, epoch=epoch)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`make(generator)` for every index; the generator is that of (seed, half, index), in every epoch."""
+
+    make: Callable[[np.random.Generator], tuple[Any, ...]]
+    count: int
+    seed: int
+    half: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> tuple[Any, ...]:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return self.make(generator_of(self.seed, self.half, index))

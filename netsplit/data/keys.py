@@ -1,4 +1,4 @@
-"""Checks of the keys and folders that several datasets have."""
+"""Keys that several datasets have, and checks of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from netsplit.errors import ConfigError
 
-__all__ = ["ReadBy", "ReadingKeys", "at_least", "check_common", "root_folder"]
+__all__ = ["ReadBy", "ReadingKeys", "at_least", "root_folder"]
 
 ReadBy = Literal["auto", "workers", "controller"]
 
@@ -45,16 +45,6 @@ class ReadingKeys:
     def __post_init__(self) -> None:
         at_least(0, workers=self.workers)
         at_least(1, prefetch=self.prefetch, samples=self.samples)
-
-
-def check_common(limit: int | None, workers: int, prefetch: int, seed: int, **sizes: int) -> None:
-    """Check the keys that nearly every dataset has, and `sizes` that are at least 1.
-
-    Raises:
-        ConfigError: one of them cannot be used.
-    """
-    at_least(1, **sizes, limit=limit, prefetch=prefetch)
-    at_least(0, workers=workers, seed=seed)
 
 
 def root_folder(root: str, holds: str) -> Path:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
+from netsplit.experiment.parts.measured_parts import MeasuredParts
+from netsplit.experiment.stages import Stages
 from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.experiment.parts.measured_parts import MeasuredParts
-from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.graph.ir import Graph

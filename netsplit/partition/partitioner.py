@@ -12,6 +12,7 @@ from netsplit import rewrite
 from netsplit.errors import ConfigError, brief
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import check_capacity
+from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import BOUND_FOR, Placement, SolverReport, Stage, Status
 from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.records import Rewrite
@@ -37,6 +38,7 @@ class Choice:
     stages: tuple[Stage, ...] = ()
     cuts: tuple[str, ...] = ()  # `Placement.cuts`
     rewrites: tuple[Rewrite, ...] = ()  # `Placement.rewrites`
+    exchanges: tuple[Exchange, ...] = ()  # `Placement.exchanges`
 
     def report(self, seconds: float) -> SolverReport:
         objective_s, bound_s, gap = self.objective_s, self.bound_s, None
@@ -104,6 +106,7 @@ class Partitioner(ABC):
             stages=choice.stages,
             cuts=choice.cuts,
             rewrites=rewrites,
+            exchanges=choice.exchanges,
         )
 
     def cuts_operators(self, problem: Problem) -> bool:

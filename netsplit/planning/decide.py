@@ -26,14 +26,11 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import in_slices
-from netsplit.planning.exchanges import with_exchanges
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
-from netsplit.program.instructions import Program
 from netsplit.rewrite.algebra.checking import require_same_algebra
-from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["decide", "proven_s", "verified"]
@@ -62,9 +59,11 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
     """
     held = Instance.of(problem)  # made once: it lives as long as somebody has it
     started, metered_s = time.perf_counter(), problem.metered_s()
+    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None) or math.inf
     problem, placement = _chosen(problem, partitioner)
-    seconds = time.perf_counter() - started - (problem.metered_s() - metered_s)
-    plan = verified(problem, placement, seconds, room, contiguity)
+    metered_s = problem.metered_s() - metered_s
+    seconds = time.perf_counter() - started - metered_s
+    plan = verified(problem, placement, seconds, room, contiguity, until=started + metered_s + limit_s)
     del held
     return plan
 
@@ -110,6 +109,7 @@ def verified(
     room: bool = True,
     contiguity: bool = True,
     bound_limit_s: float = LIMIT_S,
+    until: float = float("inf"),
 ) -> Plan:
     """The plan of a placement, verified; raises as `decide`.
 
@@ -121,7 +121,9 @@ def verified(
         room: refuse what is over the capacities.
         contiguity: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
+        until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
     """
+    asked = problem
     problem = problem.rewritten(placement.rewrites)
     require_same_algebra(problem.graph)
     free = replace(problem, objective=problem.objective.relaxed())
@@ -138,12 +140,12 @@ def verified(
     if (loads := problem.objective.loads(problem, placement)) is not None:
         objective_s = loads.period_s
     else:
-        placement = with_exchanges(problem, placement)
-        shard = problem.the_simulator.schedule.shard
-        if shard != "none":
+        compiler = problem.the_simulator
+        if (shard := compiler.schedule.shard) != "none":
             placement = in_slices(problem.graph, placement, shard)
+        scored = compiler.scored(placement, until)
+        placement, program, timeline = scored.placement, scored.program, scored.timeline
         verify(free, placement, capacity=False).require()
-        program, timeline = _simulated(problem, placement)
         objective_s = timeline.iteration_s
     if room and problem.memory == "lifetimes":
         _require_room(problem, placement, timeline)
@@ -157,15 +159,15 @@ def verified(
             f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
             f"{bound_s:.9g} s: the bound does not hold."
         )
-    if problem.meter is not None:  # which belongs to the search
-        problem = replace(problem, meter=None)
-    return Plan(problem, placement, seconds, objective_s, bound_s, program, timeline)
+    asked, problem = _after_search(asked), _after_search(problem)
+    return Plan(asked, problem, placement, seconds, objective_s, bound_s, program, timeline)
 
 
-def _simulated(problem: Problem, placement: Placement) -> tuple[Program, Timeline]:
-    """The program and its predicted timeline."""
-    program = problem.the_simulator.program(placement)
-    return program, simulate(program, problem.cluster, problem.costs)
+def _after_search(problem: Problem) -> Problem:
+    """Without what belongs to the search."""
+    if problem.meter is None and problem.improved is None:
+        return problem
+    return replace(problem, meter=None, improved=None)
 
 
 def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: float = LIMIT_S) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import needed_bytes
@@ -25,17 +26,26 @@ from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.sharding import shard_line
-from netsplit.planning.exchanges import exchange_line
 from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
-from netsplit.planning.explanation.parts import PlacedSplit, algebra_told, parts_summary, placed_splits
+from netsplit.planning.explanation.parts import (
+    PlacedSplit,
+    algebra_told,
+    parallel_graph,
+    parts_summary,
+    placed_splits,
+    placed_sums,
+    steps_told,
+)
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts
+from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.simulate.device_times import memory_course
+from netsplit.simulate.exchanges import exchange_line
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.simulator import Simulator
 from netsplit.simulate.timeline import Timeline
@@ -81,9 +91,10 @@ class DeviceLoad:
 class Plan:
     """A verified placement with its score; compiled and simulated too, where its objective asks for that.
 
-    `verified` makes it.
+    `verified` makes it. `asked` is the problem before the placement's rewrites, `problem` that after them.
     """
 
+    asked: Problem
     problem: Problem
     placement: Placement
     seconds: float  # that the decision took
@@ -158,17 +169,25 @@ class Plan:
         """The operators that are in parts."""
         return self._along_samples(placed_splits(self.placement, self.problem.graph))
 
+    @cached_property
+    def parallel_graph(self) -> tuple[Graph, ParallelGraph] | None:
+        """The operators after algebra, and what lies between their parts; None: nothing is rewritten, or what
+        is lies on no mesh."""
+        return parallel_graph(self.placement, self.problem.graph)
+
     def _along_samples(self, splits: Iterable[PlacedSplit]) -> tuple[PlacedSplit, ...]:
         sampled = node_parts(self.problem.graph).sampled
         return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
     def told_of_parts(self) -> list[str]:
-        """What algebra replaced, which operators are in parts, and what of weights travels; the last of an
-        objective that is simulated."""
+        """What algebra replaced, which operators are in parts, what moves and what adds between them, and
+        what of weights travels; the last of an objective that is simulated."""
         cut = parts_summary(self.splits)
         algebra = [f"algebra: {told}" for told in algebra_told(self.placement)]
-        return [*algebra, *([cut] if cut else []), *weight_lines(*self.simulated)]
+        parallel = None if self.parallel_graph is None else self.parallel_graph[1]
+        steps = steps_told(parallel, placed_sums(self.placement, self.problem.graph))
+        return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
@@ -227,7 +246,7 @@ class Plan:
         if self.problem.costs.predicted:
             lines.append("operator times are predicted, not measured")
         if self.placement.exchanges:
-            lines.append(exchange_line(self.problem, self.placement))
+            lines.append(exchange_line(self.problem.graph, self.problem.cluster, self.placement))
         if predicted.host_bytes:
             told = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
             lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")

@@ -32,7 +32,7 @@ from netsplit.tables import Column, Table
 from netsplit.tracking.database import open_client, require_database, server_of
 from netsplit.tracking.metrics import COMPARISON, DECISION, PUBLISHED, TEST
 from netsplit.tracking.table import ComparisonRow, comparison_figures
-from netsplit.tracking.values import masked, plain_key, shortened
+from netsplit.tracking.values import masked, plain_key
 from netsplit.tracking.verdict import verdict_of, winner_of
 from netsplit.training.adapt.decisions import CHANGED
 
@@ -344,7 +344,7 @@ def _differences(group: Sequence[Recorded]) -> list[str]:
         if len(set(values)) > 1 and not key.removeprefix("params.").startswith(_OWN):
             told.setdefault(alike, key)
     shown = list(told.values())[:_MOST_TOLD]
-    labels = [", ".join(f"{key[7:]}={shortened(run[key], _VALUE)}" for key in shown) for run in group]
+    labels = [", ".join(f"{key[7:]}={_shortened(run[key])}" for key in shown) for run in group]
     return (
         labels
         if len(set(labels)) == len(group)
@@ -352,6 +352,10 @@ def _differences(group: Sequence[Recorded]) -> list[str]:
             f"{label} {run['start_time']:%H:%M:%S}".strip() for label, run in zip(labels, group, strict=True)
         ]
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _VALUE else f"{text[: _VALUE - 1]}…"
 
 
 def _cells(line: str) -> list[str]:

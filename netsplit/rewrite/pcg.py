@@ -27,7 +27,7 @@ from netsplit.layout import Layout
 from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.following import ways_of_graph
 from netsplit.rewrite.laid_out_tasks import TaskLayouts, task_layouts
-from netsplit.rewrite.tasks import OperatorTasks
+from netsplit.rewrite.tasks import OperatorTasks, axis_words
 from netsplit.rewrite.ways import Place
 
 __all__ = ["ParallelGraph", "ParallelOperator", "parallel_operators"]
@@ -145,16 +145,21 @@ class ParallelGraph:
         edges = _by_edge(self.operators).items()
         return "\n".join(f"{edge}: {', '.join(map(str, operators))}" for edge, operators in edges)
 
-    def dot(self, graph: Graph) -> str:
-        """A picture for Graphviz: parallel operators as boxes on their edges; without weights."""
+    def dot(self, graph: Graph, devices: Mapping[str, Sequence[str]] | None = None) -> str:
+        """A picture for Graphviz: parallel operators as boxes on their edges; without weights.
+
+        Args:
+            devices: of an operator, where it is known.
+        """
         view_of, lines = {each.node: each for each in self.views}, list[str]()
         steps_of: dict[tuple[str, str], dict[str, None]] = {}
         for each in self.operators:
             steps_of.setdefault((each.tensor, each.reader), {})[str(each)] = None
         for name in graph.nodes:
             own = view_of.get(name, OperatorTasks(name))
-            axes = (f"{cut.axis} in {len(cut.sizes)}" for cut in own.cuts)
-            label = "\n".join([name, *axes, *(f"{n} times" for n in own.copies)])
+            axes = (f"{axis_words(cut.axis, cut.blocks)} in {len(cut.sizes)}" for cut in own.cuts)
+            view = (", ".join((devices or {}).get(name, ())),)
+            label = "\n".join(filter(None, [name, *axes, *(f"{n} times" for n in own.copies), *view]))
             lines.append(f"  {json.dumps(name)} [label={json.dumps(label)}];")
         for u, v, k in graph.edges:
             between = steps_of.get((k, v), {})

@@ -127,7 +127,7 @@ class DistributedRuntime:
         if self._pool.deployed is not self:
             raise NetSplitError(
                 "the workers of this session no longer hold this model, as another was deployed or measured "
-                "on them since: make all planners before deploying, and give each model a session of its own."
+                "on them since: measure all before deploying, and give each model a session of its own."
             )
 
     def train_batch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from netsplit.cluster.cluster import Cluster
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
@@ -10,7 +12,7 @@ from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.run import Run
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["simulate"]
+__all__ = ["simulate", "with_peaks"]
 
 
 def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = True) -> Timeline:
@@ -32,11 +34,15 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
     run.run()
     events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
     seconds = max((device.clock for device in run.devices.values()), default=0.0)
-    if not peaks:
-        return Timeline(events, seconds)
+    timeline = Timeline(events, seconds)
+    return with_peaks(timeline, program, cluster, costs) if peaks else timeline
+
+
+def with_peaks(timeline: Timeline, program: Program, cluster: Cluster, costs: Costs) -> Timeline:
+    """The timeline of a program, with the peak bytes of every device."""
     transients = costs.transients(cluster.devices)
     scratch = costs.step_scratch(cluster.devices)
     profiles = memory_profile(program, costs.alpha, transients, costs.offload, scratch)
     alive = {device: each.peak_bytes for device, each in profiles.items()}
     hosts = {device: each.host_bytes for device, each in profiles.items()} if costs.offload else {}
-    return Timeline(events, seconds, alive, hosts)
+    return replace(timeline, peak_bytes=alive, host_bytes=hosts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -20,12 +21,14 @@ from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import Rewrite, reads_copies
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.seconds import rewritten_costs
+from netsplit.simulate.exchanges import exchanges_to_try
 from netsplit.simulate.memory import predicted_peak_bytes
-from netsplit.simulate.simulate import simulate
+from netsplit.simulate.simulate import simulate, with_peaks
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["ONE_BATCH", "ScheduleName", "Simulator", "Turns"]
+__all__ = ["ONE_BATCH", "ScheduleName", "ScoredPlan", "Simulator", "Turns"]
 
+_SHORTER = 1 - 1e-9
 ScheduleName = Literal["single_batch", "gpipe", "1f1b", "eager_1f1b"]
 _TURNS: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
@@ -40,6 +43,23 @@ class Turns:
 
 
 ONE_BATCH = Turns()
+
+
+@dataclass(frozen=True)
+class ScoredPlan:
+    """A placement with its exchanges, and what is predicted of it."""
+
+    placement: Placement
+    program: Program
+    timeline: Timeline
+
+    @property
+    def iteration_s(self) -> float:
+        return self.timeline.iteration_s
+
+    def missing_bytes(self, room: Mapping[str, int]) -> int:
+        """Where most are."""
+        return max((nbytes - room[name] for name, nbytes in self.timeline.peak_bytes.items()), default=0)
 
 
 @dataclass(frozen=True)
@@ -59,8 +79,59 @@ class Simulator:
     like: tuple[Bundle, ...] = ()  # see `compile_orders`
 
     def __call__(self, placement: Placement) -> Timeline:
+        return self.scored(placement).timeline
+
+    def scored(self, placement: Placement, until: float = float("inf")) -> ScoredPlan:
+        """With exchanges as the schedule asks for them; with auto where that is simulated to be shorter.
+
+        They never are at the price of a capacity that is kept without.
+
+        Args:
+            until: on ``time.perf_counter``: what would end later is not tried.
+
+        Raises:
+            NetSplitError: as of `program`.
+        """
         own = self.rewritten(placement.rewrites)
-        return simulate(own.program(placement), self.cluster, own.costs)
+        asked = self.schedule.exchange
+        others = exchanges_to_try(own.graph, self.cluster, asked, placement)
+        if not others:
+            program = own.program(placement)
+            return ScoredPlan(placement, program, simulate(program, self.cluster, own.costs))
+        began, trials = time.perf_counter(), list[ScoredPlan]()
+        for exchanges in others if asked == "broadcast" else ((), *others):
+            now = time.perf_counter()
+            if trials and now + 2 * (now - began) / len(trials) > until:
+                break
+            tried = replace(placement, exchanges=exchanges)
+            program = own.whole_microbatches(tried)
+            trials.append(ScoredPlan(tried, program, simulate(program, self.cluster, own.costs, peaks=False)))
+        if asked == "broadcast":
+            return own._with_peaks(min(trials, key=lambda each: each.iteration_s))
+        plain, room = trials[0], {each.name: each.capacity_bytes for each in self.cluster.devices}
+        for each in sorted(trials[1:], key=lambda each: each.iteration_s):
+            if each.iteration_s < _SHORTER * plain.iteration_s:
+                other = own._with_peaks(each)
+                if other.missing_bytes(room) > 0 and not plain.timeline.peak_bytes:
+                    plain = own._with_peaks(plain)
+                    room = {p: max(nbytes, room[p]) for p, nbytes in plain.timeline.peak_bytes.items()}
+                if other.missing_bytes(room) <= 0:
+                    return other
+        return plain if plain.timeline.peak_bytes else own._with_peaks(plain)
+
+    def _with_peaks(self, scored: ScoredPlan) -> ScoredPlan:
+        """And with the last micro-batch as it is."""
+        program, timeline = scored.program, scored.timeline
+        if self.tail is None:
+            return replace(scored, timeline=with_peaks(timeline, program, self.cluster, self.costs))
+        program = with_tail(program, self.graph, self.tail)
+        return ScoredPlan(scored.placement, program, simulate(program, self.cluster, self.costs))
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether a placement may get exchanges, of which compiled steps do not know."""
+        asked = self.schedule.exchange
+        return asked == "broadcast" or (asked == "auto" and bool(self.cluster.nics))
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulator:
         """Of the graph after these rewrites, and of the last micro-batch's.

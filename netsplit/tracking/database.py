@@ -1,15 +1,13 @@
-"""Opening MLflow's database: made once, whole or not at all; refused in one sentence where unusable."""
+"""MLflow's database or server: its address is checked first, a SQLite file is made whole or not at all."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-import socket
-import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
@@ -23,34 +21,28 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 __all__ = [
-    "artifact_root",
-    "charts_of",
-    "check_address",
-    "newest_charts",
-    "open_client",
-    "open_experiment",
-    "server_of",
-    "sqlite_path",
-]
+    "addressed", "artifact_root", "charts_of", "check_address", "newest_charts", "open_client",
+    "open_experiment", "require_database", "server_of", "sqlite_path",
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
 _SQLITE = "sqlite:///"
 _SERVERS = ("http://", "https://")
 _DATABASES = ("postgresql", "mysql", "mssql")
-_QUIET = {
+_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ASYNC_LOGGING_BUFFERING_SECONDS": "5",  # metrics of so long are written together
+    "MLFLOW_ASYNC_LOGGING_THREADPOOL_SIZE": "1",  # SQLite takes one writer at a time
 }
 # Without this tag the UI takes training runs for conversations with a language model.
 _TRAINING = {"mlflow.experimentKind": "custom_model_development"}
-_CONNECT_S = 5.0  # a server that does not answer in this time is reported at once
-# MLflow's own, which a training wants, are 120 s and 7: too long to wait for a first answer.
-_FIRST_QUESTION = {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{_CONNECT_S:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+_CONNECT_S = 5  # a server that does not answer in this time is reported at once
 
 
 def require_database(uri: str) -> None:
@@ -76,7 +68,7 @@ def sqlite_path(uri: str) -> Path | None:
                 f"as %20, such as {_SQLITE}outputs/mlflow.db."
             )
         return Path(name).absolute()
-    if not uri.startswith(_SERVERS) and _database(uri) not in _DATABASES:
+    if not uri.startswith(_SERVERS) and _kind_of(uri) not in _DATABASES:
         raise ConfigError(
             f"tracking uri '{masked(uri)}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, "
             f"the http(s) address of a tracking server, or a database address ({', '.join(_DATABASES)})."
@@ -92,26 +84,35 @@ def open_client(uri: str) -> MlflowClient:
     """
     check_address(uri)
     path = sqlite_path(uri)
-    if path is not None:
-        if not path.exists():
-            _create(path)
-        uri = f"{_SQLITE}{path}"
-    return _connect(uri)
+    if path is None:
+        return _connect(uri)
+    if not path.exists():
+        _create(path)
+    return _connect(f"{_SQLITE}{path}")
 
 
 def check_address(uri: str) -> None:
     """Makes nothing.
 
     Raises:
-        ConfigError: runs cannot be kept at `uri`; says why.
+        ConfigError: runs cannot be kept at `uri`; says why, long before MLflow's own retries end.
     """
     path = sqlite_path(uri)
-    if path is not None:
-        _check_file(path)
-    elif uri.startswith(_SERVERS):
+    if uri.startswith(_SERVERS):
         _check_server(uri)
-    else:
+    elif path is None:
         _check_database(uri)
+    else:
+        try:
+            check_writable(path)
+        except NetSplitError as error:
+            raise ConfigError(f"tracking uri '{uri}' cannot be used: {error}") from error
+        if path.exists() and not os.access(path, os.W_OK):
+            raise ConfigError(
+                f"{path} cannot be written: change its permissions, or set another tracking.uri."
+            )
+        if path.exists():
+            _check_database(f"{_SQLITE}{path}", "PRAGMA schema_version")
 
 
 def artifact_root(uri: str, given: str | None) -> str | None:
@@ -123,9 +124,9 @@ def artifact_root(uri: str, given: str | None) -> str | None:
     if given is not None:
         return given if "://" in given else Path(given).absolute().as_uri()
     path = sqlite_path(uri)
-    if path is not None:
-        return (path.parent / "mlartifacts").as_uri()
-    return None if uri.startswith(_SERVERS) else (Path("outputs") / "mlartifacts").absolute().as_uri()
+    if path is None and uri.startswith(_SERVERS):
+        return None
+    return ((path.parent if path is not None else Path("outputs").absolute()) / "mlartifacts").as_uri()
 
 
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
@@ -138,10 +139,8 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
 
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        folder = None
-        if artifacts is not None:
-            bare = re.sub(r"[^\w\-.]+", "_", name)
-            folder = f"{artifacts.rstrip('/')}/{quote(bare)}"
+        bare = quote(re.sub(r"[^\w\-.]+", "_", name))
+        folder = None if artifacts is None else f"{artifacts.rstrip('/')}/{bare}"
         try:
             return str(client.create_experiment(name, artifact_location=folder, tags=_TRAINING))
         except MlflowException:  # another process was faster
@@ -156,145 +155,19 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     return str(experiment.experiment_id)
 
 
-def _database(uri: str) -> str:
-    return uri.partition("://")[0].partition("+")[0]
-
-
-def _connect(uri: str, called: str | None = None) -> MlflowClient:
-    """A client for `uri`, which errors call by another name where it is not the user's."""
-    for key, value in _QUIET.items():
-        os.environ.setdefault(key, value)
-    for noisy in ("alembic", "mlflow", "git"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    from mlflow import MlflowClient
-
-    logging.getLogger("mlflow").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # tracebacks of what it raises too
-    for handler in logging.getLogger("mlflow").handlers:  # its warnings name the address of every request
-        handler.addFilter(_without_passwords)
-    try:
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        with _impatient():
-            client.search_experiments(max_results=1)
-    except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
-        raise _cannot_be_opened(called or uri, error) from error
-    return client
-
-
-def _without_passwords(record: logging.LogRecord) -> bool:
-    record.msg, record.args = masked(record.getMessage()), ()
-    return True
-
-
 @contextmanager
-def _impatient() -> Iterator[None]:
-    """A short timeout and few silent retries for MLflow's requests, where the user has not set their own."""
-    added = {key: value for key, value in _FIRST_QUESTION.items() if key not in os.environ}
-    retries = logging.getLogger("urllib3.connectionpool")
-    level = retries.level
-    os.environ.update(added)
-    retries.setLevel(logging.ERROR)
+def addressed(uri: str) -> Iterator[None]:
+    """Where MLflow's functions that take no client write meanwhile; the environment is left as it was."""
+    from mlflow.tracking._tracking_service.utils import _use_tracking_uri
+
+    variable = "MLFLOW_TRACKING_URI"
+    before = os.environ.get(variable)
     try:
-        yield
+        with _use_tracking_uri(uri):
+            yield
     finally:
-        retries.setLevel(level)
-        for key in added:
-            del os.environ[key]
-
-
-def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
-    reason = words_of_failure(error)
-    if "Read timed out" in reason:
-        reason = "it takes connections and does not answer; set MLFLOW_HTTP_REQUEST_TIMEOUT to wait longer."
-    return ConfigError(f"tracking uri '{masked(uri)}' cannot be opened: {reason}")
-
-
-def _create(path: Path) -> None:
-    """Make the database beside its place and then link it there, so that it is whole when it appears."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _no_folder(path, error.strerror) from error
-    logger.info("Creating the MLflow database %s (once; takes up to a quarter of a minute).", path)
-    address = f"{_SQLITE}{path}"
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            scratch = Path(folder) / "new.db"
-            _connect(f"{_SQLITE}{scratch}", address)
-            try:
-                os.link(
-                    scratch, path
-                )  # unlike a rename, leaves alone what another process put there meanwhile
-            except FileExistsError:
-                return
-            except OSError:  # a file system without hard links
-                scratch.replace(path)
-    except OSError as error:
-        raise _cannot_be_opened(address, error) from error
-
-
-def _no_folder(path: Path, why: str | None) -> ConfigError:
-    return ConfigError(f"folder {path.parent} for the MLflow database cannot be made: {why}.")
-
-
-def _check_file(path: Path) -> None:
-    try:
-        if path.is_dir():
-            raise ConfigError(f"tracking uri names the folder {path}: name a file in it, as mlflow.db.")
-        check_writable(path)
-        if path.exists() and not os.access(path, os.W_OK):
-            raise ConfigError(
-                f"{path} cannot be written: change its permissions, or set another tracking.uri."
-            )
-        if path.exists():
-            with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as connection:
-                connection.execute("PRAGMA schema_version").fetchone()
-    except ConfigError:
-        raise
-    except (OSError, NetSplitError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
-        raise _no_folder(path, why) from error
-    except sqlite3.Error as error:
-        raise ConfigError(
-            f"{path} is not an MLflow database, or is in use ({error}): wait, or set another tracking.uri."
-        ) from error
-
-
-def _check_database(uri: str) -> None:
-    """Connect once: MLflow would try for two minutes before it says why it cannot."""
-    from sqlalchemy import create_engine
-
-    known = _database(uri) in ("postgresql", "mysql")
-    try:
-        engine = create_engine(uri, connect_args={"connect_timeout": int(_CONNECT_S)} if known else {})
-        engine.connect().close()
-        engine.dispose()
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"tracking uri '{masked(uri)}' needs the package '{error.name}': install it "
-            "(`pip install 'netsplit[postgres]'` for postgresql+psycopg://...)."
-        ) from error
-    except Exception as error:  # whatever the driver raises
-        raise _cannot_be_opened(uri, error) from error
-
-
-def _check_server(uri: str) -> None:
-    try:
-        parts = urlsplit(uri)
-        if not parts.hostname:
-            raise ValueError
-        port = parts.port or (443 if uri.startswith("https") else 80)
-        socket.create_connection((parts.hostname, port), timeout=_CONNECT_S).close()
-    except ValueError:  # its words can hold a part of the password
-        raise ConfigError(
-            f"tracking uri '{masked(uri)}' is not the address of a server: give http(s)://host:port, "
-            "with a port up to 65535."
-        ) from None
-    except OSError as error:
-        raise ConfigError(
-            f"no MLflow server answers at {masked(uri)} ({error.strerror or error}): "
-            "start it, or set another tracking.uri."
-        ) from error
+        if before is not None:
+            os.environ[variable] = before
 
 
 def charts_of(experiment_id: str, run_id: str) -> str:
@@ -309,9 +182,9 @@ def charts_of(experiment_id: str, run_id: str) -> str:
 
 def server_of(uri: str) -> str:
     """A tracking server's address for a link: without name and password; empty where `uri` is of none."""
-    parts = urlsplit(uri)
-    if not parts.scheme.startswith("http"):
+    if not uri.startswith(_SERVERS):
         return ""
+    parts = urlsplit(uri)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/") + "/"
 
 
@@ -328,3 +201,103 @@ def newest_charts(uri: str) -> str | None:
     for run in client.search_runs(experiments, condition, max_results=1, order_by=newest):
         return charts_of(run.info.experiment_id, run.data.tags[COMPARISON])
     return None
+
+
+def _kind_of(uri: str) -> str:
+    return uri.partition("://")[0].partition("+")[0]
+
+
+def _connect(uri: str, called: str | None = None) -> MlflowClient:
+    """A client for `uri`, which errors call by another name where it is not the user's."""
+    for key, value in _ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+    from mlflow import MlflowClient
+
+    for noisy in ("alembic", "mlflow", "git"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # tracebacks of what it raises too
+    for handler in logging.getLogger("mlflow").handlers:
+        handler.addFilter(_in_one_line)
+    try:
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
+        raise _cannot_be_opened(called or uri, error) from error
+    return client
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """MLflow's warnings name the address of every request with its password, and whole statements of SQL."""
+    record.msg, record.args = masked(record.getMessage()).partition("\n[SQL")[0], ()
+    return True
+
+
+def _cannot_be_opened(uri: str, error: Exception) -> ConfigError:
+    return ConfigError(f"tracking uri '{masked(uri)}' cannot be opened: {words_of_failure(error)}")
+
+
+def _create(path: Path) -> None:
+    """Make the database beside its place and then link it there, so that it is whole when it appears."""
+    address = f"{_SQLITE}{path}"
+    logger.info("Creating the MLflow database %s (once; takes up to a quarter of a minute).", path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            scratch = Path(folder) / "new.db"
+            _connect(f"{_SQLITE}{scratch}", address)
+            try:
+                os.link(scratch, path)  # unlike a rename, leaves what another process put there meanwhile
+            except FileExistsError:
+                return
+            except OSError:  # a file system without hard links
+                scratch.replace(path)
+    except OSError as error:
+        raise _cannot_be_opened(address, error) from error
+
+
+def _check_database(uri: str, question: str = "SELECT 1") -> None:
+    """Connect once: MLflow would try for two minutes before it says why it cannot."""
+    from sqlalchemy import create_engine
+
+    limited = {"connect_timeout": _CONNECT_S} if _kind_of(uri) in ("postgresql", "mysql") else {}
+    try:
+        engine = create_engine(uri, connect_args=limited)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(question)
+        engine.dispose()
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"tracking uri '{masked(uri)}' needs the package '{error.name}': install it "
+            "(`pip install 'netsplit[postgres]'` for postgresql+psycopg://...)."
+        ) from error
+    except Exception as error:  # whatever the driver raises
+        raise _cannot_be_opened(uri, error) from error
+
+
+def _check_server(uri: str) -> None:
+    """Ask once: MLflow, which is to be patient while a model trains, would ask for minutes."""
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    try:
+        parts = urlsplit(uri)
+        if not parts.hostname or parts.port == 0:
+            raise ValueError
+    except ValueError:  # its words can hold a part of the password
+        raise ConfigError(
+            f"tracking uri '{masked(uri)}' is not the address of a server: give http(s)://host:port, "
+            "with a port up to 65535."
+        ) from None
+    limit = float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", _CONNECT_S))
+    try:
+        http_request(
+            get_default_host_creds(uri), "/health", "GET", max_retries=0, timeout=limit, raise_on_status=False
+        )
+    except Exception as error:  # of the HTTP library, in words of several layers: the first cause is plain
+        first: BaseException = error
+        while cause := first.__cause__ or first.__context__:
+            first = cause
+        why = masked(getattr(first, "strerror", None) or str(first))
+        raise ConfigError(
+            f"no MLflow server answers at {masked(uri)} ({why}): start it, or set another tracking.uri."
+        ) from error

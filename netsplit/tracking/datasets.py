@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from netsplit.tracking.values import masked, plain
 
@@ -14,61 +13,49 @@ if TYPE_CHECKING:
 
 __all__ = ["records_of"]
 
-_PROBES = 3  # samples whose content goes into the digest: the first, one in the middle, the last
 
+def records_of(data: Any, source: Any = None) -> list[DatasetInput]:
+    """Both halves of a `netsplit.data.Data`; `source` is the config node that it was built from.
 
-class _TrackedData(Protocol):
-    """`netsplit.data.Data`, as far as it is told here."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def train(self) -> Any: ...
-    @property
-    def test(self) -> Any: ...
-    @property
-    def num_classes(self) -> int: ...
-    @property
-    def classes(self) -> Sequence[str]: ...
-
-
-def records_of(data: _TrackedData, source: Any = None) -> list[DatasetInput]:
-    """Both halves, as MLflow has them; `source` is the config node the data was built from."""
+    MLflow's own data sets hold all values in memory, so only their record is used: the digest is of sizes,
+    classes and three samples.
+    """
     from mlflow.entities import Dataset, DatasetInput, InputTag
     from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
     records = []
     origin = json.dumps(plain(source) if source is not None else {"name": data.name}, sort_keys=True)
     for context, samples in (("training", data.train), ("evaluation", data.test)):
-        if len(samples):
-            shapes, content = _content(samples)
-            profile = {"num_samples": len(samples), "num_classes": data.num_classes, **shapes}
+        if count := len(samples):
+            shapes, content = _probed(samples)
+            profile = json.dumps({"num_samples": count, "num_classes": data.num_classes, **shapes})
             # MLflow holds one dataset for a name and digest, so equal halves must differ in it too.
-            head = json.dumps([data.name, context, profile, list(map(str, data.classes))], sort_keys=True)
+            head = json.dumps([data.name, context, profile, list(map(str, data.classes))])
             digest = hashlib.sha256(head.encode() + content).hexdigest()[:8]
-            half = Dataset(data.name, digest, "code", masked(origin), profile=json.dumps(profile))
+            half = Dataset(data.name, digest, "code", masked(origin), profile=profile)
             records.append(DatasetInput(half, [InputTag(MLFLOW_DATASET_CONTEXT, context)]))
     return records
 
 
-def _content(samples: Any) -> tuple[dict[str, str], bytes]:
-    """Shapes of an input and a target, and a hash of a few samples."""
-    last = len(samples) - 1
-    content = hashlib.sha256()
-    shapes: dict[str, str] = {}
-    spread = {round(i * last / (_PROBES - 1)) for i in range(_PROBES)}
-    begin = range(min(_PROBES, len(samples)))  # of a stream, which is read from there on
-    for index in begin if getattr(samples, "in_order", False) else sorted(spread):
-        for part, tensor in zip(("input", "target"), _tensors(samples[index]), strict=False):
-            content.update(tensor.numpy().tobytes())
-            shapes.setdefault(part, f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}")
-    return shapes, content.digest()
+def _probed(samples: Any) -> tuple[dict[str, str], bytes]:
+    """Shapes of an input and a target; the bytes of the first sample, of one in the middle and of the last.
 
-
-def _tensors(sample: Any) -> Iterator[Any]:
+    Of a stream, which is read in order: of the first three.
+    """
     import torch
     from torch.utils._pytree import tree_leaves
 
-    for part in tree_leaves(sample):
-        if part is not None and not isinstance(part, str | bytes):
-            yield torch.as_tensor(part).detach().cpu().contiguous()
+    last = len(samples) - 1
+    shapes: dict[str, str] = {}
+    content = b""
+    for index in (
+        range(min(3, last + 1)) if getattr(samples, "in_order", False) else sorted({0, last // 2, last})
+    ):
+        leaves = [leaf for leaf in tree_leaves(samples[index]) if leaf is not None]
+        for n, leaf in enumerate(each for each in leaves if not isinstance(each, str | bytes)):
+            tensor = torch.as_tensor(leaf).detach().cpu().contiguous()
+            content += tensor.numpy().tobytes()
+            if n < 2:
+                shape = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+                shapes.setdefault(("input", "target")[n], shape)
+    return shapes, content

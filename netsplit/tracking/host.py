@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+import psutil
 
 import netsplit
 from netsplit.cluster.nvml import found_gpus
@@ -17,15 +19,9 @@ from netsplit.errors import ConfigError
 __all__ = ["gpu_names", "host_tags"]
 
 _PACKAGES = {
-    "netsplit": "netsplit",
-    "torch": "torch",
-    "torchvision": "torchvision",
-    "mlflow": "mlflow",
-    "gurobi": "gurobipy",
-    "highs": "highspy",
-    "ortools": "ortools",
-    "scip": "PySCIPOpt",
-}
+    "netsplit": "netsplit", "torch": "torch", "torchvision": "torchvision", "mlflow": "mlflow",
+    "gurobi": "gurobipy", "highs": "highspy", "ortools": "ortools", "scip": "PySCIPOpt",
+}  # fmt: skip
 
 
 def host_tags() -> dict[str, str]:
@@ -35,46 +31,45 @@ def host_tags() -> dict[str, str]:
 
 @cache
 def _host_tags() -> dict[str, str]:
-    return _git() | _versions() | _machine()
-
-
-def _git() -> dict[str, str]:
-    folder = Path(netsplit.__file__).parent
-    commit = _run("git", "-C", str(folder), "rev-parse", "HEAD")
-    if not commit:
-        return {}
-    dirty = bool(_run("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"))
-    branch = _run("git", "-C", str(folder), "rev-parse", "--abbrev-ref", "HEAD") or ""
-    return {
-        "git.commit": commit,
-        "git.dirty": str(dirty).lower(),
-        "git.branch": branch,
-        "mlflow.source.git.commit": commit,  # the key which the MLflow UI shows as the run's version
-    }
-
-
-def _versions() -> dict[str, str]:
-    versions = {"version.python": platform.python_version()}
+    tags = _git() | {"version.python": platform.python_version()}
     for tag, package in _PACKAGES.items():
-        try:
-            versions[f"version.{tag}"] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _machine() -> dict[str, str]:
-    machine = {
+        with suppress(metadata.PackageNotFoundError):
+            tags[f"version.{tag}"] = metadata.version(package)
+    tags |= {
         "host.name": platform.node(),
         "host.os": platform.platform(),
         "host.cpu": _cpu_model(),
         "host.cores": f"{usable_processors():g}",
-        "host.memory_bytes": str(_memory_bytes()),
+        "host.memory_bytes": str(psutil.virtual_memory().total),
+        "host.gpus": ", ".join(gpu_names()),
     }
-    gpus = gpu_names()
-    if gpus:
-        machine["host.gpus"] = ", ".join(gpus)
-    return {key: value for key, value in machine.items() if value}
+    return {key: value for key, value in tags.items() if value}
+
+
+def _git() -> dict[str, str]:
+    """Of this package's own code; MLflow records the commit of the script that runs."""
+    command = [
+        "git",
+        "-C",
+        str(Path(netsplit.__file__).parent),
+        "status",
+        "--porcelain=2",
+        "--branch",
+        "-uno",
+    ]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split(
+            "\n"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    head = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# "))
+    dirty = any(line and not line.startswith("#") for line in lines)
+    return {
+        "git.commit": head.get("branch.oid", ""),
+        "git.branch": head.get("branch.head", ""),
+        "git.dirty": str(dirty).lower(),
+    }
 
 
 def gpu_names() -> list[str]:
@@ -85,25 +80,9 @@ def gpu_names() -> list[str]:
         return []
 
 
-def _memory_bytes() -> str:
-    try:
-        return str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        return ""
-
-
 def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _run(*command: str) -> str | None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -64,8 +64,10 @@ def timeline_metrics(
     predicted: Timeline | None, measured: Timeline | None, samples: int
 ) -> dict[str, float | None]:
     """Of an iteration of so many samples, in seconds and bytes; None where unknown."""
-    predicted_s, predicted_bytes = _figures(predicted)
-    measured_s, measured_bytes = _figures(measured)
+    (predicted_s, predicted_bytes), (measured_s, measured_bytes) = (
+        (None, None) if each is None else (each.iteration_s, max(each.peak_bytes.values(), default=None))
+        for each in (predicted, measured)
+    )
     return {
         "speed/samples_per_s": samples / measured_s if measured_s else None,
         "speed/samples_per_s_predicted": samples / predicted_s if predicted_s else None,
@@ -75,13 +77,6 @@ def timeline_metrics(
         "peak_bytes": measured_bytes,
         "peak_bytes_predicted": predicted_bytes,
     }
-
-
-def _figures(timeline: Timeline | None) -> tuple[float | None, int | None]:
-    """Seconds of an iteration, bytes of the fullest device."""
-    if timeline is None:
-        return None, None
-    return timeline.iteration_s, max(timeline.peak_bytes.values(), default=None)
 
 
 def timeline_tags(predicted: Timeline | None, measured: Timeline | None) -> dict[str, Mapping[str, int]]:

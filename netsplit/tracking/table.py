@@ -6,42 +6,33 @@ below one another; why a method failed, and what marks mean, stands below the ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from netsplit.tables import Cell, Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
 from netsplit.training.history import Throughputs
-from netsplit.training.metrics import MetricWords, words_of_metric
+from netsplit.training.metrics import words_of_metric
 
 if TYPE_CHECKING:
     import rich.table
 
 __all__ = [
-    "LEGEND",
-    "LIMIT",
-    "OVER",
-    "ComparisonRow",
-    "comparison_figures",
-    "comparison_markdown",
-    "comparison_table",
-    "metric_of",
+    "LEGEND", "OVER", "ComparisonRow", "comparison_figures", "comparison_markdown", "comparison_table",
     "outline",
-]
+]  # fmt: skip
 
-OVER, LIMIT, OPTIMAL, _EARLIER = "!", "limit", "optimal", "†"
+OVER, LIMIT, _EARLIER = "!", "limit", "†"
 LEGEND = {
     OVER: "more than the device's limit",
     LIMIT: "no answer in time; the figures are of a simple fallback plan",
     _EARLIER: "measured by an earlier run, as nothing was left to train; predicted for the plan of now",
 }
 _PROVEN = "optimal for the method's own objective (obj); another method may still train faster:"
-_MS, _WHOLE_MS, _PERCENT = Column("", ".1f", 1e3), Column("", ",.0f", 1e3), Column("", ".1f", 100.0)
-_NODES, _MIB = Column(""), Column("", in_bytes=True)
-_FIGURES = (_MS, _MS, Column("", "+.1f", 100.0), Column("", ".1f"), Column("", ".4f"))
-_HEADINGS = ("Pred.\nms", "Meas.\nms", "Error\n%", "Samp.\n/s", "Loss")
-_DEVICE_HEADINGS = ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")
+_MS, _PERCENT, _MIB = Column("", ".1f", 1e3), Column("", ".1f", 100.0), Column("", in_bytes=True)
+_Shown = tuple[str, str, Column, Callable[["ComparisonRow"], Cell]]
+"""A figure: its heading on a terminal, its full one, how it is written, where a row has it."""
 
 
 @dataclass(frozen=True)
@@ -92,31 +83,23 @@ class ComparisonRow:
         above = (overfull(peaks, self.capacity) for peaks in (self.predicted_peak, self.measured_peak))
         return list(dict.fromkeys(device for devices in above for device in devices))
 
-    @property
-    def devices(self) -> list[str]:
-        """Every device that any of the row's figures names, each once."""
-        return list(dict.fromkeys([*self.capacity, *self.nodes, *self.predicted_peak, *self.measured_peak]))
-
 
 def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.table.Table:
     """A table for the terminal, 100 to 110 columns wide."""
     from rich.text import Text
 
+    shown = _figures(rows)
     columns = [
         Column("Method", text=True),
         Column("Solver", text=True, whole=True),
-        *(replace(each, name=name, whole=True) for each, name in zip(_FIGURES, _HEADINGS, strict=True)),
-        *_score_columns(rows, "{short}\n{unit}", whole=True),
+        *(replace(column, name=name, whole=True) for name, _, column, _ in shown),
         Column("Device", text=True),
-        *(Column(heading, whole=True) for heading in _DEVICE_HEADINGS),
+        *(Column(name, whole=True) for name in ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")),
     ]
     cells = []
     for row in rows:
-        by_device = [_device_figures(row, device) for device in row.devices]
-        per_device = ["\n".join(column) for column in zip(*by_device, strict=True)] or [""] * 5
-        cells.append(
-            [row.method, "\n".join(_solver_lines(row)), *_figures(row), *_scores(rows, row), *per_device]
-        )
+        by_device = ["\n".join(column) for column in zip(*_by_device(row), strict=True)] or [""] * 5
+        cells.append([row.method, _solver(row), *(figure(row) for *_, figure in shown), *by_device])
     failed = {index: "failed" for index, row in enumerate(rows) if row.failed}
     table = Table(columns, cells, title, marked=failed).terminal(spaced=True)
     reasons = [Text(reason, style="red") for reason in _reasons(rows)]
@@ -126,26 +109,23 @@ def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.tab
 
 def comparison_figures(rows: Sequence[ComparisonRow]) -> Table:
     """The same, every figure in a column of its own but the devices' in one; the legend is its notes."""
-    names = (
-        "Objective ms", "Gap %", "Solve ms", "Predicted ms", "Measured ms", "Error %", "Samples/s", "Loss",
-    )  # fmt: skip
-    figures = zip((_MS, _PERCENT, _WHOLE_MS, *_FIGURES), names, strict=True)
+    shown: list[_Shown] = [
+        ("", "Objective ms", _MS, lambda row: row.objective_s),
+        ("", "Gap %", _PERCENT, lambda row: row.gap),
+        ("", "Solve ms", Column("", ",.0f", 1e3), lambda row: row.solve_s),
+        *_figures(rows),
+    ]
     columns = [
         Column("Method", text=True),
         Column("Status", text=True),
-        *(replace(each, name=name) for each, name in figures),
-        *_score_columns(rows, "{words} {unit}"),
+        *(replace(column, name=name) for _, name, column, _ in shown),
         Column("Devices: nodes, MiB predicted / measured / limit", text=True),
     ]
     cells = []
     for row in rows:
-        devices = "; ".join(
-            f"{device}: {nodes}, {' / '.join(figures)}"
-            for device, nodes, *figures in (_device_figures(row, p) for p in row.devices)
-        )
+        devices = "; ".join(f"{p}: {nodes}, {' / '.join(peaks)}" for p, nodes, *peaks in _by_device(row))
         last = devices if row.error is None else f"failed: {row.error}"
-        solver = [row.objective_s, row.gap, row.solve_s]
-        cells.append([row.method, _status(row), *solver, *_figures(row), *_scores(rows, row), last])
+        cells.append([row.method, _status(row), *(figure(row) for *_, figure in shown), last])
     return Table(columns, cells, "Results", _legend(rows))
 
 
@@ -157,21 +137,30 @@ def comparison_markdown(rows: Sequence[ComparisonRow]) -> str:
 
 def outline(rows: Sequence[ComparisonRow]) -> str:
     """The few figures that come first, as aligned lines for a page that is narrow."""
-    columns = [
-        Column("", text=True),
-        replace(_MS, name="predicted ms"),
-        replace(_MS, name="measured ms"),
-        Column("samples/s", ".1f"),
-        *_score_columns(rows, "{lower} {unit}"),
-    ]
-    cells = [
-        [row.method, row.predicted_s, _measured(row), row.throughput, *_scores(rows, row)]
-        for row in rows
-        if not row.failed
-    ]
-    lines = [*Table(columns, cells).lines(), *_reasons(rows)]
+    predicted, measured, _, rate, _, *score = _figures(rows)
+    shown = [predicted, measured, rate, *score]
+    columns = [Column("", text=True), *(replace(c, name=name.lower()) for _, name, c, _ in shown)]
+    cells = [[row.method, *(figure(row) for *_, figure in shown)] for row in rows if not row.failed]
     full = [f"{row.method}: more than the limit of {', '.join(row.overfull)}" for row in rows if row.overfull]
-    return "\n".join([*lines, *full, *(line for line in _legend(rows) if not line.startswith(OVER))])
+    legend = [line for line in _legend(rows) if not line.startswith(OVER)]
+    return "\n".join([*Table(columns, cells).lines(), *_reasons(rows), *full, *legend])
+
+
+def _figures(rows: Sequence[ComparisonRow]) -> list[_Shown]:
+    """Of every method; the metric last, where there is one."""
+    shown: list[_Shown] = [
+        ("Pred.\nms", "Predicted ms", _MS, lambda row: row.predicted_s),
+        ("Meas.\nms", "Measured ms", _MS, _measured),
+        ("Error\n%", "Error %", Column("", "+.1f", 100.0), lambda row: row.prediction_error),
+        ("Samp.\n/s", "Samples/s", Column("", ".1f"), lambda row: row.throughput),
+        ("Loss", "Loss", Column("", ".4f"), lambda row: row.loss),
+    ]
+    if name := next((row.metric for row in rows if row.metric), ""):
+        metric = words_of_metric(name)
+        column, unit = (_PERCENT, "%") if metric.percent else (Column("", ".4g"), "")
+        words = f"{metric.words[0].upper()}{metric.words[1:]} {unit}".rstrip()
+        shown.append((f"{metric.short}\n{unit}".rstrip(), words, column, lambda row: row.score))
+    return shown
 
 
 def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
@@ -181,53 +170,24 @@ def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
         LIMIT: any(row.unanswered for row in rows),
         _EARLIER: any(row.earlier for row in rows),
     }
-    solved = [row for row in rows if row.status == OPTIMAL and row.optimises]
-    meant = [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
-    marks = [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
-    planned = any(row.throughput is not None and row.measured_s is None for row in rows)
-    promised = ["Samples per second are predicted where nothing was measured."] if planned else []
-    cut = [f"{row.method}: {row.parts}" for row in rows if row.parts]
-    began = "the prediction, nodes, parts and bytes are of the plan it began with"
-    other = [
-        f"{row.method}: its plan changed {_times(row.changes)} in training; {began}"
-        for row in rows
-        if row.changes
-    ]
-    return [*meant, *marks, *promised, *cut, *other]
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    solved = [row for row in rows if row.status == "optimal" and row.optimises]
+    lines = [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
+    lines += [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
+    if any(row.throughput is not None and row.measured_s is None for row in rows):
+        lines.append("Samples per second are predicted where nothing was measured.")
+    lines += [f"{row.method}: {row.parts}" for row in rows if row.parts]
+    for row in rows:
+        if row.changes:
+            times = "once" if row.changes == 1 else f"{row.changes} times"
+            lines.append(
+                f"{row.method}: its plan changed {times} in training; the prediction, nodes, parts and bytes "
+                "are of the plan it began with"
+            )
+    return lines
 
 
 def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:
     return [f"{row.method} failed: {row.error}" for row in rows if row.failed]
-
-
-def _figures(row: ComparisonRow) -> list[Cell]:
-    return [row.predicted_s, _measured(row), row.prediction_error, row.throughput, row.loss]
-
-
-def metric_of(rows: Sequence[ComparisonRow]) -> MetricWords | None:
-    """How the metric of all rows is written; None where there is none."""
-    name = next((row.metric for row in rows if row.metric), "")
-    return words_of_metric(name) if name else None
-
-
-def _score_columns(rows: Sequence[ComparisonRow], name: str, **options: Any) -> list[Column]:
-    """The column of the metric, where there is one."""
-    metric = metric_of(rows)
-    if metric is None:
-        return []
-    unit = "%" if metric.percent else ""
-    words = metric.words[0].upper() + metric.words[1:]
-    heading = name.format(short=metric.short, words=words, lower=metric.words, unit=unit).rstrip()
-    shape = _PERCENT if metric.percent else Column("", ".4g")
-    return [replace(shape, name=heading, **options)]
-
-
-def _scores(rows: Sequence[ComparisonRow], row: ComparisonRow) -> list[Cell]:
-    return [] if metric_of(rows) is None else [row.score]
 
 
 def _measured(row: ComparisonRow) -> Cell:
@@ -238,22 +198,24 @@ def _status(row: ComparisonRow) -> str:
     return "failed" if row.failed else row.status
 
 
-def _solver_lines(row: ComparisonRow) -> list[str]:
+def _solver(row: ComparisonRow) -> str:
     lines = [_status(row)]
     if row.objective_s is not None:
-        lines.append(f"obj {_MS.shown(row.objective_s)} ms")
+        lines.append(f"obj {1e3 * row.objective_s:.1f} ms")
     if row.gap is not None:
-        lines.append(f"gap {_PERCENT.shown(row.gap)} %")
+        lines.append(f"gap {100 * row.gap:.1f} %")
     if row.solve_s is not None:
-        lines.append(f"in {_WHOLE_MS.shown(row.solve_s)} ms")
+        lines.append(f"in {1e3 * row.solve_s:,.0f} ms")
+    return "\n".join(lines)
+
+
+def _by_device(row: ComparisonRow) -> list[list[str]]:
+    """Name, nodes, predicted, measured and allowed bytes of each device; marked where above the limit."""
+    lines = []
+    for device in dict.fromkeys([*row.capacity, *row.nodes, *row.predicted_peak, *row.measured_peak]):
+        limit = row.capacity.get(device)
+        peaks = [peak.get(device) for peak in (row.predicted_peak, row.measured_peak)]
+        shown = [OVER * bool(limit and each and each > limit) + _MIB.shown(each) for each in peaks]
+        nodes = str(row.nodes.get(device, "-"))
+        lines.append([device, nodes, *shown, _MIB.shown(limit)])
     return lines
-
-
-def _device_figures(row: ComparisonRow, device: str) -> list[str]:
-    """Name, nodes, predicted, measured and allowed bytes of one device; marked where above the limit."""
-    limit = row.capacity.get(device)
-    shown = []
-    for nbytes in (row.predicted_peak.get(device), row.measured_peak.get(device)):
-        above = nbytes is not None and limit is not None and nbytes > limit
-        shown.append(OVER * above + _MIB.shown(nbytes))
-    return [device, _NODES.shown(row.nodes.get(device)), *shown, _MIB.shown(limit)]

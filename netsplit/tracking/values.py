@@ -1,24 +1,25 @@
-"""From nested Python values to the flat strings and numbers which MLflow accepts."""
+"""From nested Python values to the flat strings which MLflow keeps."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 __all__ = [
-    "LABELS", "as_tags", "as_yaml", "chunks", "dotted_keys", "masked", "parameters", "plain",
-    "plain_key", "shortened", "title", "words_of_failure",
+    "LABELS", "as_tags", "as_yaml", "dotted_keys", "masked", "parameters", "plain", "plain_key", "title",
+    "words_of_failure",
 ]  # fmt: skip
 
-T = TypeVar("T")
-
+LABELS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler")
+_TITLE = ("model", "dataset", "cluster", "schedule")
+_OWN = ("tracking", "checkpoint", "resume", "profile", "partitioner", "hydra")
+_NOISE = ("cluster.name", "cluster.host", "cluster.port", "cluster.timeout_s", "cluster.external")
 _MAX_KEY = 250
 _PASSWORD = re.compile(r"(://[^:/\s]*:)(?:(?!://)\S)+@")  # up to the last @: a password can hold others
 _WRAPPED = "(raised as a result of"  # SQLAlchemy's line before the driver's own
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # SQLite's words, and the system's
-_NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
 
 def plain(value: Any) -> Any:
@@ -38,9 +39,9 @@ def plain(value: Any) -> Any:
     return value.as_posix() if isinstance(value, Path) else str(value)
 
 
-def dotted_keys(value: Any, prefix: str = "") -> dict[str, str]:
+def dotted_keys(values: Any) -> dict[str, str]:
     """Nested mappings as dotted keys; a list of plain values is one value, other lists get indices."""
-    return {key: str(item) for key, item in _leaves(plain(value), prefix)}
+    return {key: str(item) for key, item in _leaves(plain(values), "")}
 
 
 def as_tags(values: Mapping[str, Any]) -> dict[str, str]:
@@ -48,16 +49,16 @@ def as_tags(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(item) for key, item in _leaves(plain(values), "") if item not in (None, "", [], {})}
 
 
-def as_yaml(value: Any) -> str:
+def as_yaml(values: Any) -> str:
     """The value as YAML, keys in their given order."""
     import yaml
 
-    return str(yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True, width=100))
+    return str(yaml.safe_dump(plain(values), sort_keys=False, allow_unicode=True, width=100))
 
 
 def plain_key(key: str) -> str:
     """A name that MLflow accepts for a metric, parameter or tag; ``cpu:0`` stays as it is."""
-    return _NOT_IN_A_KEY.sub("_", key)[:_MAX_KEY]
+    return re.sub(r"[^\w\-. :/]", "_", key)[:_MAX_KEY]
 
 
 def masked(text: str) -> str:
@@ -74,37 +75,6 @@ def words_of_failure(error: Exception) -> str:
     return masked(next((line for line in lines if not line.startswith(_WRAPPED)), lines[0]))
 
 
-def shortened(text: str, limit: int) -> str:
-    """`text`, or its beginning and an ellipsis: at most `limit` characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    """Consecutive pieces of at most `size` items."""
-    for start in range(0, len(items), size):
-        yield list(items[start : start + size])
-
-
-def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    nested = isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value)
-    if isinstance(value, dict) and (value or not prefix):
-        for key, item in value.items():
-            yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
-    elif nested:
-        for index, item in enumerate(value):
-            yield from _leaves(item, f"{prefix}.{index}" if prefix else str(index))
-    else:
-        yield prefix, value
-
-
-LABELS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler")
-_TITLE = ("model", "dataset", "cluster", "schedule")
-_OWN = ("tracking", "checkpoint", "resume", "profile", "partitioner", "hydra")
-_NOISE = ("cluster.name", "cluster.host", "cluster.port", "cluster.timeout_s", "cluster.external")
-_SHORTER = {"schedule.microbatches": "microbatches"}
-_SEPARATOR = " · "
-
-
 def parameters(config: Any, labels: Mapping[str, Any] | None, method: str) -> dict[str, str]:
     """Column -> value of a method's run.
 
@@ -113,25 +83,32 @@ def parameters(config: Any, labels: Mapping[str, Any] | None, method: str) -> di
         labels: what the parts are called: of `LABELS`, those that are known. They win over the config.
         method: whose settings are told, of all that are under ``partitioner``.
     """
-    values = plain(config)
-    values = values if isinstance(values, dict) else {}
-    columns = {key: _kind(values[key]) for key in LABELS if _kind(values.get(key))}
+    values = plain(config) or {}
+    columns = {key: kind for key in LABELS if (kind := _kind(values.get(key)))}
     columns |= {key: str(value) for key, value in (labels or {}).items() if key in LABELS}
-    rest = {key: value for key, value in values.items() if key not in _OWN}
+    columns["partitioner"] = method
     every = values.get("partitioner")
     own = every.get(method) if isinstance(every, dict) else None
-    rest |= {"partitioner": own} if isinstance(own, dict) else {}
-    columns["partitioner"] = method
-    for key, value in _columns(rest, ""):
+    rest = {key: value for key, value in values.items() if key not in _OWN}
+    for key, value in _columns(rest | ({"partitioner": own} if isinstance(own, dict) else {}), ""):
         if key not in _NOISE:
-            columns.setdefault(_SHORTER.get(key, key), value)
+            columns.setdefault("microbatches" if key == "schedule.microbatches" else key, value)
     return columns
 
 
-def title(method: str, labels: Mapping[str, Any] | None = None) -> str:
+def title(method: str, labels: Mapping[str, Any]) -> str:
     """A run's name: the method first, then what all methods of its comparison share."""
-    shared = [str(labels[key]) for key in _TITLE if key in labels] if labels else []
-    return _SEPARATOR.join([method, *shared])
+    return " · ".join([method, *(str(labels[key]) for key in _TITLE if key in labels)])
+
+
+def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
+        value = {str(index): item for index, item in enumerate(value)}
+    if isinstance(value, dict) and (value or not prefix):
+        for key, item in value.items():
+            yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
+    else:
+        yield prefix, value
 
 
 def _kind(node: Any) -> str:
@@ -143,20 +120,17 @@ def _kind(node: Any) -> str:
 
 
 def _columns(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    """As `_leaves`, without what is private or missing; a list is one value: ``cpu:0 cpu 120MiB, …``."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not key.startswith("_"):
                 yield from _columns(item, f"{prefix}.{key}" if prefix else key)
-    elif isinstance(value, list) and value:
-        yield prefix, ", ".join(_in_words(item) for item in value if item is not None)
-    elif value is not None and value != []:
-        yield prefix, str(value)
-
-
-def _in_words(item: Any) -> str:
-    """One item of a list, such as a device: ``cpu:0 cpu 120MiB``."""
-    if isinstance(item, dict):
-        return " ".join(
-            str(each) for key, each in item.items() if not key.startswith("_") and each is not None
+    elif isinstance(value, list):
+        items = (item if isinstance(item, dict) else {"": item} for item in value if item is not None)
+        words = (
+            " ".join(str(v) for k, v in each.items() if v is not None and k[:1] != "_") for each in items
         )
-    return str(item)
+        if text := ", ".join(words):
+            yield prefix, text
+    elif value is not None:
+        yield prefix, str(value)

@@ -21,13 +21,13 @@ class Contender:
     """A method, or a kind of plan.
 
     Args:
-        rate: samples per second; None: there is none, as it does not fit.
+        rate: samples per second; 0: there is none, as it does not fit.
         spread: the rates of most of its iterations (`History.spread`); None: it is predicted.
         over: the devices whose limit it exceeds.
     """
 
     name: str
-    rate: float | None
+    rate: float
     spread: tuple[float, float] | None = None
     over: Sequence[str] = ()
 
@@ -41,17 +41,33 @@ class Contender:
         return f"{self.rate:,.1f}"
 
     @property
-    def beside(self) -> str:
-        """``m_topo (226.4)``, ``one device (single, 171.9)``."""
-        figure = f"{self.figure}, which {_exceeds(self)}" if self.over else self.figure
-        return f"one device ({self.name}, {figure})" if self.name == ONE_DEVICE else f"{self.name} ({figure})"
+    def exceeds(self) -> str:
+        return f"exceeds the limit of {listed(self.over)}"
+
+    def varies_as(self, other: Contender) -> bool:
+        """Whether most iterations of the one have a range with the other's middle one in it."""
+        if self.spread is None or other.spread is None:
+            return False
+        return other.rate >= self.spread[0] or self.rate <= other.spread[1]
+
+    def is_level(self, other: Contender) -> bool:
+        near = LEVEL_PREDICTED if self.spread is None else LEVEL
+        return self.varies_as(other) or other.rate >= (1 - near) * self.rate
+
+    def ahead_of(self, other: Contender) -> str:
+        """``25 % more than m_topo (226.4)``, ``65 % more than one device (single, 171.9)``."""
+        ratio = self.rate / other.rate
+        percent = f"{100 * (ratio - 1):.{1 if ratio < 1.1 else 0}f} % more than"
+        figure = other.figure + (f", which {other.exceeds}" if other.over else "")
+        whom = f"one device ({other.name}, " if other.name == ONE_DEVICE else f"{other.name} ("
+        return f"{percent if ratio < 2 else f'{ratio:.1f} times as many as'} {whom}{figure})"
 
 
 def verdict_of(rows: Sequence[ComparisonRow]) -> str:
     """Of the methods that did not fail: by what was measured, else by what is predicted. "" of none."""
-    done = [row for row in rows if not row.failed and row.throughput is not None]
+    done = [row for row in rows if not row.failed and row.throughput]
     measured = any(row.measured_s is not None for row in done)
-    said = verdict(list(map(_contender, done)), measured)
+    said = verdict([Contender(r.method, r.throughput or 0, r.spread, r.overfull) for r in done], measured)
     if len(done) == 1 and measured and done[0].prediction_error is not None:
         (row,) = done
         rate = (row.throughput or 0.0) * (row.measured_s or 0.0) / (row.predicted_s or 1.0)
@@ -75,67 +91,30 @@ def verdict(contenders: Sequence[Contender], measured: bool) -> str:
     iterations of either vary by more than that, shares the first place.
     """
     how = "measured" if measured else "predicted"
-    ranked = sorted((each for each in contenders if each.rate is not None), key=lambda each: -_rate(each))
+    ranked = sorted((each for each in contenders if each.rate), key=lambda each: -each.rate)
     fits = [each for each in ranked if not each.over]
     if not fits:
-        return " ".join(f"{each.label} {_exceeds(each)}: {each.figure} samples/s {how}." for each in ranked)
-    best, *others = fits
+        return " ".join(f"{each.label} {each.exceeds}: {each.figure} samples/s {how}." for each in ranked)
+    best = fits[0]
     if len(contenders) == 1:
         return f"{best.label}: {best.figure} samples/s {how}."
-    level = [each for each in others if _level(best, each)]
-    others = [each for each in others if each not in level]
-    one = [each for each in ranked if each.name == ONE_DEVICE and each not in (best, *level, *others[:1])]
-    slower = [each for each in (*others[:1], *one) if _rate(each) < _rate(best)]
-    first = _tied(best, level, how) if level else _alone(best, measured)
-    sentences = [", ".join(filter(None, [first, " and ".join(_more(best, each) for each in slower)])) + "."]
+    first = [each for each in fits if each is best or best.is_level(each)]
+    second = [each for each in fits if each not in first][:1]
+    one = [each for each in ranked if each.name == ONE_DEVICE and each not in (*first, *second)]
+    if len(first) > 1:
+        names = listed([best.label, *(each.label.replace("One", "one") for each in first[1:])])
+        why = " (their iterations vary by more than that)" * all(map(best.varies_as, first[1:]))
+        said = f"{names} are level: {listed([each.figure for each in first])} samples/s {how}{why}"
+    elif measured:
+        said = f"{best.label} is the fastest: {best.figure} samples/s measured"
+    else:
+        said = f"{best.label} is predicted to be the fastest: {best.figure} samples/s"
+    slower = " and ".join(best.ahead_of(each) for each in (*second, *one) if each.rate < best.rate)
+    sentences = [f"{said}, {slower}." if slower else f"{said}."]
     for each in ranked:
-        if each.over and _rate(each) >= _rate(best):
-            much = "as fast" if _level(each, best) else "faster"
-            sentences.append(f"{each.label} is {much} ({each.figure}), but {_exceeds(each)}.")
-    if any(each.name == ONE_DEVICE and each.rate is None for each in contenders):
+        if each.over and each.rate >= best.rate:
+            much = "as fast" if each.is_level(best) else "faster"
+            sentences.append(f"{each.label} is {much} ({each.figure}), but {each.exceeds}.")
+    if any(each.name == ONE_DEVICE and not each.rate for each in contenders):
         sentences.append("One device does not fit.")
     return " ".join(sentences)
-
-
-def _alone(best: Contender, measured: bool) -> str:
-    if measured:
-        return f"{best.label} is the fastest: {best.figure} samples/s measured"
-    return f"{best.label} is predicted to be the fastest: {best.figure} samples/s"
-
-
-def _tied(best: Contender, level: Sequence[Contender], how: str) -> str:
-    tied = [best, *level]
-    names = listed([best.label, *(each.label.replace("One", "one") for each in level)])
-    varied = all(_varies(best, each) for each in level)
-    why = " (their iterations vary by more than that)" if varied else ""
-    return f"{names} are level: {listed([each.figure for each in tied])} samples/s {how}{why}"
-
-
-def _contender(row: ComparisonRow) -> Contender:
-    return Contender(row.method, row.throughput, row.spread, row.overfull)
-
-
-def _rate(contender: Contender) -> float:
-    return contender.rate or 0.0
-
-
-def _level(best: Contender, other: Contender) -> bool:
-    near = LEVEL_PREDICTED if best.spread is None else LEVEL
-    return _varies(best, other) or _rate(other) >= (1 - near) * _rate(best)
-
-
-def _varies(best: Contender, other: Contender) -> bool:
-    """Whether most iterations of the one have a range with the other's middle one in it."""
-    if best.spread is None or other.spread is None:
-        return False
-    return _rate(other) >= best.spread[0] or _rate(best) <= other.spread[1]
-
-
-def _more(best: Contender, other: Contender) -> str:
-    ratio = _rate(best) / _rate(other)
-    percent = f"{100 * (ratio - 1):.{1 if ratio < 1.1 else 0}f} % more than"
-    return f"{percent if ratio < 2 else f'{ratio:.1f} times as many as'} {other.beside}"
-
-
-def _exceeds(contender: Contender) -> str:
-    return f"exceeds the limit of {listed(contender.over)}"

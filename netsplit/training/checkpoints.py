@@ -12,19 +12,27 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json, write_text
 from netsplit.runtime.checkpoint.checksums import is_complete
+from netsplit.settings import Settings
 from netsplit.tables import nbytes
 
-__all__ = ["Checkpoints", "describe_training", "newest", "passed_over", "stable_folder"]
+__all__ = [
+    "Checkpoints", "describe_training", "newest", "opened_checkpoints", "origin_checkpoint", "passed_over",
+    "stable_folder",
+]  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{6,})-step-\d+")
 _TEMPORARY = re.compile(r"\.\d{6,}-step-\d+\..*")
@@ -201,6 +209,34 @@ def stable_folder(config: Any, name: str) -> Path:
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()[:10]
     words = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
     return Path("outputs") / "checkpoints" / f"{words}-{digest}"
+
+
+def opened_checkpoints(
+    settings: Settings, config: Any, stable: Path, folder: Path, method: str
+) -> AbstractContextManager[Checkpoints | None]:
+    """A method's own folder of checkpoints, opened; nothing where none is to be saved or read.
+
+    Args:
+        config: of the whole training, by which an earlier one is found again.
+        stable: where the checkpoints of this training are, whenever it runs.
+        folder: where else they are, of this run alone.
+    """
+    asked, resume = settings.checkpoint, settings.resume
+    if asked.never and resume == "never":
+        return nullcontext()
+    place = stable if resume == "auto" or asked.folder is not None else folder
+    if asked.folder is None and resume == "auto":
+        if (reason := passed_over(place, method, config)) is not None:
+            log.warning("%s: resume=auto starts from the beginning: %s", method, reason)
+        describe_training(place, config)
+    return Checkpoints(
+        place / method,
+        every_epochs=1 if asked.never and resume == "auto" else asked.every_epochs,
+        every_iterations=asked.every_iterations,
+        keep=asked.keep,
+        resume=resume == "auto",
+        origin=None if resume in ("never", "auto") else origin_checkpoint(resume),
+    )
 
 
 def describe_training(folder: Path, config: Any) -> None:

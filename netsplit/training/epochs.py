@@ -99,7 +99,7 @@ def fit(
         measure = chosen_metric(AUTO, data, model.programs.captures.loss)
     else:
         measure = as_metric(metric)
-    training = _Training(model, data, epochs, seed, observer, measure, accumulate, drop_last, checkpoints)
+    training = _EpochLoop(model, data, epochs, seed, observer, measure, accumulate, drop_last, checkpoints)
     training.check_length()
     training.begin()
     try:
@@ -130,7 +130,7 @@ def _last_batch_told(samples: int) -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class _Training:
+class _EpochLoop:
     model: ParallelModel
     data: Data
     epochs: int

@@ -6,26 +6,31 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.records import write_plan, write_whole
-from netsplit.experiment.request import Request
-from netsplit.experiment.session import Session
-from netsplit.experiment.whole.devices import Devices
-from netsplit.experiment.whole.foreseen import Foreseen
 from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
-from netsplit.graph.batches.batch import Batch
+from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.session.decision import problem_of, training_plan
+from netsplit.session.measured_costs import CostSource
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.request import Request
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
+from netsplit.tracking.records import write_plan, write_whole
+from netsplit.training.options import Training
 
 from .._entry import console_of
 from .._partitioned import show_plan
@@ -60,25 +65,20 @@ def plan(
     if subject.loss is _stand_in:
         console.print("No loss and targets are given: the mean of the squared outputs stands for them.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    (method,) = request.partitioners.values()
-    planner = _planner(subject, request, folder)
-    if planner.decided is not None:
-        decided = planner.decided.plan
-        show_whole(console, planner.decided)
+    step, decided, whole = _decided(subject, request, folder, console)
+    if whole is not None:
+        show_whole(console, whole)
     else:
-        with Waiting(console, method.name, getattr(method, "time_limit_s", None)):
-            decided = planner.plan(method, request.settings.seed)
-        show_plan(console, decided, planner.workload)
+        show_plan(console, decided, step.workload(decided.asked))
     folder.mkdir(parents=True, exist_ok=True)
     more = ""
-    if planner.decided is not None:
-        write_whole(planner.decided, folder)
+    if whole is not None:
+        write_whole(whole, folder)
         more = ", plan.json, frontier.txt"
-    save_workload(planner.workload, folder / "graph.json")
-    write_plan(decided, folder)
+    save_workload(step.workload(decided.asked), folder / "graph.json")
+    files = ", ".join(write_plan(decided, folder))
     console.print(
-        f"Written to {folder}: graph.json (for `netsplit partition`), placement.json, program.txt, "
-        f"summary.txt, graph.png{more}.",
+        f"Written to {folder}: graph.json (for `netsplit partition`), {files}{more}.",
         highlight=False,
         soft_wrap=True,
     )
@@ -175,23 +175,24 @@ def _named(name: str, key: str) -> Any:
         raise ConfigError(f"{key} is '{name}', which cannot be had: {error}.") from error
 
 
-def _planner(subject: _Subject, request: Request, folder: Path) -> Planner:
-    schedule, (method,) = request.schedule, request.partitioners.values()
-    if isinstance(request.cluster, ClusterDescription):
-        asked = request.settings
-        step = Foreseen(
-            subject.model, subject.loss, Batch.of(*subject.batch),
-            Devices.described(request.cluster, asked.autocast), request.optimizer, asked.clip_norm,
-            asked.autocast, asked.ema_decay, asked.offload, asked.variable_copies, asked.memory,
-        )  # fmt: skip
-        if isinstance(schedule, AutoSchedule):
-            return step.decided(schedule, method, asked.seed)
-        return step.planner(schedule)
-    settings, parts = request.settings, (subject.model, subject.loss, subject.batch)
-    options: dict[str, Any] = {
-        "autocast": settings.autocast, "check": settings.check, "offload": settings.offload,
-    }  # fmt: skip
-    with Session(request.cluster, folder / "workers", profile=settings.profile) as session:
-        if isinstance(schedule, AutoSchedule):
-            return session.decided(*parts, schedule, method, request.optimizer, **options, seed=settings.seed)
-        return session.planner(*parts, schedule, request.optimizer, **options)
+def _decided(
+    subject: _Subject, request: Request, folder: Path, console: Console
+) -> tuple[ModelStep, Plan, WholePlan | None]:
+    """The plan, and what it was chosen from, where all was decided together."""
+    order, (method,), cluster = request.schedule, request.partitioners.values(), request.cluster
+    training = Training.of(request.settings, request.optimizer)
+    parts = subject.model, subject.loss, subject.batch
+    source: CostSource
+    with ExitStack() as stack:
+        if isinstance(cluster, ClusterDescription):
+            source = PredictedCosts.for_cluster(cluster, training.autocast)
+            step = ModelStep(*parts, training)
+        else:
+            folder /= "workers"
+            session = stack.enter_context(Session(cluster, folder, profile=request.settings.profile))
+            source, step = session.costs, session.step(*parts, training)
+        if isinstance(order, AutoSchedule):
+            return step, *training_plan(step, source, order, method)
+        problem = problem_of(step, source, order)
+        stack.enter_context(Waiting(console, method.name, getattr(method, "time_limit_s", None)))
+        return step, step.plan(problem, method), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,17 +12,12 @@ from rich.markup import escape
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
+from netsplit.cluster.unprobed import cluster_here
 from netsplit.config import build
 from netsplit.data.reading.own import as_data
 from netsplit.errors import InfeasibleError
-from netsplit.experiment.records import write_plan, write_whole
-from netsplit.experiment.request import without_reading
-from netsplit.experiment.whole.devices import Devices, cluster_here
-from netsplit.experiment.whole.foreseen import Foreseen
-from netsplit.experiment.whole.profiled import Profiled
 from netsplit.files import write_json
 from netsplit.formats.read import read_workload
-from netsplit.graph.batches.batch import Batch
 from netsplit.partition.partitioner import Partitioner
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -30,25 +26,36 @@ from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
+from netsplit.session.decision import foreseen
+from netsplit.session.file_costs import FileCosts
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.request import without_reading
+from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName
+from netsplit.tracking.records import write_plan, write_whole
 from netsplit.tracking.verdict import Contender, verdict
+from netsplit.training.options import Training
 
 from .._entry import console_of
 from .._graph_file import PlanSettings
 from .._progress import Waiting
 
-__all__ = ["foreseen", "profiled", "run", "show_whole"]
+__all__ = ["by_config", "by_file", "run", "show_whole"]
 
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
-def foreseen(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | ClusterDescription) -> Foreseen:
-    """The training step that the config's groups make, without values.
+Decide = Callable[[Schedule | AutoSchedule, Partitioner, int], WholePlan]
+
+
+def by_config(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | ClusterDescription) -> Decide:
+    """What plans the training step that the config's groups make, without values.
 
     Raises:
         ConfigError: one of them cannot be built, or there are no rates of a device.
     """
-    devices = Devices.of(cluster, settings.autocast, settings.offload or "none")
+    offload = settings.offload or "none"
+    source = PredictedCosts.for_cluster(cluster, settings.autocast, offload)
     cfg, reading = without_reading(cfg)
     reading.setdefault("seed", settings.seed)
     keys = build(OmegaConf.create({"dataset": reading}).dataset)
@@ -57,24 +64,27 @@ def foreseen(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | Clu
     with torch.device("meta"):
         model, loss = build(cfg.model), build(cfg.loss)
     check_optimizer(optimizer)
-    batch = Batch.of(*data.shapes(settings.batch_size))
-    given = settings.clip_norm, settings.autocast, settings.ema_decay
-    return Foreseen(model, loss, batch, devices, optimizer, *given, settings.offload or "none")
+    training = Training(
+        optimizer, ema_decay=settings.ema_decay, clip_norm=settings.clip_norm, autocast=settings.autocast,
+        seed=settings.seed, offload=offload,
+    )  # fmt: skip
+    step = ModelStep(model, loss, data.shapes(settings.batch_size), training, source.device_type)
+    return lambda schedule, method, seed: foreseen(step, source, schedule, method)
 
 
-def profiled(
+def by_file(
     graph: str,
     microbatches: int,
     cluster: ClusterSpec | ClusterDescription | None,
     offload: OffloadName | None,
-) -> Profiled:
-    """The profile of a graph file."""
+) -> Decide:
+    """What plans by the profile of a graph file."""
     there = cluster_here(cluster) if isinstance(cluster, ClusterSpec) else cluster
-    return Profiled(read_workload(graph), there, microbatches, offload)
+    return FileCosts(read_workload(graph), there, microbatches, offload).whole_plan
 
 
 def run(
-    step: Foreseen | Profiled,
+    decide: Decide,
     schedule: Schedule | AutoSchedule,
     method: Partitioner,
     seed: int,
@@ -89,18 +99,17 @@ def run(
     console = console_of(_WIDTH)
     try:
         with Waiting(console, "plan", None, "is being made"):  # whose parts say themselves what they do
-            whole = step.whole_plan(schedule, method, seed)
+            whole = decide(schedule, method, seed)
     except InfeasibleError as error:
         write_json(folder / "plan.json", {"status": "infeasible", "reason": " ".join(str(error).split())})
         raise
     show_whole(console, whole)
     write_whole(whole, folder)
-    write_plan(whole.plan, folder)
+    files = ", ".join(write_plan(whole.plan, folder))
     plan = whole.plan
     timeline_figure(plan.simulated[1], None, folder / "timeline.png", plan.event_parts)
     console.print(
-        f"Written to {folder}: plan.json, frontier.txt, placement.json, program.txt, summary.txt, graph.png, "
-        "timeline.png.",
+        f"Written to {folder}: plan.json, frontier.txt, {files}, timeline.png.",
         highlight=False,
         soft_wrap=True,
     )
@@ -111,7 +120,7 @@ def run(
 
 def _verdict(whole: WholePlan) -> str:
     """The chosen plan beside the best of each other kind."""
-    best = {row.kind: Contender(row.kind, row.samples_per_s) for row in reversed(whole.frontier)}
+    best = {row.kind: Contender(row.kind, row.samples_per_s or 0.0) for row in reversed(whole.frontier)}
     best[whole.frontier[0].kind] = Contender(whole.frontier[0].kind, whole.samples_per_s)
     return verdict(list(best.values()), measured=False)
 

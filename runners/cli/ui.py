@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 
@@ -31,10 +32,13 @@ def ui(port: int, host: str, database: str) -> None:
             f"{database.removeprefix(FILE)} is not there: compare something first, or give --database."
         )
     charts = newest_charts(database)
-    where = ["--backend-store-uri", database, "--host", host, "--port", str(port)]
+    keys = {
+        "--backend-store-uri": database, "--registry-store-uri": database, "--host": host,
+        "--port": str(port), "--workers": "1", "--uvicorn-opts": "--log-level warning",
+    }  # fmt: skip
     server = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "ui", *where, "--workers", "1"],
-        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        [sys.executable, "-m", "mlflow", "ui", *chain(*keys.items())],
+        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PYTHONWARNINGS": "ignore"},
         start_new_session=True,  # so that all its processes can be ended at once
     )
 

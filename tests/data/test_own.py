@@ -14,8 +14,8 @@ from torch.utils.data import IterableDataset
 
 from netsplit.data import Data, Loader, batches
 from netsplit.data.reading.stream import Stream
-from netsplit.experiment.comparison import experiment_of
-from netsplit.experiment.request import Request
+from netsplit.session.comparison import experiment_of
+from netsplit.session.request import Request
 from runners._entry import entry
 from tests.commands import Command
 from tests.messages import tells

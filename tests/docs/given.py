@@ -17,11 +17,11 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.data import Data
-from netsplit.experiment.comparison import Experiment, Settings
-from netsplit.experiment.forecast import planner_of
 from netsplit.graph import capture
 from netsplit.partition import MTopo
 from netsplit.program.schedules import GPipe
+from netsplit.session.comparison import Experiment, Settings
+from netsplit.session.forecast import described
 from netsplit.tracking import Tracker
 
 __all__ = ["GIVEN", "Names"]
@@ -115,7 +115,7 @@ def placed() -> Names:
         ADAM,
         Settings(epochs=1, batch_size=16, seed=0),
     )
-    plan = planner_of(experiment, two()).plan(MTopo())
+    plan = described(experiment, two()).plan(MTopo())
     return names | {"plan": plan, "graph": plan.problem.graph, "seconds": {}}
 
 

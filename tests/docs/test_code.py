@@ -30,7 +30,7 @@ from tests.workers import Pools, lent_to_sessions
 
 LANGUAGES = {"python", "bash", "yaml", "toml", "text"}
 COMMAND = re.compile(r"^\W*(python -m|make [a-z]|pip install|eval|netsplit (?!optimal)[a-z])", re.MULTILINE)
-NEEDS = {"large_models.md": "safetensors", "onnx.md": "onnx"}  # page -> an extra's package
+NEEDS = {"large_models.md": "safetensors"}  # page -> an extra's package
 
 
 def of_language(page: Path, language: str) -> list[Block]:

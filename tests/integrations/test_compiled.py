@@ -99,7 +99,7 @@ def test_a_compiled_segment_draws_what_it_draws_as_it_is() -> None:
 
 
 def test_a_backend_that_is_not_there_is_refused_before_any_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netsplit.experiment.session.WorkerPool", None)
+    monkeypatch.setattr("netsplit.session.session.WorkerPool", None)
     with pytest.raises(ConfigError, match="compile_backend is 'fast', which"):
         netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="fast")
     with pytest.raises(ConfigError, match=r"cudagraphs.*a micro-batch would overwrite"):

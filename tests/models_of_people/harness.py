@@ -18,9 +18,7 @@ from typing import Any
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.planner import Planner
 from netsplit.graph import Graph, capture, draws, initial_values
-from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.cutting import refuse_shared_writes
 from netsplit.graph.random_draws import node_draws
@@ -30,7 +28,10 @@ from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime
+from netsplit.session.step import ModelStep
+from netsplit.simulate.simulator import Simulator
 from netsplit.training.captures import checked_capture
+from netsplit.training.options import Training
 from netsplit.training.programs import Programs
 from tests.builders import cpus
 from tests.models_of_people import plain
@@ -70,8 +71,8 @@ class Split:
         self.case = case
         loaded = plain.seeded(case)
         self.batches = [loaded.batch(iteration) for iteration in range(STEPS)]
-        known: dict[Any, Any] = {}
-        whole = Batch.of(*self.batches[0], known=known)
+        self.step = ModelStep(loaded.model, loaded.loss, self.batches[0], Training(SGD))
+        whole = self.step.whole
         schedule = GPipe(case.microbatches)
         size = schedule.microbatch_size(whole.samples)
         example = whole.rows(0, size).own()
@@ -83,12 +84,10 @@ class Split:
         tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
         if size < whole.samples:
             refuse_shared_writes(self.graph, whole)
-        self.planner = Planner(
-            loaded.model, self.graph, initial_values(loaded.model, self.graph, loaded.loss), Costs({}, 1),
-            cpus(DEVICES), schedule.for_batch(whole.samples), SGD, loaded.loss,
-            tail=tail, key=whole.key, known=known,
-        )  # fmt: skip
-        self.values = self.planner.values
+        self.compiler = Simulator(
+            self.graph, cpus(DEVICES), Costs({}, 1), schedule.for_batch(whole.samples), tail=tail
+        )
+        self.values = initial_values(loaded.model, self.graph, loaded.loss)
         self.names = _names(loaded, self.values)
         self.loaded = loaded
 
@@ -124,13 +123,13 @@ class Split:
         )
 
     def _plan(self, schedule: Schedule, drawing: random.Random, devices: int) -> Programs:
-        planner = replace(
-            self.planner, schedule=schedule.with_microbatches(self.planner.schedule.microbatches)
-        )
-        names = [device.name for device in planner.cluster.devices][:devices]
+        asked = schedule.with_microbatches(self.compiler.schedule.microbatches)
+        compiler, step = replace(self.compiler, schedule=asked), self.step
+        names = [device.name for device in compiler.cluster.devices][:devices]
         device_of, priority = drawn(self.graph, names, drawing)
         placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
-        return planner.programs(placement, planner.compiler.program(placement))
+        program = compiler.program(placement)
+        return Programs(compiler, placement, program, step.captures, step.whole.key, step.known)
 
 
 def _hold_constants(runtime: LocalRuntime, program: Program) -> None:

@@ -3,22 +3,28 @@
 import json
 import random
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scaling.drawn import drawn_problem
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.formats.placements import read_placement
 from netsplit.partition import Placement, Problem, SimulatedIteration
+from netsplit.partition.engines.search import Search
+from netsplit.partition.methods.baechi.m_etf import MEtf
+from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.heft import Heft
 from netsplit.placement.exchange import ExchangeName, chain
 from netsplit.placement.placement import SolverReport
-from netsplit.planning.decide import verified
-from netsplit.planning.exchanges import nic_bytes
+from netsplit.planning.decide import decide, verified
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import EagerOneFOneB, GPipe, OneFOneB
 from netsplit.reshard import Layout, Mesh, Network, plan_reshard
+from netsplit.simulate.exchanges import nic_bytes
 from netsplit.simulate.simulator import Simulator
 from tests.builders import behind_nics, graph_fed, linked
 from tests.examples import tried
@@ -56,7 +62,7 @@ def test_auto_hands_on_what_would_pass_a_nic_for_every_device() -> None:
     assert each.placement.exchanges == ()
     (exchange,) = auto.placement.exchanges
     assert exchange.variable == "k_u"
-    assert nic_bytes(auto.problem, auto.placement) == (2 * 16, 5 * 16)
+    assert nic_bytes(auto.problem.graph, auto.problem.cluster, auto.placement) == (2 * 16, 5 * 16)
     assert auto.objective_s < 0.75 * each.objective_s
     assert verified(*fanned("broadcast")).placement.exchanges == auto.placement.exchanges
     out = [e for e in auto.timeline.events if (e.kind, e.name, e.device) == ("send", "k_u", "a0")]
@@ -133,3 +139,15 @@ def test_it_is_told_explained_and_read_again(tmp_path: Path) -> None:
     again = read_placement(file, plan.problem)
     assert again.exchanges == plan.placement.exchanges
     assert verified(plan.problem, again).objective_s == plan.objective_s
+
+
+def test_a_search_compares_the_methods_answers_by_what_is_scored() -> None:
+    problem = drawn_problem("layered", "hosts", 150, 64, "latency", None)
+    search = Search(problem, 1, inf, (Heft(), Dpos(), MEtf()), "auto")
+    search.portfolio(inf)
+    plans = [decide(problem, method) for method in search.methods]
+    search.score(inf)
+    assert search.best is not None
+    least = min(plans, key=lambda plan: plan.objective_s)
+    assert search.best.value_s == least.objective_s
+    assert search.best.exchanges == least.placement.exchanges != ()

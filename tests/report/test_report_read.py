@@ -13,13 +13,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.experiment.cases import published_tags
 from netsplit.placement.placement import SolverReport
 from netsplit.report import check_output, choose, read_report, write_report
 from netsplit.report.choose import read_runs
 from netsplit.report.read import row_from
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import ComparisonRun, Tracker
+from netsplit.tracking.cases import published_tags
 from netsplit.tracking.database import open_client
 from netsplit.tracking.metrics import (
     epoch_metrics,

@@ -11,7 +11,7 @@ from netsplit.data.sets.synthetic import synthetic
 from netsplit.models.gpt import gpt
 from netsplit.program.schedules import OneFOneB
 from reproduce import PipelineCase, V100Servers
-from reproduce.fastt import planner_of_case
+from reproduce.fastt import described_case
 from reproduce.pipelines import StageParts, stages_over_hosts
 
 SERVERS = V100Servers(a_server=2, between=2e7)
@@ -25,7 +25,7 @@ def case(parts: StageParts) -> PipelineCase:
 
 @pytest.mark.parametrize("parts", ["columns", "samples", "whole"])
 def test_a_stage_is_a_host_or_a_device(parts: StageParts) -> None:
-    problem = planner_of_case(case(parts), SERVERS.of(4), 8, OneFOneB(4)).problem()
+    problem = described_case(case(parts), SERVERS.of(4), 8, OneFOneB(4)).problem
     placement = stages_over_hosts(problem, 2, 2, parts)
     assert set(placement.device_of.values()) == {"d0", "d1", "d2", "d3"}
     assert bool(placement.rewrites) == (parts != "whole")

@@ -18,7 +18,7 @@ from netsplit.formats import read_pipedream
 from netsplit.partition import Auto, OsDpos
 from netsplit.partition.partitioner import Partitioner
 from netsplit.program import GPipe
-from netsplit.rewrite import Split
+from netsplit.rewrite import OperatorTasks
 from netsplit.training.parallel import ParallelModel
 from tests.cover import covering
 from tests.nets import SGD
@@ -96,8 +96,8 @@ def given(case: Layered, workers: int) -> dict[str, Any]:
 def assert_trained(case: Layered, trained: ParallelModel, batches: list[Any]) -> None:
     """In parts, and as a plain loop with micro-batches of four samples."""
     wanted = plain_loop(case.fresh(), LOSS, batches, 4, SGD)
-    splits = [each for each in trained.plan.placement.rewrites if isinstance(each, Split)]
-    assert any(sum(each.sizes) == case.wide for each in splits)
+    tasks = (each for each in trained.plan.placement.rewrites if isinstance(each, OperatorTasks))
+    assert any(sum(cut.sizes) == case.wide for each in tasks for cut in each.cuts)
     losses = [trained.train_batch(*batch) for batch in batches]
     assert losses == pytest.approx(wanted.losses, rel=1e-9)
     state = trained.state_dict()

@@ -14,7 +14,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import uniform_cluster
 from netsplit.graph import Graph, capture
 from netsplit.partition import Placement, SolverReport
-from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.placement.priority import topological_priority
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import SingleBatch
@@ -68,7 +68,8 @@ def simulated_s(cluster: Cluster, tasks: list[OperatorTasks]) -> tuple[float, fl
     graph, kind = lowered(blocks(), tasks), cluster.devices[0].kind
     costs = predicted_costs(graph, {kind: accelerator(MODEL)}, 2)
     order, report = topological_priority(graph, graph.position), SolverReport("heuristic", 0.0)
-    placement = Placement("blocks", side_by_side(graph, cluster), order, report, rewrites=graph.rewrites)
+    device_of = devices_of_nodes(graph, cluster.names)
+    placement = Placement("blocks", device_of, order, report, rewrites=graph.rewrites)
     iteration_s = Simulator(graph, cluster, costs, SingleBatch())(placement).iteration_s
     computing = [node.name for node in graph if node.part is not None and not node.part.moves]
     work_s = sum(costs.total_s(name, kind) for name in computing) / len(cluster.devices)

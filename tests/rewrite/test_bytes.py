@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from netsplit.graph import Graph, capture
-from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.rewrite import OperatorTasks, TaskCut, lowered
 from tests.builders import cpus
 
@@ -69,7 +69,7 @@ def test_bytes_are_the_formula_s(name: str, mesh: str) -> None:
     hosts, per_host = MESHES[mesh]
     n = hosts * per_host
     graph, _ = moved(maker, reader, (hosts, per_host))
-    device_of = side_by_side(graph, cpus(n))
+    device_of = devices_of_nodes(graph, cpus(n).names)
     if name == "shift":
         order = [device.name for device in cpus(n).devices]
         for node in graph:

@@ -16,7 +16,7 @@ from netsplit.data import Data
 from netsplit.errors import NetSplitError
 from netsplit.graph import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe
 from netsplit.rewrite import Split, applied, replicate, split_axes
@@ -86,7 +86,7 @@ class Given(Partitioner):
         own = tuple(_sized(each, problem.graph) for each in self.rewrites)
         rewrites = replicate(problem.graph, self.replicas) if self.replicas else own
         graph = applied(problem.graph, rewrites)
-        return Choice(side_by_side(graph, problem.cluster), rewrites=rewrites)
+        return Choice(devices_of_nodes(graph, problem.cluster.names), rewrites=rewrites)
 
 
 def _sized(split: Split, graph: Graph) -> Split:

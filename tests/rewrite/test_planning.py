@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -25,8 +27,9 @@ from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
-from netsplit.rewrite import Rewrite, Split, along_samples, applied, replicate
+from netsplit.rewrite import ParallelGraph, Rewrite, Split, along_samples, applied, replicate
 from netsplit.rewrite.seconds import rewritten_costs
+from netsplit.tracking.records import write_plan
 from tests.builders import costs_of, cpus
 from tests.examples import tried
 from tests.rewrite.models import STEPS
@@ -98,6 +101,27 @@ def test_summary_and_explanation_say_what_is_in_parts_and_where() -> None:
     (split,) = plan.explain().to_dict()["splits"]
     assert [part["nodes"] for part in split["parts"]] == [("linear_2:0",), ("linear_2:1",)]
     assert [part["fraction"] for part in split["parts"]] == [0.75, 0.25]
+    between = (
+        "between operators: 2 partition and 1 combine only move; 1 replicate add gradients in the backward"
+    )
+    assert between in str(plan.summary()).splitlines()
+
+
+def test_a_plan_says_what_moves_what_adds_and_where(tmp_path: Path) -> None:
+    """In its summary, its explanation and the files of a run."""
+    problem = problem_of()
+    plan = verified(problem, placed(problem, HEADS))
+    write_plan(plan, tmp_path)
+    told = " ".join((tmp_path / "explanation.txt").read_text().split())
+    for text in ("2 reduce add partial sums", "partial sums are added up: linear_1 and linear_3 on cpu:0"):
+        assert text in str(plan.summary())
+        assert text in told
+    parallel = ParallelGraph.from_dict(json.loads((tmp_path / "parallel_graph.json").read_text()))
+    assert parallel.to_dict() == plan.explain().to_dict()["parallel_graph"]
+    assert set(parallel.tasks(problem.graph)) == {*parallel.views}
+    picture = (tmp_path / "parallel_graph.dot").read_text()
+    assert "shape=box" in picture
+    assert r'"gelu" [label="gelu\ndimension 2 in 2\ncpu:0, cpu:1"]' in picture
 
 
 def test_every_part_of_every_split_is_where_its_nodes_are() -> None:

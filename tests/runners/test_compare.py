@@ -170,7 +170,7 @@ def test_a_comparison_ends_with_exit_code_0_and_a_table_of_its_methods(compared:
     for method in METHODS:
         assert re.search(rf"^{method} +\w+.* cpu:0 ", compared.stdout, re.MULTILINE), compared.stdout
     assert str(compared.folder) in compared.stdout.replace("\n", "")
-    table = compared.stdout[compared.stdout.index("vgg19_small · digits") :].partition("Written to")[0]
+    table = compared.stdout[compared.stdout.index("vgg19_small · digits") :].partition("This table is")[0]
     assert max(len(line) for line in table.splitlines()) <= 110
     last = compared.stdout.splitlines()[-1]
     won = re.match(r"(netsplit|m_topo) (is the fastest|and \w+ are level): ", last)

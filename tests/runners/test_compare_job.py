@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netsplit.experiment.records import Comparison
+from netsplit.tracking.records import Comparison
 from runners import _compared, compare
 
 Run = Callable[..., tuple[int, list[str]]]

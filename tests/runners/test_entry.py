@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from netsplit.config import validated
 from netsplit.errors import NetSplitError
-from netsplit.experiment.request import GROUPS
+from netsplit.session.request import GROUPS
 from runners._entry import entry
 from tests.commands import Command
 

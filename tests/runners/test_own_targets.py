@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.experiment.comparison import experiment_of
-from netsplit.experiment.request import Request
+from netsplit.session.comparison import experiment_of
+from netsplit.session.request import Request
 from runners._entry import entry
 from tests.commands import Command
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from matplotlib.collections import PathCollection, PolyCollection
 
 from netsplit.cluster.cluster import Link
-from netsplit.tracking.figures import link_figure, throughput_figure, timeline_figure
+from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.tracking.figures import link_figure, throughput_figure
 from tests.tracking.samples import timeline
 
 

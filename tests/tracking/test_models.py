@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.tracking import Tracker
-from netsplit.tracking.store import MlflowStore
 
 
 class Net(nn.Module):
@@ -24,14 +23,13 @@ class Net(nn.Module):
 INPUTS = torch.linspace(-1, 1, 10).reshape(2, 5)
 
 
-def logged(database: str, name: str, model: nn.Module, **options: Any) -> tuple[MlflowStore, Any]:
+def logged(database: str, name: str, model: nn.Module, **options: Any) -> tuple[Tracker, Any]:
     tracker = Tracker(database, name, **options)
     with tracker.comparison("all") as comparison, comparison.method("one") as run:
         assert run.models.log
         run.model(model.eval(), INPUTS)
-    store = tracker.open()
-    assert isinstance(store, MlflowStore)
-    return store, store.client.get_run(run.run_id)
+    assert tracker.client is not None
+    return tracker, tracker.client.get_run(run.run_id)
 
 
 def test_a_model_comes_back_and_predicts_the_same(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,12 +39,14 @@ def test_a_model_comes_back_and_predicts_the_same(database: str, monkeypatch: py
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
     before = mlflow.get_tracking_uri()
     model = Net()
-    store, run = logged(database, "models", model, register_model="net")
+    tracker, run = logged(database, "models", model, register_model="net")
     assert mlflow.get_tracking_uri() == before
+    client = tracker.client
+    assert client is not None
     (output,) = run.outputs.model_outputs
-    (version,) = store.client.search_model_versions("name='net'")
+    (version,) = client.search_model_versions("name='net'")
     assert version.run_id == run.info.run_id
-    assert store.client.get_logged_model(output.model_id).experiment_id == store.experiment_id
+    assert client.get_logged_model(output.model_id).experiment_id == tracker.experiment_id
     with use_tracking_uri(database):
         for address in (f"models:/{output.model_id}", "models:/net/1"):
             again = mlflow.pytorch.load_model(address)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from netsplit.tracking import Tracker
-from netsplit.tracking.store import MlflowStore, is_gone, owner_mark
+from netsplit.tracking.owner import is_gone, owner_mark
 
 KILLED = """
 import os, signal, sys
@@ -19,9 +19,8 @@ with Tracker(sys.argv[1], "owners").comparison("left") as comparison, comparison
 
 
 def statuses(tracker: Tracker) -> dict[str, tuple[str, str]]:
-    store = tracker.open()
-    assert isinstance(store, MlflowStore)
-    runs = store.client.search_runs([store.experiment_id])
+    assert tracker.client is not None
+    runs = tracker.client.search_runs([tracker.experiment_id])
     return {run.info.run_name: (run.info.status, run.data.tags.get("error", "")) for run in runs}
 
 

@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 
 from netsplit.data import Data
 from netsplit.tracking import Tracker
-from netsplit.tracking.store import MlflowStore
 
 pytestmark = pytest.mark.slow
 
@@ -77,17 +76,17 @@ def test_a_comparison_is_recorded_through_a_server(server: str, tmp_path: Path) 
             run.artifact(tmp_path / "plans", "plans")
             run.text("hello", "notes/a.txt")
             time.sleep(0.5)
-    store = tracker.open()
-    assert isinstance(store, MlflowStore)
-    runs = {each.info.run_name: each for each in store.client.search_runs([store.experiment_id])}
+    client = tracker.client
+    assert client is not None
+    runs = {each.info.run_name: each for each in client.search_runs([tracker.experiment_id])}
     assert set(runs) == {"all", "auto · dot"}
     method = runs["auto · dot"]
     assert method.info.status == "FINISHED"
     assert method.info.artifact_uri.startswith("mlflow-artifacts:/")
     assert method.data.params == {"model": "dot", "partitioner": "auto", "batch_size": "4"}
-    assert len(store.client.get_metric_history(method.info.run_id, "loss")) == 1500
+    assert len(client.get_metric_history(method.info.run_id, "loss")) == 1500
     assert "system/cpu_utilization_percentage" in method.data.metrics
     assert len(method.inputs.dataset_inputs) == 2
     for path, text in (("plans/plan.txt", "cpu:0"), ("notes/a.txt", "hello")):
-        copy = store.client.download_artifacts(method.info.run_id, path, str(tmp_path))
+        copy = client.download_artifacts(method.info.run_id, path, str(tmp_path))
         assert Path(copy).read_text() == text

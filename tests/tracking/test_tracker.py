@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,6 @@ from torch.utils.data import TensorDataset
 from netsplit.data import Data
 from netsplit.errors import InfeasibleError
 from netsplit.tracking import ComparisonRun, Tracker
-from netsplit.tracking.store import MlflowStore
 
 
 @pytest.fixture
@@ -24,28 +27,14 @@ def tracker(database: str, request: pytest.FixtureRequest) -> Tracker:
 
 def fetched(tracker: Tracker) -> dict[str, Any]:
     """Run name -> MLflow run, of the tracker's experiment."""
-    store = tracker.open()
-    assert isinstance(store, MlflowStore)
-    return {run.info.run_name: run for run in store.client.search_runs([store.experiment_id])}
+    tracker.open()
+    assert tracker.client is not None
+    return {run.info.run_name: run for run in tracker.client.search_runs([tracker.experiment_id])}
 
 
 def artifacts(tracker: Tracker, run: Any) -> Path:
     assert run.info.artifact_uri.startswith("file:///")
     return Path(run.info.artifact_uri.removeprefix("file://"))
-
-
-def spy_on_batches(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
-    store = tracker.open()
-    assert isinstance(store, MlflowStore)
-    calls: list[dict[str, int]] = []
-    original = store.client.log_batch
-
-    def spy(run_id: str, **lists: Any) -> Any:
-        calls.append({key: len(values) for key, values in lists.items()})
-        return original(run_id, **lists)
-
-    monkeypatch.setattr(store.client, "log_batch", spy)
-    return calls
 
 
 def run_and_raise(comparison: ComparisonRun, name: str, error: BaseException) -> None:
@@ -101,15 +90,29 @@ def test_an_interrupt_marks_method_and_comparison_killed(tracker: Tracker) -> No
     assert runs["netsplit"].data.metrics == {"loss": 3.0}
 
 
-def test_metrics_are_written_in_batches(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_many_iterations_are_all_there_and_in_order(tracker: Tracker) -> None:
     with tracker.comparison("many") as comparison:
-        calls = spy_on_batches(tracker, monkeypatch)
         for step in range(1250):
             comparison.metrics([("loss", 0.1, step), ("iteration_s", 0.2, step)])
-    sizes = [call["metrics"] for call in calls if "metrics" in call]
-    assert sum(sizes) == 2500
-    assert max(sizes) <= 1000
-    assert len(sizes) <= 5
+    assert tracker.client is not None
+    for key in ("loss", "iteration_s"):
+        history = tracker.client.get_metric_history(comparison.run_id, key)
+        assert [each.step for each in history] == list(range(1250))
+
+
+def test_a_locked_database_stops_no_training(tmp_path: Path, empty_database: Path) -> None:
+    copy = shutil.copy(empty_database, tmp_path / "locked.db")
+    tracker = Tracker(f"sqlite:///{copy}")
+    other = sqlite3.connect(copy, isolation_level=None)
+    with tracker.comparison("locked") as comparison, closing(other):
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        for step in range(100):
+            comparison.metrics([("loss", 0.1, step)])
+        assert time.monotonic() - began < 1
+        other.execute("ROLLBACK")
+    assert tracker.client is not None
+    assert len(tracker.client.get_metric_history(comparison.run_id, "loss")) == 100
 
 
 def test_more_than_a_hundred_params_and_long_values(tracker: Tracker) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,11 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Link, nics_of
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
-from netsplit.graph import initial_values
-from netsplit.graph.batches.batch import Batch
-from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.exchange import ExchangeName
@@ -28,7 +22,9 @@ from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB
 from netsplit.rewrite import ReadWeights, Rewrite, applied
-from netsplit.runtime.share import UpdateRule
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus
 from tests.examples import tried
@@ -81,28 +77,15 @@ class Subject:
     clip_norm: float | None = None
     rewrites: tuple[Rewrite, ...] = field(default=(), repr=False)
 
-    def planner(self, devices: int = 4) -> Planner:
-        graph, model, loss = captured(self.case.name, SIZE), self.case.fresh(), self.case.loss
-        known: dict[Hashable, tuple[int | None, ...]] = {}
+    def step(self) -> ModelStep:
         inputs, targets = self.case.another(0, 8)
-        whole = Batch.of(given(inputs), targets, known=known)
-        return Planner(
-            model,
-            graph,
-            initial_values(model, graph, loss),
-            costs_of(graph, 1e-4, 2e-4, alpha=3),
-            two_hosts(devices),
-            self.schedule,
-            for_model(SGD, model, loss),
-            loss,
-            UpdateRule(self.clip_norm),
-            key=whole.key,
-            known=known,
-        )
+        training = Training(SGD, clip_norm=self.clip_norm)
+        return ModelStep(self.case.fresh(), self.case.loss, (given(inputs), targets), training)
 
-    def plan(self, planner: Planner, exchange: ExchangeName, seed: int) -> Plan:
-        asked = replace(planner, schedule=replace(self.schedule, exchange=exchange))  # type: ignore[type-var]
-        return asked.plan(Scattered(self.rewrites), seed)
+    def plan(self, step: ModelStep, exchange: ExchangeName, seed: int) -> Plan:
+        graph, schedule = captured(self.case.name, SIZE), replace(self.schedule, exchange=exchange)  # type: ignore[type-var]
+        problem = step.problem(graph, costs_of(graph, 1e-4, 2e-4, alpha=3), two_hosts(4), schedule)
+        return step.plan(replace(problem, seed=seed), Scattered(self.rewrites))
 
     def plain(self, batches: list[Samples], group: int = 1) -> Trained:
         case = self.case
@@ -172,8 +155,9 @@ def test_any_plans_one_after_another_are_one_training(session: Session, data: st
     """By switches and by checkpoints, with accumulated gradients, clipped norms, other sizes and shapes,
     weights that travel once a step, and predictions in between."""
     subject = data.draw(subjects())
-    case, planner = subject.case, subject.planner()
-    users = [node.name for node in planner.graph if node.initializers and node.kind in WEIGHED]
+    case, step = subject.case, subject.step()
+    graph = captured(case.name, SIZE)
+    users = [node.name for node in graph if node.initializers and node.kind in WEIGHED]
     if read := data.draw(st.lists(st.sampled_from(users), unique=True, max_size=2), label="read elsewhere"):
         subject = replace(subject, rewrites=tuple(ReadWeights(name) for name in read))
     group = data.draw(st.sampled_from((1, 2)), label="group")
@@ -181,13 +165,13 @@ def test_any_plans_one_after_another_are_one_training(session: Session, data: st
     model: ParallelModel | None = None
     with TemporaryDirectory() as folder:
         for leg in (data.draw(legs(group)) for _ in range(3)):
-            plan = subject.plan(planner, leg.exchange, leg.seed)
+            plan = subject.plan(step, leg.exchange, leg.seed)
             if model is not None and leg.switched:
                 model.switch(plan)
             else:
                 if model is not None:
                     model.save_checkpoint(folder)
-                again = session.deploy(replace(planner, schedule=plan.compiler.schedule), plan)
+                again = session.deploy(step, plan)
                 if model is not None:
                     again.load_checkpoint(folder)
                 model = again

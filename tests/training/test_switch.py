@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from netsplit.errors import NetSplitError
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
-from netsplit.graph import capture, initial_values
+from netsplit.graph import capture
 from netsplit.optim.optimizers import for_model
 from netsplit.partition import Ddp, MTopo, Random, Single
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.plan import Plan
+from netsplit.planning.whole.judge import problem_under
 from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
 from netsplit.rewrite import along_samples, applied, replicate
-from netsplit.runtime.share import UpdateRule
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
@@ -38,7 +38,7 @@ def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield lent
 
 
-def planner_of(case: Case = CHAIN) -> tuple[Planner, Plan]:
+def step_of(case: Case = CHAIN) -> tuple[ModelStep, Plan]:
     return planned(case, for_model(SGD, case.fresh(), case.loss), MTopo())
 
 
@@ -62,12 +62,12 @@ def trained(model: ParallelModel, plans: list[Plan], sizes: tuple[int, ...] = (8
 
 def test_copies_of_weights_come_and_go(session: Session) -> None:
     """The first plan has operators in halves and no copies, the second each half on its own weights."""
-    planner = planner_of()[0]
-    plans = [planner.plan(Halves(copies), 0) for copies in (False, True)]
-    model = session.deploy(planner, plans[0])
+    step, first = step_of()
+    plans = [step.plan(first.asked, Halves(copies)) for copies in (False, True)]
+    model = session.deploy(step, plans[0])
     losses = trained(model, [*plans, *plans], (8, 8, 6))
     state = model.state_dict()
-    unmoved = session.deploy(planner, plans[0])
+    unmoved = session.deploy(step, plans[0])
     wanted = []
     for n in range(4):
         wanted += [unmoved.train_batch(*CHAIN.another(10 * n + size, size)) for size in (8, 8, 6)]
@@ -89,9 +89,9 @@ class Halves(Partitioner):
 
 def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session) -> None:
     """The device that is fed changes with the plan."""
-    planner, first = planner_of()
-    every = [planner.plan(Random(), seed) for seed in range(4)]
-    model = session.deploy(planner, first)
+    step, first = step_of()
+    every = [step.plan(replace(first.asked, seed=seed), Random()) for seed in range(4)]
+    model = session.deploy(step, first)
 
     class Switching:
         def iteration(self, done: object) -> None:
@@ -102,7 +102,7 @@ def test_workers_that_read_their_batches_read_on_after_a_switch(session: Session
 
     history = fit(model, replace(samples_of(CHAIN), read_by="workers"), epochs=3, observer=Switching())
     state = model.state_dict()
-    unmoved = session.deploy(planner, first)
+    unmoved = session.deploy(step, first)
     wanted = fit(unmoved, samples_of(CHAIN), epochs=3)
     assert [each.loss for each in history.iterations] == pytest.approx(
         [each.loss for each in wanted.iterations], rel=TOLERANCE
@@ -123,33 +123,37 @@ def smoothed() -> Case:
     return replace(CHAIN, name="smoothed", loss=torch.nn.CrossEntropyLoss(label_smoothing=0.5))
 
 
-def _captured_anew(planner: Planner, case: Case) -> Planner:
+def _captured_anew(step: ModelStep, plan: Plan, case: Case) -> tuple[ModelStep, Problem]:
     made = case.fresh()
     graph = capture(made, case.loss, case.another(0, 2))
-    values, costs = initial_values(made, graph, case.loss), costs_of(graph, 1e-4, 2e-4, alpha=3)
-    return replace(planner, model=made, graph=graph, values=values, costs=costs, loss=case.loss)
+    again, asked = replace(step, model=made, loss=case.loss), plan.asked
+    costs = costs_of(graph, 1e-4, 2e-4, alpha=3)
+    return again, again.problem(graph, costs, asked.cluster, plan.compiler.schedule)
 
 
 def test_what_would_train_something_else_is_refused_and_training_goes_on(session: Session) -> None:
-    planner, first = planner_of()
-    model = session.deploy(planner, first)
+    step, first = step_of()
+    model = session.deploy(step, first)
     with pytest.raises(NetSplitError, match="other micro-batches"):
-        model.switch(replace(planner, schedule=GPipe(2)).plan(MTopo()))
+        model.switch(step.plan(problem_under(first.asked, GPipe(2)), MTopo()))
+    stepping = AsyncOneFOneB(first.compiler.schedule.microbatches)
     with pytest.raises(NetSplitError, match="step within the batch"):
-        model.switch(replace(planner, schedule=AsyncOneFOneB(planner.schedule.microbatches)).plan(MTopo()))
+        model.switch(step.plan(problem_under(first.asked, stepping), MTopo()))
     with pytest.raises(NetSplitError, match="another model"):
-        model.switch(planner_of(CASES["two_heads"])[1])
+        model.switch(step_of(CASES["two_heads"])[1])
     for training in (frozen, smoothed):
+        again, problem = _captured_anew(step, first, training())
         with pytest.raises(NetSplitError, match="another loss, or other trained parameters"):
-            model.switch(_captured_anew(planner, training()).plan(MTopo()))
-    clipped = replace(planner, rule=UpdateRule(clip_norm=0.1))
+            model.switch(again.plan(problem, MTopo()))
+    clipped = replace(step, training=replace(step.training, clip_norm=0.1))
+    problem = _captured_anew(clipped, first, CHAIN)[1]
     with pytest.raises(NetSplitError, match="gradients are clipped or scaled under one"):
-        model.switch(clipped.plan(MTopo()))
+        model.switch(clipped.plan(problem, MTopo()))
     with pytest.raises(NetSplitError, match="would become one of every replica"):
-        model.switch(planner.plan(Ddp()))
+        model.switch(step.plan(first.asked, Ddp()))
     assert model.plan is first
-    again = _captured_anew(planner, CHAIN)
-    other = replace(again, schedule=OneFOneB(planner.schedule.microbatches)).plan(Single())
-    model.switch(other)
+    again, problem = _captured_anew(step, first, CHAIN)
+    order = OneFOneB(first.compiler.schedule.microbatches)
+    model.switch(again.plan(problem_under(problem, order), Single()))
     assert model.plan.problem.the_simulator.schedule.name == "1f1b"
     assert model.train_batch(*CHAIN.batch()) > 0

@@ -8,18 +8,14 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import TensorDataset
 
-from netsplit.data.dataset import Data
-from netsplit.data.keys import ReadBy, at_least
+from netsplit.data.dataset import Data, readable
+from netsplit.data.keys import at_least
 
 __all__ = ["digits", "digits_split"]
 
-TEST_FRACTION = 0.2
-LARGEST_GREY = 16.0
 
-
-def digits(
-    image_size: int = 32, channels: int = 3, limit: int | None = None, seed: int = 0, read_by: ReadBy = "auto"
-) -> Data:
+@readable
+def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, seed: int = 0) -> Data:
     """Digits as float32 images (channels, image_size, image_size), scaled bilinearly, grey repeated.
 
     A fifth is the test half; the split is stratified by class and fixed by `seed`. The train half has
@@ -29,20 +25,17 @@ def digits(
         ConfigError: a size, a number of channels or a limit below what can be used.
     """
     at_least(8, image_size=image_size)
-    at_least(1, channels=channels, limit=limit)
-    images, targets, train, test = digits_split(image_size, seed)
-    images = (images - images[train].mean()) / images[train].std()
-
-    def half(indices: np.ndarray) -> TensorDataset:
-        chosen = torch.from_numpy(indices[:limit])
-        return TensorDataset(images[chosen].expand(-1, channels, -1, -1).contiguous(), targets[chosen])
-
-    return Data(
-        "digits", half(train), half(test), num_classes=10, classes=tuple("0123456789"), read_by=read_by
+    at_least(1, channels=channels)
+    images, targets, *halves = digits_split(image_size, seed)
+    images = (images - images[halves[0]].mean()) / images[halves[0]].std()
+    chosen = (indices[:limit] for indices in halves)
+    train, test = (
+        TensorDataset(images[own].expand(-1, channels, -1, -1).contiguous(), targets[own]) for own in chosen
     )
+    return Data("digits", train, test, 10, tuple("0123456789"))
 
 
-def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, np.ndarray, np.ndarray]:
+def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """All digits, and which of them are the train and the test half.
 
     Returns:
@@ -54,8 +47,9 @@ def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, np.ndarray
 
     raw = load_digits()
     train, test = train_test_split(
-        np.arange(len(raw.target)), test_size=TEST_FRACTION, stratify=raw.target, random_state=seed
+        np.arange(len(raw.target)), test_size=0.2, stratify=raw.target, random_state=seed
     )
-    images = torch.from_numpy(raw.images.astype(np.float32) / LARGEST_GREY)[:, None]
+    images = torch.from_numpy(raw.images.astype(np.float32) / 16)[:, None]
     images = interpolate(images, size=(image_size, image_size), mode="bilinear", align_corners=False)
-    return images, torch.from_numpy(raw.target.astype(np.int64)), train, test
+    targets = torch.from_numpy(raw.target.astype(np.int64))
+    return images, targets, torch.from_numpy(train), torch.from_numpy(test)

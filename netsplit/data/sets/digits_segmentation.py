@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data
-from netsplit.data.draw import generator_of
-from netsplit.data.keys import ReadBy, at_least, check_common
+from netsplit.data.dataset import Data, readable
+from netsplit.data.draw import Generated
+from netsplit.data.keys import at_least
 from netsplit.data.sets.digits import digits_split
 from netsplit.errors import ConfigError
 
@@ -20,6 +21,7 @@ INK = 0.3  # a pixel as dark as this belongs to the digit
 MEAN, STD = 0.1, 0.25  # about those of the default pictures
 
 
+@readable
 def digits_segmentation(
     image_size: int = 64,
     digit_size: int = 20,
@@ -28,10 +30,7 @@ def digits_segmentation(
     train: int = 1024,
     test: int = 256,
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
     seed: int = 0,
-    read_by: ReadBy = "auto",
 ) -> Data:
     """Float32 pictures (channels, image_size, image_size) of digits at random places, grey repeated.
 
@@ -41,8 +40,7 @@ def digits_segmentation(
 
     Args:
         digit_size: pixels a side of a digit, scaled up from 8.
-        train: pictures in the training half; they are drawn when asked for, so that any number costs nothing.
-        test: pictures in the test half.
+        train, test: pictures in each half; they are drawn when asked for, so that any number costs nothing.
         limit: at most so many of each half.
         seed: with the index of a picture, it fixes which digits are in it, and where.
 
@@ -51,23 +49,16 @@ def digits_segmentation(
     """
     at_least(8, digit_size=digit_size)
     at_least(1, digits_per_image=digits_per_image, channels=channels, train=train, test=test)
-    check_common(limit, workers, prefetch, seed)
     if image_size < digit_size:
         raise ConfigError(
             f"dataset.image_size is {image_size}: give at least dataset.digit_size, {digit_size}."
         )
-    images, targets, *indices = digits_split(digit_size, seed)
-    first, second = (
-        _Pictures(
-            images[own, 0], targets[own], image_size, digits_per_image, channels,
-            count if limit is None else min(count, limit), (seed, half),
-        )
-        for half, (own, count) in enumerate(zip(map(torch.from_numpy, indices), (train, test), strict=True))
-    )  # fmt: skip
-    return Data(
-        "digits_segmentation", first, second, len(CLASSES), CLASSES, workers=workers, prefetch=prefetch,
-        read_by=read_by, metric="mean_iou",
-    )  # fmt: skip
+    images, targets, *halves = digits_split(digit_size, seed)
+    made = []
+    for half, (own, count) in enumerate(zip(halves, (train, test), strict=True)):
+        make = _Pictures(images[own, 0], targets[own], image_size, digits_per_image, channels)
+        made.append(Generated(make, min(count, limit or count), seed, half))
+    return Data("digits_segmentation", made[0], made[1], len(CLASSES), CLASSES, metric="mean_iou")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,17 +68,9 @@ class _Pictures:
     size: int
     per_image: int
     channels: int
-    count: int
-    key: tuple[int, int]
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]:
+    def __call__(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Picture (channels, size, size) and mask (size, size)."""
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        rng = generator_of(*self.key, index)
         image, mask = torch.zeros(self.size, self.size), torch.zeros(self.size, self.size, dtype=torch.int64)
         side = self.digits.shape[-1]
         for one in rng.integers(len(self.digits), size=self.per_image):

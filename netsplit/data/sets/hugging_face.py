@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data
-from netsplit.data.draw import limited
-from netsplit.data.keys import ReadBy, check_common, root_folder
+from netsplit.data.dataset import IGNORED, Data, readable
+from netsplit.data.draw import Drawn, limited
+from netsplit.data.keys import at_least, root_folder
 from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, to_tensor
 from netsplit.errors import ConfigError
 
@@ -22,6 +22,7 @@ __all__ = ["hugging_face"]
 LAYOUT = "what Dataset.save_to_disk or DatasetDict.save_to_disk wrote"
 
 
+@readable
 def hugging_face(
     root: str,
     inputs: str | Sequence[str],
@@ -32,9 +33,6 @@ def hugging_face(
     length: int = 128,
     image_size: int = 224,
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
-    read_by: ReadBy = "auto",
     seed: int = 0,
 ) -> Data:
     """Samples of a saved dataset, whose arrow files are mapped, not read into memory.
@@ -52,73 +50,55 @@ def hugging_face(
     Raises:
         ConfigError: `datasets` is not installed, the folder is none of its, or a split or column is missing.
     """
-    check_common(limit, workers, prefetch, seed, length=length, image_size=image_size)
+    at_least(1, length=length, image_size=image_size)
     splits = _splits(root_folder(root, LAYOUT), train, test)
     names = [inputs] if isinstance(inputs, str) else list(inputs)
     features = splits[0].features
     for name in (*names, *([target] if target is not None else [])):
         if name not in features:
             raise ConfigError(f"{root} has no column '{name}': give one of {', '.join(features)}.")
-    to_tokens = _tokens(tokenizer, length, any(_holds_text(features[name]) for name in names))
-    if target is None and (len(names) != 1 or not _holds_text(features[names[0]])):
+    texts = [name for name in names if getattr(features[name], "dtype", None) in ("string", "large_string")]
+    if target is None and (len(names) != 1 or not texts):
         raise ConfigError("dataset.target is null, which is for text alone: name the column of the targets.")
-    to_tensor = _ToTensor(to_tokens, image_size)
-    halves = [_Columns(each, limited(len(each), limit, seed), names, target, to_tensor) for each in splits]
-    label = features[target] if target is not None else None
-    classes = tuple(getattr(label, "names", None) or ())
-    return Data(
-        Path(root).resolve().name, halves[0], halves[1] if len(halves) > 1 else (),
-        len(classes) or (to_tokens.size if target is None and to_tokens is not None else 0), classes,
-        workers=workers, prefetch=prefetch, metric="perplexity" if target is None else "accuracy",
-        read_by=read_by,
-    )  # fmt: skip
+    read = _RowTensors(names, target, _tokenizer(tokenizer) if texts else None, length, image_size)
+    halves = [Drawn(each.select(limited(len(each), limit, seed)), read) for each in splits]
+    classes = tuple(getattr(features.get(target), "names", None) or ())
+    count = len(classes) if target is not None else len(read.tokenizer)
+    metric: Any = "perplexity" if target is None else "accuracy"
+    test_half = halves[1] if len(halves) > 1 else ()
+    return Data(Path(root).resolve().name, halves[0], test_half, count, classes, metric=metric)
 
 
 @dataclass(frozen=True)
-class _Columns:
-    rows: Any  # datasets.Dataset
-    chosen: np.ndarray
+class _RowTensors:
+    """Makes a row of columns an input and a target."""
+
     inputs: list[str]
     target: str | None
-    to_tensor: _ToTensor
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __getitem__(self, index: int, /) -> tuple[Any, Tensor]:
-        row = self.rows[int(self.chosen[index])]
-        if self.target is None:
-            return self.to_tensor.next_tokens(row[self.inputs[0]])
-        values = {name: self.to_tensor(name, row[name]) for name in self.inputs}
-        given = values[self.inputs[0]] if len(values) == 1 else values
-        return given, self.to_tensor(self.target, row[self.target])
-
-
-@dataclass(frozen=True)
-class _Tokenized:
     tokenizer: Any
     length: int
+    image_size: int
 
-    @property
-    def size(self) -> int:
-        return len(self.tokenizer)
+    def __call__(self, row: dict[str, Any], _: np.random.Generator) -> tuple[Any, Tensor]:
+        if self.target is None:
+            tokens, count = self._tokens(row[self.inputs[0]], self.length + 1)
+            targets = tokens[1:].clone()
+            targets[max(count - 1, 0) :] = IGNORED
+            return tokens[:-1], targets
+        values = {name: self._tensor(name, row[name]) for name in self.inputs}
+        given = values[self.inputs[0]] if len(values) == 1 else values
+        return given, self._tensor(self.target, row[self.target])
 
-    def __call__(self, text: str, length: int) -> tuple[Tensor, int]:
+    def _tokens(self, text: str, length: int) -> tuple[Tensor, int]:
         """Tokens (length,), cut or filled up, and how many are not filling."""
         tokens = self.tokenizer(text, truncation=True, max_length=length)["input_ids"]
         filling = self.tokenizer.pad_token_id or 0
         return torch.tensor(tokens + [filling] * (length - len(tokens))), len(tokens)
 
-
-@dataclass(frozen=True)
-class _ToTensor:
-    to_tokens: _Tokenized | None
-    image_size: int
-
-    def __call__(self, name: str, value: Any) -> Tensor:
+    def _tensor(self, name: str, value: Any) -> Tensor:
         """Raises ConfigError, where the column is of a kind that is none of these."""
-        if isinstance(value, str) and self.to_tokens is not None:
-            return self.to_tokens(value, self.to_tokens.length)[0]
+        if isinstance(value, str) and self.tokenizer is not None:
+            return self._tokens(value, self.length)[0]
         if hasattr(value, "convert"):
             side = (self.image_size, self.image_size)
             return to_tensor(IMAGENET_MEAN, IMAGENET_STD)(value.convert("RGB").resize(side))
@@ -129,14 +109,6 @@ class _ToTensor:
                 f"column '{name}' holds {type(value).__name__}, which makes no tensor: name another."
             ) from error
         return tensor.float() if tensor.dtype == torch.float64 else tensor
-
-    def next_tokens(self, text: str) -> tuple[Tensor, Tensor]:
-        """Tokens, and the next one at each place."""
-        assert self.to_tokens is not None
-        tokens, count = self.to_tokens(text, self.to_tokens.length + 1)
-        targets = tokens[1:].clone()
-        targets[max(count - 1, 0) :] = IGNORED
-        return tokens[:-1], targets
 
 
 def _splits(folder: Path, train: str, test: str | None) -> list[Any]:
@@ -160,19 +132,13 @@ def _splits(folder: Path, train: str, test: str | None) -> list[Any]:
     return [saved[train]] + ([saved[test]] if test is not None else [])
 
 
-def _tokens(tokenizer: str | None, length: int, needed: bool) -> _Tokenized | None:
-    if not needed:
-        return None
-    if tokenizer is None:
+def _tokenizer(folder: str | None) -> Any:
+    if folder is None:
         raise ConfigError("dataset.tokenizer must be given for text: a folder that AutoTokenizer reads.")
     try:
         from transformers import AutoTokenizer
 
-        return _Tokenized(AutoTokenizer.from_pretrained(tokenizer, local_files_only=True), length)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (ImportError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120].rstrip(".")
-        raise ConfigError(f"dataset.tokenizer is {tokenizer}, which cannot be read: {reason}.") from error
-
-
-def _holds_text(feature: Any) -> bool:
-    return getattr(feature, "dtype", None) in ("string", "large_string")
+        raise ConfigError(f"dataset.tokenizer is {folder}, which cannot be read: {reason}.") from error

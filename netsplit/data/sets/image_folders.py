@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL.Image import Image
 from torch import Tensor
+from torch.utils.data import Subset
 from torchvision import transforms
-from torchvision.datasets import folder as folders
+from torchvision.datasets import ImageFolder
 
-from netsplit.data.dataset import Data
+from netsplit.data.dataset import Data, readable
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import ReadBy, check_common, root_folder
+from netsplit.data.keys import at_least, root_folder
 from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, Transformed, open_picture, to_tensor
 from netsplit.errors import ConfigError
 
 __all__ = ["imagefolder", "imagenet"]
 
 MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
-Changes = tuple[
-    Callable[[Any], Tensor], Callable[[Any], Tensor]
-]  # of the training half, and of the test half
 
 
+@readable
 def imagefolder(
     root: str,
     image_size: int = 224,
@@ -35,10 +31,7 @@ def imagefolder(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
     seed: int = 0,
-    read_by: ReadBy = "auto",
 ) -> Data:
     """Classes are the subfolders of `root`/train in alphabetical order; `root`/val is the test half.
 
@@ -52,15 +45,14 @@ def imagefolder(
     """
     if channels not in MODES:
         raise ConfigError(f"dataset.channels is {channels}: give 1 for grey or 3 for colour.")
+    at_least(1, image_size=image_size)
     tensor = to_tensor(mean, std, channels)
-    check_common(limit, workers, prefetch, seed, image_size=image_size)
-    fitted = transforms.Compose(
-        [transforms.Resize(image_size), transforms.CenterCrop(image_size), tensor],
-    )
-    halves = _halves(root, MODES[channels], (fitted, fitted), limit, seed)
-    return Data(Path(root).expanduser().resolve().name, *halves, workers, prefetch, read_by=read_by)
+    fitted = transforms.Compose([transforms.Resize(image_size), transforms.CenterCrop(image_size), tensor])
+    name = Path(root).expanduser().resolve().name
+    return _classified(name, root, MODES[channels], (fitted, fitted), limit, seed)
 
 
+@readable
 def imagenet(
     root: str,
     image_size: int = 224,
@@ -69,10 +61,7 @@ def imagenet(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
     seed: int = 0,
-    read_by: ReadBy = "auto",
 ) -> Data:
     """ImageNet (ILSVRC 2012) with the customary augmentation: float32 images (3, image_size, image_size).
 
@@ -90,70 +79,43 @@ def imagenet(
             file that is asked for is no image.
     """
     tensor = to_tensor(mean, std)
-    check_common(limit, workers, prefetch, seed, image_size=image_size)
+    at_least(1, image_size=image_size)
     if resize < image_size:
         raise ConfigError(f"dataset.resize is {resize}: give at least dataset.image_size, {image_size}.")
     centred = transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(image_size), tensor])
     augmented = transforms.Compose(
         [transforms.RandomResizedCrop(image_size), transforms.RandomHorizontalFlip(), tensor]
     )
-    halves = _halves(root, "RGB", (augmented if augment else centred, centred), limit, seed)
-    return Data("imagenet", *halves, workers, prefetch, read_by=read_by)
+    return _classified("imagenet", root, "RGB", (augmented if augment else centred, centred), limit, seed)
 
 
-@dataclass(frozen=True, eq=False)
-class _ImageFiles:
-    """(picture, class index) for every file; a file is opened when its index is asked for.
-
-    Names are kept in one array, not as a million objects: what loader processes share stays shared.
-    """
-
-    names: np.ndarray  # (n,) bytes: paths
-    targets: np.ndarray  # (n,) int64
-    mode: str
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int, /) -> tuple[Image, int]:
-        """Raises ConfigError where the file cannot be read as an image."""
-        return open_picture(os.fsdecode(bytes(self.names[index])), self.mode), int(self.targets[index])
-
-
-def _halves(
-    root: str, mode: str, changes: Changes, limit: int | None, seed: int
-) -> tuple[Drawn, Drawn, int, list[str]]:
-    """Both halves, the number of classes and their names, which are train's folders.
+def _classified(
+    name: str,
+    root: str,
+    mode: str,
+    changes: Sequence[Callable[[Any], Tensor]],
+    limit: int | None,
+    seed: int,
+) -> Data:
+    """Both halves, each with its change; a file is opened when its index is asked for.
 
     Raises:
         ConfigError: a folder is missing or empty, or has a class that train/ does not have.
     """
     top = root_folder(root, "train/ and val/")
-    classes: list[str] = []
-    halves = []
-    for half, change in zip(("train", "val"), changes, strict=True):
-        try:
-            own, _ = folders.find_classes(str(top / half))
-            classes = classes or own
-            if unknown := sorted(set(own) - set(classes)):
-                raise ConfigError(
-                    f"{top / half} has classes that train/ does not have: {', '.join(unknown[:5])}."
-                )
-            files = folders.make_dataset(
-                str(top / half),
-                {name: classes.index(name) for name in own},
-                folders.IMG_EXTENSIONS,
-                None,
-                True,
-            )
-        except FileNotFoundError as error:
-            raise ConfigError(
-                f"dataset.root is {root}, which must hold train/<class>/ and val/<class>/ ({error})."
-            ) from error
-        if not files:
-            raise ConfigError(f"{top / half} holds no image: put files in its class folders.")
-        names, targets = zip(*files, strict=True)
-        chosen = limited(len(files), limit, seed)
-        read = _ImageFiles(np.array([os.fsencode(n) for n in names])[chosen], np.array(targets)[chosen], mode)
-        halves.append(Drawn(read, Transformed(change), seed))
-    return halves[0], halves[1], len(classes), classes
+    loader: Any = partial(open_picture, mode=mode)
+    try:
+        train, test = (ImageFolder(str(top / half), loader=loader) for half in ("train", "val"))
+        numbers = [train.class_to_idx[each] for each in test.classes]
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"dataset.root is {root}, which must hold train/<class>/ and val/<class>/ with images ({error})."
+        ) from error
+    except KeyError as error:
+        raise ConfigError(f"{top / 'val'} has a class that train/ does not have: {error}.") from error
+    test.target_transform = numbers.__getitem__
+    halves = [
+        Drawn(Subset(half, limited(len(half), limit, seed).tolist()), Transformed(change), seed)
+        for half, change in zip((train, test), changes, strict=True)
+    ]
+    return Data(name, halves[0], halves[1], len(train.classes), train.classes)

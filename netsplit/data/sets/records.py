@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data
-from netsplit.data.draw import generator_of
-from netsplit.data.keys import ReadBy, at_least, check_common
+from netsplit.data.dataset import Data, readable
+from netsplit.data.draw import Generated
+from netsplit.data.keys import at_least
 from netsplit.errors import ConfigError
 
 __all__ = ["records"]
 
 
+@readable
 def records(
     numbers: Sequence[int] = (4,),
     categories: Sequence[int] = (1000, 1000, 1000, 1000),
@@ -24,10 +26,7 @@ def records(
     train: int = 1024,
     test: int = 256,
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
     seed: int = 0,
-    read_by: ReadBy = "auto",
 ) -> Data:
     """Samples drawn from (seed, half, index), of several inputs where there are several.
 
@@ -43,16 +42,14 @@ def records(
     Raises:
         ConfigError: no inputs, or a number that cannot be used.
     """
-    check_common(limit, workers, prefetch, seed, train=train, test=test, bag=bag)
+    at_least(1, train=train, test=test, bag=bag)
     at_least(1, numbers=min(numbers, default=1), categories=min(categories, default=1))
     at_least(0, num_classes=num_classes)
     if not numbers and (not categories or not num_classes):
         raise ConfigError("dataset.numbers is []: give the size of at least one input, as in [4].")
-    counts = (count if limit is None else min(count, limit) for count in (train, test))
-    given = tuple(numbers), tuple(categories), bag, num_classes
-    first, second = (_Records(*given, count, seed, half) for half, count in enumerate(counts))
-    classes = tuple(map(str, range(num_classes)))
-    return Data("records", first, second, num_classes, classes, workers, prefetch, read_by=read_by)
+    make = _Records(tuple(numbers), tuple(categories), bag, num_classes)
+    halves = [Generated(make, min(n, limit or n), seed, half) for half, n in enumerate((train, test))]
+    return Data("records", halves[0], halves[1], num_classes, tuple(map(str, range(num_classes))))
 
 
 @dataclass(frozen=True)
@@ -61,17 +58,8 @@ class _Records:
     categories: tuple[int, ...]
     bag: int
     num_classes: int
-    count: int
-    seed: int
-    half: int
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int, /) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        rng = generator_of(self.seed, self.half, index)
+    def __call__(self, rng: np.random.Generator) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
         target = int(rng.integers(max(self.num_classes, 1)))
         drawn = (rng.standard_normal(size, dtype="float32") for size in self.numbers)
         made = [torch.from_numpy(each + target) for each in drawn]

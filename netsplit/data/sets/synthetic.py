@@ -10,22 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data
-from netsplit.data.draw import generator_of
-from netsplit.data.keys import ReadBy, check_common
+from netsplit.data.dataset import Data, readable
+from netsplit.data.draw import Generated, generator_of
+from netsplit.data.keys import at_least
 from netsplit.errors import ConfigError
 
 __all__ = ["synthetic"]
 
 Kind = Literal["image", "mask", "tokens"]
 
-DIMENSIONS = {"image": 3, "mask": 3, "tokens": 1}
-_METRICS: dict[str, Literal["accuracy", "mean_iou", "perplexity"]] = {
-    "image": "accuracy",
-    "mask": "mean_iou",
-    "tokens": "perplexity",
+SHAPES = {
+    "image": ["channels", "height", "width"],
+    "mask": ["channels", "height", "width"],
+    "tokens": ["length"],
 }
-SHAPES = {3: "[channels, height, width]", 1: "[length]"}
+_METRICS: dict[str, Literal["accuracy", "mean_iou", "perplexity"]] = {
+    "image": "accuracy", "mask": "mean_iou", "tokens": "perplexity",
+}  # fmt: skip
 
 CELLS = 4  # a mask is so many by so many patches of one class
 FOLLOWS = 0.9  # how often a token is followed by the one that its own choice says
@@ -34,6 +35,7 @@ NOISE = 0.5
 _RULE = 2  # keeps what all samples share apart from the samples of the two halves, 0 and 1
 
 
+@readable
 def synthetic(
     kind: Kind = "image",
     shape: Sequence[int] = (3, 224, 224),
@@ -42,10 +44,7 @@ def synthetic(
     train: int = 1024,
     test: int = 256,
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
     seed: int = 0,
-    read_by: ReadBy = "auto",
 ) -> Data:
     """Samples drawn from (seed, half, index) when they are asked for, so that their number costs no memory.
 
@@ -63,42 +62,29 @@ def synthetic(
     Raises:
         ConfigError: a shape that does not fit the kind, or a number that cannot be used.
     """
-    if kind not in DIMENSIONS:
-        raise ConfigError(f"dataset.kind is '{kind}': give one of {', '.join(DIMENSIONS)}.")
-    if len(shape) != DIMENSIONS[kind] or min(shape) < 1:
-        raise ConfigError(
-            f"dataset.shape is {list(shape)}: give {SHAPES[DIMENSIONS[kind]]} for kind {kind}, all above 0."
-        )
-    check_common(limit, workers, prefetch, seed, num_classes=num_classes, train=train, test=test)
-    counts = (count if limit is None else min(count, limit) for count in (train, test))
-    make = _MAKERS[kind]
-    first, second = (make(tuple(shape), num_classes, learnable, n, seed, i) for i, n in enumerate(counts))
+    if kind not in SHAPES:
+        raise ConfigError(f"dataset.kind is '{kind}': give one of {', '.join(SHAPES)}.")
+    if len(shape) != len(SHAPES[kind]) or min(shape) < 1:
+        wanted = ", ".join(SHAPES[kind])
+        raise ConfigError(f"dataset.shape is {list(shape)}: give [{wanted}] for kind {kind}, all above 0.")
+    at_least(1, num_classes=num_classes, train=train, test=test)
+    makers: dict[str, type[_Images | _Masks | _Tokens]] = {
+        "image": _Images,
+        "mask": _Masks,
+        "tokens": _Tokens,
+    }
+    make = makers[kind](tuple(shape), num_classes, learnable, seed)
+    halves = [Generated(make, min(n, limit or n), seed, half) for half, n in enumerate((train, test))]
     classes = tuple(map(str, range(num_classes)))
-    return Data(
-        f"synthetic_{kind}", first, second, num_classes, classes, workers=workers, prefetch=prefetch,
-        read_by=read_by, metric=_METRICS[kind],
-    )  # fmt: skip
+    return Data(f"synthetic_{kind}", halves[0], halves[1], num_classes, classes, metric=_METRICS[kind])
 
 
 @dataclass(frozen=True)
-class _DrawnSamples:
+class _Maker:
     shape: tuple[int, ...]
     num_classes: int
     learnable: bool
-    count: int
     seed: int
-    half: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]:
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        return self.made(generator_of(self.seed, self.half, index))
-
-    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
 
     def noise(self, rng: np.random.Generator) -> Tensor:
         """(*shape,) with deviation 1, or less where a signal is to be seen in it."""
@@ -106,8 +92,8 @@ class _DrawnSamples:
         return torch.from_numpy(values) * (NOISE if self.learnable else 1.0)
 
 
-class _SyntheticImages(_DrawnSamples):
-    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+class _Images(_Maker):
+    def __call__(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         target = int(rng.integers(self.num_classes))
         image = self.noise(rng)
         return (image + self._wave(target) if self.learnable else image), torch.tensor(target)
@@ -123,8 +109,8 @@ class _SyntheticImages(_DrawnSamples):
         return torch.from_numpy(np.cos(y) * np.cos(x) - np.sin(y) * np.sin(x))  # cos(y + x), for less
 
 
-class _Masks(_DrawnSamples):
-    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+class _Masks(_Maker):
+    def __call__(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         _, height, width = self.shape
         cells = rng.integers(self.num_classes, size=(CELLS, CELLS))
         rows, columns = (np.arange(side) * CELLS // side for side in (height, width))
@@ -143,8 +129,8 @@ class _Masks(_DrawnSamples):
         return colours
 
 
-class _Tokens(_DrawnSamples):
-    def made(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+class _Tokens(_Maker):
+    def __call__(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         length = self.shape[0] + 1
         tokens = rng.integers(self.num_classes, size=length)
         if self.learnable:
@@ -156,6 +142,3 @@ class _Tokens(_DrawnSamples):
             tokens = (tokens[np.arange(length) - since] + since * step) % self.num_classes
         tensors = torch.from_numpy(tokens)
         return tensors[:-1], tensors[1:]
-
-
-_MAKERS: dict[str, type[_DrawnSamples]] = {"image": _SyntheticImages, "mask": _Masks, "tokens": _Tokens}

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data
+from netsplit.data.dataset import IGNORED, Data, readable
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import ReadBy, check_common, root_folder
+from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 
 __all__ = ["MASK", "UNKNOWN", "VOCABULARY", "encoded", "text", "text_of"]
@@ -33,16 +33,14 @@ _IDS = np.zeros(_LAST + 1, dtype=np.uint8)  # by code point; the last entry stan
 _IDS[[ord(character) for character in VOCABULARY[2:]]] = np.arange(2, len(VOCABULARY))
 
 
+@readable
 def text(
     context: int = 128,
     masked: bool = False,
     root: str | None = None,
     pattern: str = "*.py",
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
     seed: int = 0,
-    read_by: ReadBy = "auto",
 ) -> Data:
     """Windows of characters: int64 tokens (context,), with the next character of each as target (context,).
 
@@ -59,27 +57,17 @@ def text(
     Raises:
         ConfigError: there are too few files or too little text, or a number cannot be used.
     """
-    check_common(limit, workers, prefetch, seed, context=context)
-    standard = root is None
+    at_least(1, context=context)
     folder = root_folder(sysconfig.get_path("stdlib") if root is None else root, "text files")
     files = _files(folder, pattern)
-    rng = np.random.default_rng(seed)
-    tests = set(rng.permutation(len(files))[: max(1, round(TEST_FRACTION * len(files)))].tolist())
-    parts = ([file for index, file in enumerate(files) if (index in tests) == half] for half in (False, True))
-    windows = (_windows(own, context, limit, seed) for own in parts)
-    train, test = (Drawn(each, _masked if masked else _next, seed) for each in windows)
-    name = ("text" if standard else folder.resolve().name) + ("_masked" if masked else "")
-    return Data(
-        name,
-        train,
-        test,
-        len(VOCABULARY),
-        VOCABULARY,
-        workers=workers,
-        prefetch=prefetch,
-        read_by=read_by,
-        metric="perplexity",
-    )
+    drawn = np.random.default_rng(seed).permutation(len(files))
+    tests = set(drawn[: max(1, round(TEST_FRACTION * len(files)))].tolist())
+    halves = []
+    for half in (False, True):
+        own = [file for index, file in enumerate(files) if (index in tests) == half]
+        halves.append(Drawn(_windows(own, context, limit, seed), _masked if masked else _next, seed))
+    name = ("text" if root is None else folder.resolve().name) + "_masked" * masked
+    return Data(name, halves[0], halves[1], len(VOCABULARY), VOCABULARY, metric="perplexity")
 
 
 def encoded(characters: str) -> np.ndarray:
@@ -122,7 +110,10 @@ class _Windows:
 
 
 def _windows(files: list[Path], context: int, limit: int | None, seed: int) -> _Windows:
-    tokens = encoded("".join(_read(file) for file in files))
+    try:
+        tokens = encoded("".join(file.read_text(encoding="utf-8", errors="replace") for file in files))
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename} ({error.strerror}): remove the file.") from error
     count = (len(tokens) - 1) // context
     if count < 1:
         raise ConfigError(
@@ -130,13 +121,6 @@ def _windows(files: list[Path], context: int, limit: int | None, seed: int) -> _
             "or more text."
         )
     return _Windows(tokens, limited(count, limit, seed) * context, context)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"cannot read {file} ({error.strerror}): mend or remove the file.") from error
 
 
 def _next(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:

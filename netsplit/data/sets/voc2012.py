@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from PIL.Image import Image
 from torch import Tensor
+from torch.utils.data import Subset
 from torchvision.datasets import VOCSegmentation
 from torchvision.transforms import v2
 from torchvision.tv_tensors import Mask
 
-from netsplit.data.dataset import IGNORED, Data
+from netsplit.data.dataset import IGNORED, Data, readable
 from netsplit.data.draw import Drawn, limited
-from netsplit.data.keys import ReadBy, check_common, root_folder
-from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, open_picture, to_tensor
+from netsplit.data.keys import at_least, root_folder
+from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, to_tensor
 from netsplit.errors import ConfigError
 
 __all__ = ["CLASSES", "voc2012"]
@@ -33,6 +34,7 @@ LAYOUT = "VOCdevkit/VOC2012/ with JPEGImages, SegmentationClass and ImageSets/Se
 SCALES = (0.5, 2.0)
 
 
+@readable
 def voc2012(
     root: str,
     image_size: int = 512,
@@ -40,10 +42,7 @@ def voc2012(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
     limit: int | None = None,
-    workers: int = 0,
-    prefetch: int = 2,
     seed: int = 0,
-    read_by: ReadBy = "auto",
 ) -> Data:
     """21 classes: float32 images (3, image_size, image_size), int64 masks (image_size, image_size).
 
@@ -61,23 +60,20 @@ def voc2012(
         ConfigError: a folder or file is missing, or a number cannot be used; with the file's name, when a
             picture or mask that is asked for cannot be used.
     """
+    at_least(1, image_size=image_size)
     tensor, fill = to_tensor(mean, std), tuple(round(255 * each) for each in mean)
-    check_common(limit, workers, prefetch, seed, image_size=image_size)
     folder = root_folder(root, LAYOUT)
     halves = []
-    for half in ("train", "val"):
+    for name in ("train", "val"):
         try:
-            known = VOCSegmentation(str(folder), "2012", half)
+            half = VOCSegmentation(str(folder), "2012", name)
         except (RuntimeError, OSError) as error:
             raise ConfigError(f"dataset.root is {root}, which must hold {LAYOUT} ({error}).") from error
-        files = list(zip(known.images, known.masks, strict=True))
-        if not files:
-            raise ConfigError(f"{folder} names no image of {half}: put one name a line, without suffix.")
-        chosen = [files[index] for index in limited(len(files), limit, seed)]
-        halves.append(Drawn(chosen, _Scenes(image_size, augment and half == "train", tensor, fill), seed))
-    return Data(
-        "voc2012", halves[0], halves[1], len(CLASSES), CLASSES, workers, prefetch, "mean_iou", read_by
-    )
+        if not len(half):
+            raise ConfigError(f"{folder} names no image of {name}: put one name a line, without suffix.")
+        chosen = Subset(half, limited(len(half), limit, seed).tolist())
+        halves.append(Drawn(chosen, _Scenes(image_size, augment and name == "train", tensor, fill), seed))
+    return Data("voc2012", halves[0], halves[1], len(CLASSES), CLASSES, metric="mean_iou")
 
 
 @dataclass(frozen=True)
@@ -89,10 +85,16 @@ class _Scenes:
     tensor: Callable[[Any], Tensor]
     fill: tuple[int, ...]  # of what a picture does not fill: mean grey
 
-    def __call__(self, sample: tuple[str, str], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def __call__(self, sample: tuple[Image, Image], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        classes = torch.from_numpy(np.array(sample[1]))
+        if classes.ndim != 2 or bool(((classes >= len(CLASSES)) & (classes < BORDER)).any()):
+            raise ConfigError(
+                f"a mask has other pixels than classes from 0 to {len(CLASSES) - 1}, or {BORDER}: give the "
+                "devkit's palette PNG."
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**63)))
-            picture, mask = self._changed(*_opened(*sample))
+            picture, mask = self._changed(sample[0], classes[None])
         classes = mask.long().squeeze(0)
         return self.tensor(picture), classes.masked_fill(classes == BORDER, IGNORED)
 
@@ -107,21 +109,3 @@ class _Scenes:
             return v2.Pad([0, 0, self.size - sides[1], self.size - sides[0]], filling)(picture, mask)
         cut = v2.RandomCrop(self.size, pad_if_needed=True, fill=filling)
         return v2.RandomHorizontalFlip()(*cut(picture, mask))
-
-
-def _opened(picture_file: str, mask_file: str) -> tuple[Image, Tensor]:
-    """The picture, and the mask (1, height, width)."""
-    picture, mask = open_picture(picture_file, "RGB"), open_picture(mask_file)
-    if mask.mode not in ("P", "L"):
-        raise ConfigError(f"{mask_file} has colours instead of class indices: give the devkit's palette PNG.")
-    if mask.size != picture.size:
-        raise ConfigError(
-            f"{mask_file} is {mask.size} large, its picture {picture.size}: give masks that fit."
-        )
-    classes = torch.from_numpy(np.array(mask))[None]
-    wrong = classes[(classes >= len(CLASSES)) & (classes < BORDER)]
-    if len(wrong):
-        raise ConfigError(
-            f"{mask_file} has a class {wrong.min()}: give 0 to {len(CLASSES) - 1}, or {BORDER}."
-        )
-    return picture, classes

@@ -23,7 +23,7 @@ from netsplit import rewrite
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.common.side_by_side import side_by_side
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.engines.search import SLIGHT
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
@@ -48,9 +48,6 @@ class Explored:
 
     origins: tuple[str, ...] = ()
     seconds: float = 0.0
-
-    def __add__(self, other: Explored) -> Explored:
-        return Explored(self.origins + other.origins, self.seconds + other.seconds)
 
     def to_dict(self) -> dict[str, Any]:
         return {"cuts": list(self.origins), "seconds": self.seconds}
@@ -130,7 +127,7 @@ class Explorer:
             own = given.rewritten(rewrites)
             simulator = own.simulator
             assert simulator is not None
-            device_of = side_by_side(own.graph, own.cluster, self.whole)
+            device_of = devices_of_nodes(own.graph, own.cluster.names, self.whole)
             order = topological_priority(own.graph, own.graph.position)
             report = SolverReport("feasible", 0.0)
             placement = Placement("auto", device_of, order, report, rewrites=own.graph.rewrites)

@@ -24,6 +24,7 @@ from netsplit.partition.engines.candidates import Candidate, candidates, order_o
 from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
 from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -43,7 +44,8 @@ WIDE = 2  # rounds that use both cores; then one is the prover's
 LOOKED, LOOKING = 32, 0.5  # placements that are simulated; more of them for that part of the time
 CLIMBED = 8  # of them, from which moves begin; from all of them where every placement was looked at
 EVERY = 2**12  # placements, of which each is looked at, and none annealed
-ANNEALED = 0.85  # of the time, at most, for ``simulated``: what is found must be simulated to count
+ANNEALED = 0.85  # of the time, at most, where what is found must be simulated to count
+SCORED = 4  # of annealing's answers
 PORTFOLIO = 0.3  # of the time, at most, for the methods
 TOLD_S = 5.0  # between two lines of progress
 
@@ -74,6 +76,7 @@ class Scheduled:
     value_s: float
     source: str
     stages: tuple[Stage, ...] = ()  # where a stage has replicas
+    exchanges: tuple[Exchange, ...] = ()  # where it was scored
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class Search:
     ) -> None:
         self.problem, self.starts, self.methods, self.name = problem, starts, methods, name
         self.started, self.deadline = time.perf_counter(), deadline
+        self.searched = deadline  # or earlier: the rest is for `score`
         self._told = self.started
         self.instance = Instance.of(problem)
         self.simulated = simulated and problem.simulator is not None
@@ -132,11 +136,15 @@ class Search:
         self.turns = turns or ONE_BATCH
         self.annealer = Annealer(self.instance, self.turns)
         self.comparable = self.turns.exact  # what is annealed is what is minimised
+        compiled = not self.simulated or (self.comparable and not self.metered)
+        self.hands_on = compiled and problem.simulator is not None and problem.simulator.hands_on
+        """What is scored may take less than the compiled step."""
         self.results: list[Annealed] = []  # of annealing, the best first
         self.move_s = 0.0  # of annealing, as measured last
         self.simulation_s = 0.0  # of a placement, the shortest measured
         self.best: Scheduled | None = None
         self.unreplicated: Scheduled | None = None  # the best of those
+        self.finalists: list[Scheduled] = []  # to be scored, where what is handed on may make a difference
         self.notes: dict[str, Any] = {"moves": 0}
         self.warm = threading.Event()  # a good answer is known, and a core is free
         self._seeds = np.random.SeedSequence(problem.seed % 2**63)
@@ -147,10 +155,13 @@ class Search:
         _anneal_once(self.annealer)
         if (spent := time.perf_counter() - began) > COLD_S:
             self.started, self.deadline = self.started + spent, self.deadline + spent
+            self.searched = self.deadline
 
     def run(self, prover: Proof | None) -> Scheduled | None:
         """The best found, by the search or the prover; None where nothing fits."""
-        self.stops = self.started + (ANNEALED if self.simulated else 1.0) * (self.deadline - self.started)
+        self.searched -= (1 - ANNEALED) * (self.deadline - self.started) * self.hands_on
+        annealed = ANNEALED if self.simulated else 1.0
+        self.stops = self.started + annealed * (self.searched - self.started)
         clock = threading.Timer(max(0.0, self.stops - time.perf_counter()), self.stop)
         clock.daemon = True
         clock.start()
@@ -166,7 +177,8 @@ class Search:
             if prover is not None:
                 proven = prover.finish()
                 if proven is not None and proven.value_s < (1 - SLIGHT) * self.value_s:
-                    self.best = proven
+                    self.offer(proven)
+            self.score(self.deadline)
         except BaseException:
             self.deadline = self.started  # for the proof too
             raise
@@ -188,7 +200,10 @@ class Search:
         value, order = self.annealer.evaluate(where)
         return Scheduled(where, order, value, source)
 
-    def offer(self, answer: Scheduled) -> None:
+    def offer(self, answer: Scheduled, finalist: bool = False) -> None:
+        """Take it, if it is the best so far; a `finalist` is seen again by `score` even if it is not."""
+        if finalist:
+            self.finalists.append(answer)
         if answer.value_s < self.value_s:
             self.best = answer
             self._tell(answer)
@@ -196,6 +211,30 @@ class Search:
                 self.problem.improved(answer.value_s, answer.source)
         if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
             self.unreplicated = answer
+
+    def score(self, until: float) -> None:
+        """Where devices may hand on what they receive: the best is what takes least with that, of the best so
+        far, of annealing's, and of the methods' answers, as many as there is time for."""
+        if not self.hands_on or self.best is None:
+            return
+        annealed = [
+            Scheduled(each.where, each.order, each.value_s, "annealing")
+            for each in self.results[:SCORED]
+            if np.isfinite(each.value_s)
+        ]
+        finalists = sorted(self.finalists, key=lambda each: each.value_s)
+        best, self.best = self.best, None
+        began, scored = time.perf_counter(), 0
+        for each in (best, *finalists, *annealed):
+            now = time.perf_counter()
+            if self.best is not None and now + (now - began) / scored > until:
+                break
+            value_s, exchanges = self._scored(self._placement(each))
+            scored += 1
+            if value_s < self.value_s:
+                self.best = replace(each, value_s=value_s, exchanges=exchanges)
+        self.best = self.best or best
+        self.notes["scored"] = scored
 
     def _tell(self, answer: Scheduled) -> None:
         """A line now and then; the answer itself is told at the end."""
@@ -231,7 +270,7 @@ class Search:
             if self._fits(each):
                 order = order_of(self.instance, each.placement)
                 stages = each.placement.stages if each.placement.replicas else ()
-                self.offer(Scheduled(each.where, order, each.value_s, each.method, stages))
+                self.offer(Scheduled(each.where, order, each.value_s, each.method, stages), finalist=True)
                 if not self.simulated:
                     self.offer(self.scheduled(each.where, f"{each.method}, list-scheduled"))
         self.notes["portfolio"] = {each.method: each.value_s for each in tried}
@@ -334,7 +373,7 @@ class Search:
     def _simulate(self, results: Sequence[Annealed], climbed: int) -> None:
         """The schedule's own iteration: of what annealing found, and of moves from the best few of it."""
         starts: list[Scheduled] = []
-        until = time.perf_counter() + LOOKING * (self.deadline - time.perf_counter())
+        until = time.perf_counter() + LOOKING * (self.searched - time.perf_counter())
         for i, each in enumerate(results[: climbed if self.comparable else None]):
             late = i >= LOOKED and time.perf_counter() > until
             if np.isfinite(each.value_s) and self._may_simulate and not late:
@@ -355,17 +394,18 @@ class Search:
         return self.annealer.evaluate(where)[1]
 
     def _tried(self, where: Ints, order: Ints, source: str) -> Scheduled:
-        names = self.instance.names
-        rank = {names[int(v)]: float(i) for i, v in enumerate(order)}
-        placement = Placement(
-            source,
-            self.instance.decode(where),
-            topological_priority(self.problem.graph, rank),
-            SolverReport("feasible", 0.0),
-        )
-        tried = Scheduled(where, order, self._value_of(placement), source)
+        tried = Scheduled(where, order, float("inf"), source)
+        tried = replace(tried, value_s=self._value_of(self._placement(tried)))
         self.offer(tried)
         return tried
+
+    def _placement(self, answer: Scheduled) -> Placement:
+        names = self.instance.names
+        rank = {names[int(v)]: float(i) for i, v in enumerate(answer.order)}
+        priority = topological_priority(self.problem.graph, rank)
+        report = SolverReport("feasible", 0.0)
+        device_of = self.instance.decode(answer.where)
+        return Placement(answer.source, device_of, priority, report, stages=answer.stages)
 
     def refine(self, where: Ints, heat: float) -> None:
         """Anneal one placement on both cores until `stop`, as cold as the time allows.
@@ -389,18 +429,22 @@ class Search:
     @property
     def _may_simulate(self) -> bool:
         """Whether there is time for one more simulation."""
-        return time.perf_counter() + self.simulation_s < self.deadline
+        return time.perf_counter() + self.simulation_s < self.searched
 
     def _simulated_s(self, placement: Placement) -> float:
         """Infinite: it peaks above a capacity."""
+        return self._scored(placement)[0]
+
+    def _scored(self, placement: Placement) -> tuple[float, tuple[Exchange, ...]]:
         simulator = self.problem.simulator
         assert simulator is not None
         began = time.perf_counter()
-        predicted = simulator(placement)
+        scored = simulator.scored(placement)
+        predicted = scored.timeline
         took_s = time.perf_counter() - began
         self.simulation_s = min(self.simulation_s or took_s, took_s)
         over = self.metered and any(
             predicted.peak_bytes.get(device.name, 0) > device.capacity_bytes
             for device in simulator.cluster.devices
         )
-        return float("inf") if over else predicted.iteration_s
+        return float("inf") if over else predicted.iteration_s, scored.placement.exchanges

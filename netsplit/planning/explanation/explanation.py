@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,9 +13,18 @@ from netsplit.partition.common.instance import Instance
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, Stage
 from netsplit.planning.explanation.notation import node_run, percent, seconds, short, wrapped
-from netsplit.planning.explanation.parts import PlacedSplit, algebra_told, parts_lines, placed_splits
+from netsplit.planning.explanation.parts import (
+    PlacedSplit,
+    algebra_told,
+    parallel_graph,
+    parts_lines,
+    placed_splits,
+    placed_sums,
+    steps_told,
+)
 from netsplit.planning.explanation.path import PathSpan, critical_path, merged, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding, cut_edges, device_uses
+from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.tables import nbytes
 
 if TYPE_CHECKING:
@@ -156,6 +165,9 @@ class Explanation:
     exchanges: tuple[Exchange, ...] = ()
     algebra: tuple[str, ...] = ()
     """Rules that replaced operators, in order."""
+    parallel: ParallelGraph | None = None
+    sums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Operator, and the devices on which its partial sums are added."""
 
     @property
     def path_totals(self) -> dict[str, float]:
@@ -197,6 +209,8 @@ class Explanation:
             "splits": [asdict(split) for split in self.splits],
             "exchanges": [each.to_dict() for each in self.exchanges],
             "algebra": list(self.algebra),
+            "parallel_graph": None if self.parallel is None else self.parallel.to_dict(),
+            "sums": {operator: list(devices) for operator, devices in self.sums.items()},
         }
 
 
@@ -218,7 +232,9 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     for device, nodes in explanation.recomputed:
         count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
         lines += wrapped(f"{device} computes {count} again for the backward: {node_run(nodes)}", "  ")
-    for text in (*explanation.algebra, *parts_lines(explanation.splits)):
+    algebra = [f"algebra: {told}" for told in explanation.algebra]
+    steps = steps_told(explanation.parallel, explanation.sums)
+    for text in (*algebra, *parts_lines(explanation.splits), *steps):
         lines += wrapped(text, "  ")
     for exchange in explanation.exchanges[:top]:
         way = ", ".join(f"{p} -> {q}" for p, q in exchange.hops)
@@ -354,6 +370,7 @@ def explain(
         objective_s, uses = timeline.iteration_s, device_uses(instance, placement, timeline)
         path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs), problem.cluster)
         binding = path_binding(instance, path, objective_s)
+    parallel = parallel_graph(placement, problem.graph)
     return Explanation(
         method=placement.method,
         objective=problem.objective,
@@ -367,6 +384,8 @@ def explain(
         splits=placed_splits(placement, problem.graph),
         exchanges=placement.exchanges,
         algebra=algebra_told(placement),
+        parallel=None if parallel is None else parallel[1],
+        sums=placed_sums(placement, problem.graph),
     )
 
 

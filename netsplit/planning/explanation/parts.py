@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
 from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, seconds, short
 from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.lowering import lowered_from
+from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.records import folded
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
 
@@ -18,11 +22,15 @@ __all__ = [
     "PlacedSplit",
     "algebra_told",
     "copied_nodes",
+    "parallel_graph",
     "parts_change",
     "parts_lines",
     "parts_summary",
     "placed_splits",
+    "placed_sums",
+    "placed_views",
     "restated",
+    "steps_told",
 ]
 
 
@@ -129,8 +137,12 @@ def _groups(splits: Sequence[PlacedSplit]) -> list[list[PlacedSplit]]:
 
 def _named(group: Sequence[PlacedSplit], most: int) -> str:
     """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
-    rest = len(group) - most
-    return listed([*(each.name for each in group[:most]), *([f"{rest} more"] if rest > 0 else [])])
+    return _some([each.name for each in group], most)
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    rest = len(names) - most
+    return listed([*names[:most], *([f"{rest} more"] if rest > 0 else [])])
 
 
 def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
@@ -159,6 +171,57 @@ def algebra_told(placement: Placement) -> tuple[str, ...]:
         f"{rule} at '{short(node)}'{'' if after_s is None else f': then {seconds(after_s)}'}"
         for rule, node, after_s in steps
     )
+
+
+def parallel_graph(placement: Placement, graph: Graph) -> tuple[Graph, ParallelGraph] | None:
+    """The operators after algebra, and what lies between their parts.
+
+    None: all are as captured; or a part is cut alone, which lies on no mesh.
+    """
+    before = lowered_from(graph)
+    operators = graph if before is None else before.captured
+    try:
+        tasks = tuple(folded(placement.rewrites).values())
+        return (operators, ParallelGraph.of(operators, tasks)) if placement.rewrites else None
+    except RewriteError:
+        return None
+
+
+def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Operator -> the devices that compute it, or parts of it."""
+    views: dict[str, dict[str, None]] = {}
+    for node in graph:
+        if node.part is None or not node.part.moves:
+            views.setdefault(_operator(node), {})[placement.device_of[node.name]] = None
+    return {operator: tuple(devices) for operator, devices in views.items()}
+
+
+def placed_sums(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Operator -> the devices on which its partial sums are added."""
+    sums: dict[str, dict[str, None]] = {}
+    for node in graph:
+        if node.part is not None and node.part.moves and node.kind == "add":
+            sums.setdefault(node.part.operator, {})[placement.device_of[node.name]] = None
+    return {operator: tuple(devices) for operator, devices in sums.items()}
+
+
+def steps_told(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """Which of a plan's steps only move tensors, and which add; where the sums are."""
+    counts = Counter[str](each.kind for each in parallel.operators) if parallel else Counter[str]()
+    kinds = {
+        ("partition", "combine"): "only move",
+        ("reduce",): "add partial sums",
+        ("replicate",): "add gradients in the backward",
+    }
+    steps = {what: [f"{counts[k]:,} {k}" for k in own if counts[k]] for own, what in kinds.items()}
+    if counts:
+        yield f"between operators: {'; '.join(f'{listed(own)} {what}' for what, own in steps.items() if own)}"
+    if sums:
+        where: dict[tuple[str, ...], list[str]] = {}
+        for operator, devices in sums.items():
+            where.setdefault(devices, []).append(short(operator))
+        told = (f"{_some(names, 8)} on {listed(devices)}" for devices, names in where.items())
+        yield f"partial sums are added up: {'; '.join(told)}"
 
 
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:

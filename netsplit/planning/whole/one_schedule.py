@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
@@ -31,7 +29,6 @@ def plan_under(
     """
     plan = decide(problem, method)
     require_replicable(problem.graph, plan.placement.replicated)
-    plan = replace(plan, problem=replace(plan.problem, improved=None))
     judge = Judge(lambda microbatches: plan.problem, recompute=False)
     chosen = judge.judge(plan.placement.method, problem.the_simulator.schedule, plan.placement)
     assert chosen is not None, "the first of its kind"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from html import escape
 from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.partition.base import Problem
-from netsplit.partition.engines.exploring import Explored
 from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement, SolverReport
@@ -60,7 +59,6 @@ class WholePlan:
     tried: int  # plans that were simulated
     counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
     measuring_s: float = 0.0  # of `seconds`, that measuring operators in parts took
-    explored: Explored = field(default_factory=Explored)  # of these, what was estimated not to gain
 
     @property
     def schedule(self) -> Schedule:
@@ -107,10 +105,6 @@ class WholePlan:
         measuring = (
             f", {self.measuring_s:.1f} s of it measuring operators in parts" if self.measuring_s else ""
         )
-        if explored := len(self.explored.origins):
-            measuring += (
-                f" ({self.explored.seconds:.1f} s for {counted(explored, 'cut')} estimated not to gain)"
-            )
         predicted = (
             f"predicted: {1e3 * self.iteration_s:,.1f} ms per iteration of {self.batch_size} samples, "
             f"{self.samples_per_s:,.1f} samples/s"
@@ -162,7 +156,6 @@ class WholePlan:
             "notes": list(self.notes),
             "seconds": self.seconds,
             "measuring_s": self.measuring_s,
-            "explored": self.explored.to_dict(),
         }
 
 
@@ -216,7 +209,7 @@ def decide_whole(
     judge, deadline = search.judge, started + limit_s + search.time.metered_s
     _require_fitting(search, told, started)
     changes = changed_clusters(search, search.time.started + limit_s * SEARCHED) if gains else []
-    winner, plan = _best_verified(search, PROVING * limit_s)
+    winner, plan = _best_verified(search, PROVING * limit_s, deadline)
     every = sorted({*counts, winner.schedule.microbatches})
     bound_s = of_every_plan_s(problem_of, every, open_, deadline)
     return WholePlan(
@@ -232,7 +225,6 @@ def decide_whole(
         len(judge.seen),
         tuple(every),
         search.time.metered_s,
-        search.explored,
     )
 
 
@@ -268,7 +260,7 @@ def _require_fitting(search: WholeSearch, told: Callable[[int], tuple[str, ...]]
         )
 
 
-def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
+def _best_verified(search: WholeSearch, proving_s: float, until: float) -> tuple[Tried, Plan]:
     """The best plan that holds; where none of those does that there was time for, more are looked at once."""
     judge, refused = search.judge, None
     for again in (False, True):
@@ -276,7 +268,8 @@ def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
             search.run_again()
         while (winner := judge.winner) is not None:
             try:
-                return winner, _verified(judge, winner, time.perf_counter() - search.time.started, proving_s)
+                seconds = time.perf_counter() - search.time.started
+                return winner, _verified(judge, winner, seconds, proving_s, until)
             except NetSplitError as refusal:
                 what = f"{winner.origin} under {winner.schedule.name}"
                 log.warning("Plan refused by verification, the next is taken: %s: %s", what, refusal)
@@ -286,11 +279,11 @@ def _best_verified(search: WholeSearch, proving_s: float) -> tuple[Tried, Plan]:
     raise refused
 
 
-def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float) -> Plan:
+def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float, until: float) -> Plan:
     """A plan that was tried, as one that can be carried out."""
-    order = winner.schedule.recomputing("auto") if winner.recomputes else winner.schedule
+    order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[call-arg]
     problem = problem_under(judge.problem_of(order.microbatches), order)
     notes = {"origin": winner.origin, "substitutions": winner.placement.report.notes.get("substitutions", [])}
     report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes=notes)
     placement = replace(winner.placement, method=winner.origin, report=report)
-    return verified(problem, placement, seconds, bound_limit_s=proving_s)
+    return verified(problem, placement, seconds, bound_limit_s=proving_s, until=until)

@@ -130,7 +130,7 @@ class Schedule(_Exchanging, ABC):
     """An order of computation; `microbatches` is the number of parts a batch is cut into.
 
     `exchange` says how a variable gets to several devices: from its home to each (send_receive), handed on
-    from host to host (broadcast), or, by default, as planning finds it shorter (`planning.exchanges`).
+    from host to host (broadcast), or, by default, as planning finds it shorter (`simulate.exchanges`).
 
     `shard` says which states of replicas are in slices, one on each: the optimiser's (optimizer), gradients
     too, or parameters too; "none" keeps them whole on each.

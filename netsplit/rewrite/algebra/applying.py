@@ -16,7 +16,6 @@ from netsplit.rewrite.algebra.matching import Match, match_of
 from netsplit.rewrite.algebra.patterns import written
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.algebra.rule import Ref
-from netsplit.rewrite.algebra.shapes import arity
 from netsplit.rewrite.emitter import Emitter
 
 __all__ = ["CAPTURED", "applied_rule", "fingerprint", "with_algebra"]
@@ -74,11 +73,8 @@ def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], 
     instead = {k: right for k, right in match.kept if kept.get(right) != k}
     stem = first.split("+")[0]
     for i, term in enumerate(rule.right):
-        shapes, numbers, count = (
-            [match.shapes[ref] for ref in term.inputs],
-            match.numbers[i],
-            arity(rule, True, i),
-        )
+        shapes = [match.shapes[ref] for ref in term.inputs]
+        numbers, count = match.numbers[i], rule.arity(True, i)
         sizes = [match.shapes[i, j][numbers["dim"]] for j in range(count)] if term.op == "split" else ()
         calls = written(term.op, [there[ref] for ref in term.inputs], shapes, numbers, tuple(sizes))
         names: list[str] = []

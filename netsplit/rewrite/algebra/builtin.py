@@ -1,4 +1,4 @@
-"""The rules that are built in. All of them have derivatives, and none changes what is trained.
+"""The rules that are built in, each proven. All have derivatives, and none changes what is trained.
 
 They are what a search takes first: with biases, of up to six tensors, of convolutions and tables, none of
 which the generated rules have.
@@ -22,7 +22,8 @@ _SMALLER = "stride=s, padding=q, dilation=1, groups=1"
 def rules_builtin() -> tuple[Rule, ...]:
     """Each both ways, where that may be."""
     texts = [*_products(), *_convolutions(), *_element_wise(), *_others()]
-    both = [own for name, text in texts for rule in [rule_of(text, name)] for own in (rule, rule.reversed)]
+    rules = [rule_of(text, name, proof="proven") for name, text in texts]
+    both = [own for rule in rules for own in (rule, rule.reversed)]
     return tuple(rule for rule in both if rule.left and not rule.unbound and rule.left[0].op != "enlarge")
 
 

@@ -20,6 +20,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
 from netsplit.rewrite.algebra.applying import CAPTURED
 from netsplit.rewrite.algebra.patterns import shape_of
+from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.lowering import lowered_from
 
 __all__ = ["require_same_algebra", "require_same_training"]
@@ -28,6 +29,9 @@ _CHECKED = "rewrite.algebra.checked"
 
 TOLERANCE = 1e-10
 """Relative to the largest number of a tensor."""
+
+ROWS = 32
+"""Of a table, at most."""
 
 
 _Pair: TypeAlias = tuple[Reference, Reference]
@@ -116,24 +120,38 @@ class _Changed:
             size = float(one.nan_to_num(0.0, 0.0, 0.0).abs().max()) if one.numel() else 0.0
             same = one.shape == other.shape
             if not (same and torch.allclose(one, other, rtol=0.0, atol=TOLERANCE * size, equal_nan=True)):
-                raise RewriteError(
-                    f"algebra in the place of '{self.nodes[0][0]}' computes something else: a rule is wrong."
-                )
+                raise RewriteError(self._refusal)
+
+    @property
+    def _refusal(self) -> str:
+        names = {*self.nodes[0]}
+        made = (each for each in self.graphs[1].rewrites if each.node.split("+")[0] in names)
+        rules = ", ".join(dict.fromkeys(f"'{each.rule.name}'" for each in made if isinstance(each, Algebra)))
+        return f"{rules} in the place of '{self.nodes[0][0]}' computes something else: a rule is wrong."
 
     def _drawn(self) -> dict[Reference, Tensor]:
-        """Values of all that is read and not made."""
+        """Values of all that is read and not made; of tables that are only looked up in, the first rows."""
         given: dict[Reference, Tensor] = {}
         generator = torch.Generator().manual_seed(0)
+        nodes = [
+            [graph.nodes[v] for v in names] for graph, names in zip(self.graphs, self.nodes, strict=True)
+        ]
+        tables, others = dict[Reference, int](), set[Reference]()
+        for graph, node in ((g, node) for g, own in zip(self.graphs, nodes, strict=True) for node in own):
+            looked_up = read_by(node)[:1] if "embedding" in node.op else []
+            tables |= {each: shape_of(graph, each)[0] for each in looked_up}
+            others |= {*read_by(node)[len(looked_up) :]}
+        rows = min([*tables.values(), ROWS])
         instead: tuple[list[Reference], list[Reference]] = [], [own for _, own in self.pairs]
-        for graph, names, later in zip(self.graphs, self.nodes, instead, strict=True):
-            nodes = [graph.nodes[name] for name in names]
-            made = {("var", k) for node in nodes for k in node.outputs}
-            rows = [shape_of(graph, read_by(node)[0])[0] for node in nodes if "embedding" in node.op]
-            read = dict.fromkeys([*(each for node in nodes for each in read_by(node)), *later])
+        for graph, own, later in zip(self.graphs, nodes, instead, strict=True):
+            made = {("var", k) for node in own for k in node.outputs}
+            read = dict.fromkeys([*(each for node in own for each in read_by(node)), *later])
             for tag, k in (each for each in read if each not in made):
                 shape = shape_of(graph, (tag, k))
+                if (tag, k) in tables.keys() - others:
+                    shape = (rows, *shape[1:])
                 if (graph.variables if tag == "var" else graph.initializers)[k].dtype.startswith("int"):
-                    drawn = torch.randint(min(rows, default=2), shape, generator=generator)
+                    drawn = torch.randint(rows, shape, generator=generator)
                 else:
                     drawn = torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
                     drawn = nn.Parameter(drawn) if tag == "init" else drawn

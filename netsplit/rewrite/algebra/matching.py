@@ -19,7 +19,7 @@ from netsplit.graph.operators import touching_initializers
 from netsplit.rewrite.algebra.patterns import RuleCall, RuleCalls, Shape, calls_of, shape_of
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.algebra.rule import Ref, Rule, Term
-from netsplit.rewrite.algebra.shapes import arity, right_shapes
+from netsplit.rewrite.algebra.shapes import right_shapes
 
 __all__ = ["Match", "match_of", "matches"]
 
@@ -88,39 +88,27 @@ def match_of(graph: Graph, algebra: Algebra, elsewhere: bool = False) -> Match |
     return next((match for match in there if read(match.record) == read(algebra)), None)
 
 
-@dataclass(frozen=True)
-class _LeftTerms:
-    """Of a rule: its left terms in the order in which they are looked for, terms that may change places
-    with earlier ones of the same kind, and whether dimensions are those of tensors, not of matrices."""
-
-    order: tuple[int, ...]
-    alike: Mapping[int, int]
-    exact: bool
-    arities: tuple[int, ...]
-
-
 @lru_cache(maxsize=4096)
-def _plan(rule: Rule) -> _LeftTerms:
+def _plan(rule: Rule) -> tuple[tuple[int, ...], Mapping[int, int]]:
+    """Left terms in the order in which they are looked for, and terms that may change places with earlier
+    ones of the same kind."""
     terms = rule.left
-    used = {ref[0] for term in terms for ref in term.inputs if not isinstance(ref, str)}
     order = [len(terms) - 1]
     while len(order) < len(terms):
-        order.append(
-            max((i for i in range(len(terms)) if i not in order), key=lambda i: _linked(terms, order, i))
-        )
-    counts = [ref for term in terms for ref in term.inputs]
-    tensors = ("conv", "enlarge", "embedding", "bag")
-    exact = any(term.op in tensors for term in (*terms, *rule.right))
+        rest = (i for i in range(len(terms)) if i not in order)
+        order.append(max(rest, key=lambda i: _linked(terms, order, i)))
+    reads = [ref for term in terms for ref in term.inputs]
+    used = {ref[0] for ref in reads if not isinstance(ref, str)}
     alike, seen = {}, dict[Any, int]()
     for i, term in enumerate(terms):
-        own = tuple("*" if counts.count(ref) == term.inputs.count(ref) else ref for ref in term.inputs)
         if i in used:
             continue
+        own = tuple("*" if reads.count(ref) == term.inputs.count(ref) else ref for ref in term.inputs)
         key = term.op, own, term.parameters
         if key in seen:
             alike[i] = seen[key]
         seen[key] = i
-    return _LeftTerms(tuple(order), alike, exact, tuple(arity(rule, False, i) for i in range(len(terms))))
+    return tuple(order), alike
 
 
 def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
@@ -145,7 +133,7 @@ class _PartlyMatched:
 class _Matcher:
     def __init__(self, graph: Graph, rule: Rule, nodes: Sequence[str] = ()) -> None:
         self.graph, self.rule, self.nodes = graph, rule, nodes
-        self.plan = _plan(rule)
+        self.order, self.alike = _plan(rule)
         self.index: RuleCalls = calls_of(graph)
 
     def run(self) -> Iterator[Match]:
@@ -156,10 +144,10 @@ class _Matcher:
         yield from filter(None, map(self._made, self._from(_PartlyMatched({}, {}, {}), 0)))
 
     def _from(self, state: _PartlyMatched, depth: int) -> Iterator[_PartlyMatched]:
-        if depth == len(self.plan.order):
+        if depth == len(self.order):
             yield state
             return
-        i = self.plan.order[depth]
+        i = self.order[depth]
         for call in self._candidates(state, i):
             more = self._unified(state, i, call)
             if more is not None:
@@ -179,14 +167,14 @@ class _Matcher:
         return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
 
     def _unified(self, state: _PartlyMatched, i: int, call: RuleCall) -> _PartlyMatched | None:
-        term, plan = self.rule.left[i], self.plan
+        term = self.rule.left[i]
         if len(call.inputs) != len(term.inputs) or any(call.node is own.node for own in state.calls.values()):
             return None
-        if term.op == "split" and len(call.outputs) != max(plan.arities[i], 2):
+        if term.op == "split" and len(call.outputs) != self.rule.arity(False, i):
             return None
         for j, other in state.calls.items():
             first, second = (self.graph.position[c.node.name] for c in ((call, other)[:: 1 if i < j else -1]))
-            if plan.alike.get(max(i, j)) == min(i, j) and first > second:
+            if self.alike.get(max(i, j)) == min(i, j) and first > second:
                 return None
         more = _PartlyMatched({**state.calls, i: call}, dict(state.bound), state.numbers)
         for j, own in more.calls.items():
@@ -208,7 +196,7 @@ class _Matcher:
             if isinstance(value, str):
                 if numbers.setdefault(value, own) != own:
                     return None
-            elif key in _DIMS and not self.plan.exact and call.rank != 1:
+            elif key in _DIMS and not self.rule.exact and call.rank != 1:
                 if (value == 1) != (own == call.rank - 1) or value not in (0, 1):
                     return None
                 if value == 0 and call.rank > 2 and numbers.setdefault(_ROWS, own) != own:
@@ -250,7 +238,7 @@ class _Matcher:
         """Of the right side; what are rows of a matrix there may be several dimensions of a tensor."""
         if isinstance(value, str):
             return known[value]
-        if key not in _DIMS or self.plan.exact or rank == 1:
+        if key not in _DIMS or self.rule.exact or rank == 1:
             return value
         return rank - 1 if value == 1 else 0 if rank == 2 else known.get(_ROWS) or 0
 

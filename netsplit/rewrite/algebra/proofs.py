@@ -6,21 +6,21 @@ equal, whatever their inputs, wherever both can be computed. `evaluation.cases` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, reduce
-from itertools import permutations
-from operator import mul
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
 from netsplit.lazy import of_extra
-from netsplit.rewrite.algebra.evaluation import PARALLEL
-from netsplit.rewrite.algebra.rule import Ref, Rule, Term, rule_of
+from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, rule_of
 
 __all__ = ["ASSOCIATIVE", "follows", "is_proven", "properties"]
 
-LIMIT = 3_000_000
-"""Of z3's own count of its work, which is the same on every machine."""
+WORK, INSTANCES, DEPTH = 3_000_000, 100_000, 5.0
+"""Limits of z3: its own count of its work, instances of properties, and of what they make; no clock."""
 
 ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
 
@@ -34,7 +34,7 @@ def properties() -> tuple[tuple[str, tuple[Rule, ...]], ...]:
 
 
 def _written_out(line: str) -> Iterator[str]:
-    texts = [line]
+    texts = list(dict.fromkeys([re.sub("{.*?}", "", line), re.sub("[{}]", "", line)]))
     for word, values in (
         ("OP", ("add", "mul")), ("ONE", ("unary", "scale")), ("PAR", PARALLEL[:3]),
         ("[p]", ("[0]", "[1]")), ("[q]", ("[0]", "[1]")),
@@ -49,12 +49,29 @@ def _written_out(line: str) -> Iterator[str]:
 
 
 def is_proven(rule: Rule) -> bool:
-    """Whether z3 proves it from the properties within its limit.
+    """Whether z3 proves it from the properties within its limit, along whatever dimension.
 
     Raises:
         NetSplitError: z3 is not installed.
     """
-    return follows(rule, tuple(own for _, rules in properties() for own in rules))
+    others = tuple(own for _, rules in properties() for own in rules)
+    names = {str(term.of("dim")) for term in rule.terms} & {"d"}
+    every = ((0,), (1,)) if names else ((),)
+    return all(follows(_along(rule, dict(zip(names, dims, strict=True))), others) for dims in every)
+
+
+def _along(rule: Rule, dims: Mapping[str, int]) -> Rule:
+    """With numbers in the place of names of dimensions."""
+    left, right = (
+        tuple(
+            replace(
+                t, parameters=tuple((k, dims.get(str(v), v) if k == "dim" else v) for k, v in t.parameters)
+            )
+            for t in side
+        )
+        for side in (rule.left, rule.right)
+    )
+    return replace(rule, left=left, right=right)
 
 
 def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
@@ -63,63 +80,80 @@ def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
     Raises:
         NetSplitError: z3 is not installed.
     """
-    z3, solver = _solver(others, _splits(rule))
-    solver.push()
-    try:
-        solver.add(z3.Or(*(a != b for a, b in _equations(z3, rule))))
-        return bool(solver.check() == z3.unsat)
-    finally:
-        solver.pop()
+    z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
+    axioms = _axioms(others, _splits(rule), rule.is_parallel)
+    for left, right in _equations(z3, rule):
+        solver = z3.SimpleSolver()  # a new one, so that no answer depends on what was asked before
+        solver.set("rlimit", WORK, "qi.max_instances", INSTANCES, "mbqi", False)
+        solver.set("qi.eager_threshold", DEPTH, "qi.lazy_threshold", DEPTH)
+        solver.add(*axioms, left != right)
+        if solver.check() != z3.unsat:
+            return False
+    return True
 
 
 def _splits(rule: Rule) -> bool:
-    return any(term.op == "split" for term in (*rule.left, *rule.right))
+    return any(term.op == "split" for term in rule.terms)
 
 
 @cache
-def _solver(rules: tuple[Rule, ...], splits: bool) -> tuple[Any, Any]:
-    """Where there are splits, which are where a concat met, a concat of three is two different ones."""
+def _axioms(rules: tuple[Rule, ...], splits: bool, parallel: bool) -> list[Any]:
+    """Of the rules that are about such operators.
+
+    Where there are splits, which are where a concat met, a concat of three is two different ones.
+    """
     z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
-    solver = z3.SimpleSolver()
-    solver.set("rlimit", LIMIT, "mbqi", False)
+    sort = z3.DeclareSort("Number")
+    times, (j, k) = z3.Function("times", sort, sort, sort), z3.Consts("j k", sort)
+    axioms = [z3.ForAll([j, k], times(j, k) == times(k, j))]
+    for a, b in product((2, 3, 4), repeat=2):
+        axioms.append(times(z3.Const(str(a), sort), z3.Const(str(b), sort)) == z3.Const(str(a * b), sort))
     for rule in rules:
-        joins_alone = all(term.op == "concat" for term in (*rule.left, *rule.right))
-        if joins_alone if splits else _splits(rule):
+        joins_alone = all(term.op == "concat" for term in rule.terms)
+        if (joins_alone if splits else _splits(rule)) or (rule.is_parallel and not parallel):
             continue
         for a, b in _equations(z3, rule):
             both = _variables(z3, a) | _variables(z3, b)
             for pattern in (a, b):
                 if pattern.num_args() and both <= _variables(z3, pattern):
-                    solver.add(z3.ForAll(sorted(both, key=str), a == b, patterns=[pattern]))
-    return z3, solver
+                    axioms.append(z3.ForAll(sorted(both, key=str), a == b, patterns=[pattern]))
+    return axioms
 
 
 def _variables(z3: Any, term: Any) -> set[Any]:
     if term.num_args() == 0:
-        return set() if z3.is_int_value(term) else {term}
+        return set() if str(term).isdigit() else {term}
     return set().union(*(_variables(z3, child) for child in term.children()))
 
 
 def _equations(z3: Any, rule: Rule) -> list[tuple[Any, Any]]:
-    names = {*rule.inputs, *(ref for pair in rule.outputs for ref in pair if isinstance(ref, str))}
-    left, right = (_side(z3, terms, names) for terms in (rule.left, rule.right))
+    left, right = (_side(z3, rule, is_right) for is_right in (False, True))
     return [(left[a], right[b]) for a, b in rule.outputs]
 
 
-def _side(z3: Any, terms: tuple[Term, ...], inputs: set[str]) -> Mapping[Ref, Any]:
-    tensor, functions = z3.DeclareSort("Tensor"), z3.DeclareSort("Function")
-    values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in inputs}
-    for i, term in enumerate(terms):
+def _side(z3: Any, rule: Rule, right: bool) -> Mapping[Ref, Any]:
+    """A `cat` of three is one of the first and one of the others; so is what is split in three."""
+    tensor = z3.DeclareSort("Tensor")
+    values: dict[Ref, Any] = {name: z3.Const(name, tensor) for name in rule.inputs}
+    for i, term in enumerate(rule.right if right else rule.left):
         given, own = dict(term.parameters), [values[ref] for ref in term.inputs]
+        name = f"{term.op} {int(given['dim']) + (not rule.exact) if 'dim' in given else ''}"
         if term.op == "concat":
-            values[i, 0] = reduce(z3.Function(f"concat {given['dim']}", tensor, tensor, tensor), own)
+            join = z3.Function(name, tensor, tensor, tensor)
+            values[i, 0] = own.pop()
+            while own:
+                values[i, 0] = join(own.pop(), values[i, 0])
             continue
-        if "function" in given:
-            own.insert(0, z3.Const(str(given["function"]), functions))
-        if "degree" in given:
-            factors = str(given["degree"]).split("*")
-            own.insert(0, reduce(mul, (z3.IntVal(n) if n.isdigit() else z3.Int(n) for n in factors)))
-        for j in range(2 if term.op == "split" else 1):
-            name = f"{term.op} {given.get('dim', '')} {j}"
-            values[i, j] = z3.Function(name, *(each.sort() for each in own), tensor)(*own)
+        if term.op == "split":
+            first, others = (z3.Function(f"{name} {part}", tensor, tensor) for part in (0, 1))
+            rest, last = own[0], rule.arity(right, i) - 1
+            for j in range(last):
+                values[i, j], rest = first(rest), others(rest)
+            values[i, last] = rest
+            continue
+        for key in sorted(given.keys() - {"dim", "first", "second"}, reverse=True):
+            sort = z3.DeclareSort("Function" if key == "function" else "Number")
+            factors = [z3.Const(each, sort) for each in str(given[key]).split("*")]
+            own.insert(0, reduce(z3.Function("times", sort, sort, sort), factors))
+        values[i, 0] = z3.Function(name, *(each.sort() for each in own), tensor)(*own)
     return values

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 
-__all__ = ["Guard", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "rule_of"]
+__all__ = ["PARALLEL", "Guard", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "rule_of"]
 
 Ref: TypeAlias = str | tuple[int, int]
 """An input of the rule by its name; or of the term of this number, the output of that."""
@@ -37,6 +37,8 @@ Inputs, and parameters by their keys, where a rule is applied to a graph of torc
 Dimensions are those of matrices: 1 is the last of a tensor, 0 any other; those of a rule that has
 convolutions or embeddings are a tensor's own.
 """
+
+PARALLEL = ("partition", "combine", "replicate", "reduce")
 
 Origin: TypeAlias = Literal["built in", "generated", "file"]
 
@@ -101,27 +103,47 @@ class Rule:
     reason: str = ""
 
     @property
+    def terms(self) -> tuple[Term, ...]:
+        """Of both sides."""
+        return (*self.left, *self.right)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Names of both sides' inputs, in the order in which they are met."""
-        terms = (*self.left, *self.right)
-        return tuple(dict.fromkeys(ref for term in terms for ref in term.inputs if isinstance(ref, str)))
+        refs = (
+            *(ref for term in self.terms for ref in term.inputs),
+            *(r for pair in self.outputs for r in pair),
+        )
+        return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str)))
 
     @property
     def unbound(self) -> list[str]:
         """Inputs that its right side reads, and its left side does not have."""
-        left, right = (
-            {ref for ref in (*(r for t in side for r in t.inputs), *own) if isinstance(ref, str)}
-            for side, own in zip((self.left, self.right), zip(*self.outputs, strict=True), strict=True)
-        )
-        return sorted(right - left)
+        left = {ref for term in self.left for ref in term.inputs} | {a for a, _ in self.outputs}
+        return sorted({*self.inputs} - left)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether it changes in how many pieces a tensor is."""
+        return any(term.op in PARALLEL for term in self.terms)
+
+    @property
+    def exact(self) -> bool:
+        """Whether its dimensions are those of tensors, not of matrices."""
+        return any(term.op in ("conv", "enlarge", "embedding", "bag") for term in self.terms)
+
+    def arity(self, right: bool, i: int) -> int:
+        """How many outputs a term of a side has."""
+        side = self.right if right else self.left
+        read = [ref for term in side for ref in term.inputs] + [pair[right] for pair in self.outputs]
+        count = max((ref[1] + 1 for ref in read if not isinstance(ref, str) and ref[0] == i), default=1)
+        return max(count, 2) if side[i].op == "split" else count
 
     @property
     def reversed(self) -> Rule:
         """The other way round."""
-        return Rule(
-            f"{self.name}, reversed", self.right, self.left, tuple((b, a) for a, b in self.outputs),
-            self.guards, self.origin, self.proof, self.reason,
-        )  # fmt: skip
+        pairs = tuple((b, a) for a, b in self.outputs)
+        return replace(self, name=f"{self.name}, reversed", left=self.right, right=self.left, outputs=pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

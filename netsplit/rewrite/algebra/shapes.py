@@ -16,14 +16,7 @@ from netsplit.graph.template import decode
 from netsplit.rewrite.algebra.patterns import Shape, written
 from netsplit.rewrite.algebra.rule import Operator, Ref, Rule
 
-__all__ = ["arity", "right_shapes"]
-
-
-def arity(rule: Rule, right: bool, i: int) -> int:
-    """How many outputs a term of a side has."""
-    side = rule.right if right else rule.left
-    read = [ref for term in side for ref in term.inputs] + [pair[right] for pair in rule.outputs]
-    return max((ref[1] + 1 for ref in read if not isinstance(ref, str) and ref[0] == i), default=1)
+__all__ = ["right_shapes"]
 
 
 def right_shapes(
@@ -69,7 +62,7 @@ def right_shapes(
             given, sizes = tuple(shapes[ref] for ref in term.inputs), Shape()
             if term.op == "split":
                 dim = numbers[i]["dim"]
-                parts = [size((i, j), dim) for j in range(arity(rule, True, i))]
+                parts = [size((i, j), dim) for j in range(rule.arity(True, i))]
                 rest = given[0][dim] - sum(filter(None, parts))
                 if parts.count(None) > 1:
                     return None

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.partition import Dpos, Problem
+from netsplit.partition.common.homes import MUCH, devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.partition.common.side_by_side import MUCH, linked_groups, side_by_side
 from netsplit.partition.methods.dpos import fifo_starts
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.verify import verify
@@ -127,7 +127,7 @@ def test_no_weight_is_sent_to_a_replica(name: str) -> None:
     """Nor is one that two operators share, which a node of its own hands on to both."""
     graph = STEPS[name].graph()
     graph = applied(graph, replicate(graph, 3))
-    device_of = side_by_side(graph, cpus(3))
+    device_of = devices_of_nodes(graph, cpus(3).names)
     assert set(device_of.values()) == {"cpu:0", "cpu:1", "cpu:2"}
     for node in graph:
         if node.initializers and not node.inputs and "~" in node.name:

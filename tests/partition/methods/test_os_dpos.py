@@ -17,8 +17,8 @@ from netsplit.graph import Graph, capture
 from netsplit.partition import Choice, OsDpos, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.capacity import needed_bytes
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.methods.os_dpos.sequenced import sums_s
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.fitting import fitted
@@ -268,7 +268,7 @@ def replicas_of(problem: Problem) -> tuple[Problem, Placement]:
     own = problem.rewritten(replicate(problem.graph, len(problem.cluster.devices)))
     graph = own.graph
     order = topological_priority(graph, graph.position)
-    device_of = side_by_side(graph, problem.cluster)
+    device_of = devices_of_nodes(graph, problem.cluster.names)
     return own, Placement("given", device_of, order, SolverReport("heuristic", 0.0), rewrites=graph.rewrites)
 
 

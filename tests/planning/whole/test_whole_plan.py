@@ -13,14 +13,13 @@ import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.experiment.whole.devices import Devices
-from netsplit.experiment.whole.foreseen import Foreseen
-from netsplit.graph.batches.batch import Batch
-from netsplit.optim.optimizers import MOMENTUM
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
+from netsplit.session.decision import problem_of
+from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.step import ModelStep
 from netsplit.simulate.simulate import simulate
 from tests.cover import covering
 from tests.nets import CASES
@@ -182,12 +181,11 @@ def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> No
 
 
 @cache
-def _step() -> Foreseen:
+def _step() -> ModelStep:
     case = CASES["cells"]
-    example = Batch.of(case.inputs[0], case.targets)
-    return Foreseen(case.fresh(), case.loss, example, Devices.described(cluster(3)), MOMENTUM)
+    return ModelStep(case.fresh(), case.loss, (case.inputs[0], case.targets))
 
 
 @cache
 def _problem(microbatches: int) -> Any:
-    return _step().planner(GPipe(microbatches)).problem()
+    return problem_of(_step(), PredictedCosts.for_cluster(cluster(3)), GPipe(microbatches))

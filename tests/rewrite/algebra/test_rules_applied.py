@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from netsplit.errors import RewriteError
+from netsplit.formats.placements import read_placement
 from netsplit.graph import Graph, capture, capture_inference, initial_values, rebuild
+from netsplit.partition import Placement, SolverReport
+from netsplit.planning.decide import verified
+from netsplit.planning.workload import Workload
+from netsplit.program import SingleBatch
 from netsplit.rewrite import applied, applied_rule, fingerprint, matches, rewrite_from, rules_builtin
 from netsplit.rewrite.algebra import Rule, Term
 from netsplit.rewrite.algebra.checking import require_same_training
+from tests.builders import costs_of, cpus
 from tests.rewrite.algebra.left_sides import LeftSide, Summed
 from tests.rewrite.recording import assert_as_recorded, recorded
 
@@ -149,16 +156,30 @@ def test_five_products_in_the_place_of_a_cat() -> None:
     assert made.initializers.keys() == graph.initializers.keys()
 
 
-def test_a_wrong_rule_is_refused() -> None:
-    """By numbers, whatever it says of its proof."""
+def test_a_wrong_rule_is_refused(tmp_path: Path) -> None:
+    """By numbers, whatever it says of its proof: in a placement's file, too, before there is a plan."""
     left = (Term("linear", ("x", "w1", "b1")), Term("linear", ("x", "w2", "b2")))
     right = (Term("linear", ("x", "w1", "b2")), Term("linear", ("x", "w2", "b1")))
     rule = Rule("biases change places", left, right, (((0, 0), (0, 0)), ((1, 0), (1, 0))), proof="proven")
     model = Two(lambda m, x: m.a(x) * m.b(x))
     graph = capture(model, nn.MSELoss(), (torch.randn(6, 4), torch.zeros(6, 4)))
     (match,) = matches(graph, [rule])
+    with pytest.raises(RewriteError, match=r"'biases change places' in .* a rule is wrong"):
+        require_same_training(graph, made := applied_rule(graph, match))
+    problem = Workload("wrong", graph, costs_of(graph, 1e-3, 1e-3), cpus(1)).problem(
+        objective="simulated", schedule=SingleBatch()
+    )
+    placement = Placement(
+        "given",
+        dict.fromkeys(made.nodes, "cpu:0"),
+        {},
+        SolverReport("heuristic", 0.0),
+        rewrites=made.rewrites,
+    )
+    file = tmp_path / "placement.json"
+    file.write_text(json.dumps(placement.to_dict()))
     with pytest.raises(RewriteError, match="a rule is wrong"):
-        require_same_training(graph, applied_rule(graph, match))
+        verified(problem, read_placement(file, problem))
     (match,) = matches(graph, [MERGED])
     missing = replace(match.record, nodes=("linear", "linear"))
     with pytest.raises(RewriteError, match="does not match"):

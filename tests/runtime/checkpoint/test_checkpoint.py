@@ -14,6 +14,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,8 +35,6 @@ from torch.utils.data import TensorDataset
 
 from netsplit.data import Data
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
 from netsplit.graph import Graph, draws, initial_values
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
@@ -53,8 +52,11 @@ from netsplit.runtime.checkpoint.files import (
 from netsplit.runtime.checkpoint.shares import Copies, Holder, load_draws, load_plain
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.workers.worker import Worker
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
+from netsplit.training.options import Training
 from tests.builders import costs_of, cpus
 from tests.cover import covering
 from tests.messages import tells
@@ -388,14 +390,13 @@ def session(pools: Pools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield lent
 
 
-def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[Planner, Plan]:
+def planned(case: Case, optimizer: Any, method: Any = None) -> tuple[ModelStep, Plan]:
     graph, model = captured_of(case), case.fresh()
-    values = initial_values(model, graph, case.loss)
-    costs = costs_of(graph, 1e-4, 2e-4, alpha=3)
-    planner = Planner(model, graph, values, costs, cpus(2), ORDER, optimizer, case.loss)
-    plan = planner.plan(method or MTopo())
+    step = ModelStep(model, case.loss, case.batch(), Training(optimizer))
+    problem = step.problem(graph, costs_of(graph, 1e-4, 2e-4, alpha=3), cpus(2), ORDER)
+    plan = step.plan(problem, method or MTopo())
     assert len(set(plan.placement.device_of.values())) == 2
-    return planner, plan
+    return step, plan
 
 
 def samples_of(case: Case) -> Data:
@@ -452,8 +453,8 @@ def test_what_is_drawn_goes_on_under_another_placement_and_in_plain_pytorch(
     graph = captured_of(DRAWING)
     losses: list[float] = []
     for number, seed in enumerate((3, 8)):
-        plan = planned(DRAWING, ADAM, MTopo() if number else Random())
-        model = session.deploy(*plan, seed=seed)
+        step, plan = planned(DRAWING, ADAM, MTopo() if number else Random())
+        model = session.deploy(replace(step, training=replace(step.training, seed=seed)), plan)
         if number:
             model.load_checkpoint(tmp_path / "0")
         losses += [model.train_batch(*DRAWING.batch()) for _ in range(2)]

@@ -50,7 +50,7 @@ ALONE = ("chain", "cells", "u_shape", "shared_norm")
 
 
 def resized(placed: Placed, case: Case, schedule: Schedule, devices: int, samples: int, size: int) -> Program:
-    """For `samples` samples in micro-batches of `size`, as `netsplit.experiment.session` makes it."""
+    """For `samples` samples in micro-batches of `size`, as `netsplit.session.session` makes it."""
     full, rest = divmod(samples, size)
     graph = captured(case.name, size)
     program = compiled(graph, placed, devices, schedule.with_microbatches(full + bool(rest)))

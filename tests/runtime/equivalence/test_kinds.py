@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.experiment.planner import Planner
-from netsplit.experiment.session import Session
 from netsplit.partition import METHODS
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, OneFOneB, Schedule
 from netsplit.runtime.local import LocalRuntime
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
+from netsplit.training.options import Training
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of, cpus
 from tests.cover import covering, few
@@ -39,14 +40,14 @@ def planned(
     method: str = "round_robin",
     first: tuple[int, int] = SHAPES[0],
     **options: Any,
-) -> tuple[Planner, Plan]:
+) -> tuple[ModelStep, Plan]:
     """With costs that nobody measured, and so without workers."""
     set_costs(monkeypatch, lambda graph: costs_of(graph, 1e-4, 2e-4, alpha=3))
     cluster = cpus(devices)
     session = Session(_Spec(cluster.devices), folder, _cluster=cluster)  # type: ignore[arg-type]
-    batch = kind.give(0, *first)
-    planner = session.planner(kind.fresh(), kind.loss, batch, schedule or GPipe(4), OPTIMIZER, **options)
-    return planner, planner.plan(METHODS[method]())
+    training = Training(OPTIMIZER, **options)
+    step = session.step(kind.fresh(), kind.loss, kind.give(0, *first), training)
+    return step, session.plan(step, schedule or GPipe(4), METHODS[method]())[0]
 
 
 class _Spec:
@@ -73,12 +74,12 @@ def test_batches_of_every_kind_train_as_plain(
     name: str, schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = KINDS[name]
-    planner, plan = planned(kind, tmp_path, monkeypatch, 3, schedule)
+    step, plan = planned(kind, tmp_path, monkeypatch, 3, schedule)
     assert len(set(plan.placement.device_of.values())) == 3
-    assert planner.compiler.batch_size == 10
-    assert (planner.graph.batch_size, plan.program.microbatches) == (3, 4)
-    programs = planner.programs(plan.placement, plan.program)
-    runtime = LocalRuntime(plan.program, planner.cluster, planner.values, OPTIMIZER)
+    assert plan.compiler.batch_size == 10
+    assert (plan.asked.graph.batch_size, plan.program.microbatches) == (3, 4)
+    programs = step.programs(plan)
+    runtime = LocalRuntime(plan.program, plan.asked.cluster, step.values(plan.asked.graph), OPTIMIZER)
     losses = []
     for inputs, targets in batches_of(kind):
         batch = programs.batch(inputs, targets)
@@ -96,9 +97,9 @@ def deployed(
     request: pytest.FixtureRequest, pools: Pools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Kind, ParallelModel]:
     kind = KINDS[request.param]
-    planner, plan = planned(kind, tmp_path, monkeypatch, max_programs=8)
-    session = Session(_Spec(planner.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
-    return kind, session.deploy(planner, plan)
+    step, plan = planned(kind, tmp_path, monkeypatch, max_programs=8)
+    session = Session(_Spec(plan.asked.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
+    return kind, session.deploy(step, plan)
 
 
 def plain_output(kind: Kind, state: dict[str, Tensor], inputs: Any) -> Any:
@@ -166,9 +167,9 @@ def test_what_belongs_to_no_sample_is_computed_on_the_whole_batch(
         return tuple(torch.randn((n, 4), generator=generator, dtype=torch.float64) for _ in range(2))
 
     kind = Kind(Means, nn.functional.mse_loss, give, lambda *_: (None, None))
-    planner, plan = planned(kind, tmp_path, monkeypatch)
-    session = Session(_Spec(planner.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
-    parallel, model = session.deploy(planner, plan), kind.fresh()
+    step, plan = planned(kind, tmp_path, monkeypatch)
+    session = Session(_Spec(plan.asked.cluster.devices), tmp_path, _pool=pools(2))  # type: ignore[arg-type]
+    parallel, model = session.deploy(step, plan), kind.fresh()
     parallel.train_batch(*give(0, 10, 0))
     parallel.save_checkpoint(tmp_path / "early")
     model.load_state_dict(parallel.state_dict())

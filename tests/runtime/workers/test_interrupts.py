@@ -20,9 +20,9 @@ from numba.core.registry import cpu_target
 from torch import Tensor, nn
 
 import netsplit
-from netsplit.experiment.stages import Stages
 from netsplit.graph.batches.batch import Batch
 from netsplit.interrupts import interrupts_held
+from netsplit.progress import Stages
 from netsplit.runtime.workers.worker import Worker
 from netsplit.training.captures import checked_capture
 from netsplit.training.parallel import ParallelModel

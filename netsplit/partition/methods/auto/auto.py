@@ -58,7 +58,7 @@ class Prover(threading.Thread):
         super().__init__(daemon=True)
         self.search = search
         self.bound_s = 0.0
-        self.small = completely_modelled(search.instance)
+        self.small = completely_modelled(search.instance) and not search.hands_on  # it knows no exchanges
         self.answer: Scheduled | None = None
         self.notes: dict[str, Any] = {}
 
@@ -130,6 +130,7 @@ class Auto(Partitioner):
     time_limit_s: float = 30.0
     starts: int = 16  # annealed at first; then fewer and longer
     splits: bool = False  # takes 0.4 of the time from whole operators
+    algebra: bool = False  # with splits: operators may be replaced by others
 
     name = "auto"
     optimises = "the objective asked for"
@@ -137,7 +138,8 @@ class Auto(Partitioner):
     def __post_init__(self) -> None:
         self.require_time_limit()
         self.require("starts", self.starts >= 1, "1 or more")
-        self.require("splits", isinstance(self.splits, bool), "true or false")
+        for name in ("splits", "algebra"):
+            self.require(name, isinstance(getattr(self, name), bool), "true or false")
 
     def cuts_operators(self, problem: Problem) -> bool:
         several = problem.simulator is not None and len(problem.cluster.devices) > 1
@@ -153,7 +155,7 @@ class Auto(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)
         cuts = self.cuts_operators(problem)
-        return problem.objective.solved_by(_AutoSolvers(problem, self.starts, deadline, cuts))
+        return problem.objective.solved_by(_AutoSolvers(problem, self.starts, deadline, cuts, self.algebra))
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ class _AutoSolvers:
     starts: int
     deadline: float
     cuts: bool = False  # operators may be in parts
+    algebra: bool = False
 
     def latency(self) -> Choice:
         return self._answered(simulated=False)
@@ -184,7 +187,7 @@ class _AutoSolvers:
             return replace(self, problem=problem, deadline=until)._searched(simulated)
 
         if self.cuts:
-            return whole_or_in_parts(self.problem, self.starts, self.deadline, of_whole)
+            return whole_or_in_parts(self.problem, self.starts, self.deadline, of_whole, self.algebra)
         return of_whole(self.problem, self.deadline)
 
     def _searched(self, simulated: bool) -> Choice:
@@ -205,6 +208,7 @@ class _AutoSolvers:
             objective_s=answer.value_s,
             notes={"found_by": answer.source, **search.notes},
             stages=answer.stages,
+            exchanges=answer.exchanges,
         )
         if prover is None:
             return choice

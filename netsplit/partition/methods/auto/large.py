@@ -269,7 +269,8 @@ log = logging.getLogger(__name__)
 LARGE = 4000  # nodes
 GROUPS = 1200
 AFTER_S = 9e-5  # an instruction, for compiling, simulating and verifying the plan
-MOST_AFTER = 0.4  # of the time, at most, for that
+FORWARDED = 2.5  # times as much, where devices may hand on what they receive: it is simulated without, too
+MOST_AFTER = 0.6  # of the time, at most, for that
 FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the rest: when methods, the search of groups, and all have ended
 GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
 HEAT = 0.003  # of the last search, which begins where another has ended
@@ -300,6 +301,7 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
     search.portfolio(began + FAST * (1 - MOST_AFTER) * limit_s, patience=1.0)
     if search.best is not None:
         after_s = AFTER_S * most_instructions(search.instance, search.best.where, search.turns.microbatches)
+        after_s *= FORWARDED if search.hands_on else 1.0
         limit_s -= min(after_s, MOST_AFTER * limit_s)
     search.deadline = began + END * limit_s
     now = time.perf_counter()

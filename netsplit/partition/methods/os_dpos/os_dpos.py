@@ -26,8 +26,8 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.common.side_by_side import linked_groups
 from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.insertion import StepTasks
 from netsplit.partition.methods.dpos import Order, longest_ranked_path

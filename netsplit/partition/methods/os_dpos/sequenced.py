@@ -15,8 +15,8 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimi
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.side_by_side import side_by_side
 from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_placed
 from netsplit.partition.methods.dpos import Order, max_ranks, order_key, sequenced
 from netsplit.placement.placement import Placement, SolverReport
@@ -48,8 +48,7 @@ class Sequenced:
         """With part j of every operator on the j-th of these, whether that fits or not."""
         tasks = StepTasks.of(Instance.of(problem))
         order = tasks.by_rank(max_ranks(Instance.of(problem), tasks))
-        beside = dict.fromkeys(given.graph.nodes, devices)
-        device_of = side_by_side(problem.graph, problem.cluster, beside=beside)
+        device_of = devices_of_nodes(problem.graph, devices)
         made = schedule_placed(problem, OS_DPOS, tasks, order, device_of, "replicas")
         return cls(given, problem, tasks, made)
 

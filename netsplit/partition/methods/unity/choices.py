@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph, Node, once_of
@@ -26,6 +26,9 @@ from netsplit.rewrite.samples import samples_axes
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
 
 __all__ = ["DIMENSIONS", "Dimension", "MachineView", "Machines", "TaskAxis", "TaskChoice", "task_axes"]
+
+TaskKind: TypeAlias = tuple[tuple[Axis | None, int, int], ...]
+"""Tasks without devices: of each axis of the mesh, the axis cut, its blocks, 0 for copies, and how many."""
 
 Dimension = Literal["samples", "columns", "reduction", "heads", "copies"]
 DIMENSIONS: tuple[Dimension, ...] = ("samples", "columns", "reduction", "heads", "copies")
@@ -156,6 +159,11 @@ class TaskChoice:
     view: MachineView
     axes: tuple[tuple[TaskAxis, tuple[int, ...]] | None, ...] = ()
     weights_cut: tuple[bool, ...] = ()
+
+    @property
+    def kind(self) -> TaskKind:
+        every = zip(self.axes, self.view.shape, strict=True)
+        return tuple((None, 0, n) if a is None else (a[0].axis, a[0].blocks, n) for a, n in every)
 
     def layout(self, rank: int, where: Sequence[object]) -> Layout:
         """Of a tensor that lies so (`Cat.where`) along each axis; "sum": a term, None: whole."""

@@ -6,8 +6,9 @@ tensor between two ──► seconds of moving [C, C]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from netsplit.partition.methods.unity.choices import (
     MachineView,
     TaskAxis,
     TaskChoice,
+    TaskKind,
     choices_on,
     task_axes,
 )
@@ -41,7 +43,6 @@ Floats: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[np.int64]
 Devices: TypeAlias = tuple[int, ...]
 
-FREE = 1e-9  # seconds, of the first of two that are alike
 HANDED = "hand over "
 """What the vertex of a tensor that several read is called by."""
 
@@ -58,12 +59,14 @@ class Vertex:
 
 @dataclass(frozen=True, eq=False)
 class TensorLink:
-    """Tensors from one vertex to another, whose numbers are `source` and `target`."""
+    """Tensors from one vertex to another, whose numbers are `source` and `target`; or a weight that operators
+    of both read, which has to lie alike for them: `readers`, one of each."""
 
     source: int
     target: int
     tensors: tuple[str, ...]
     key: str
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +86,7 @@ class Known:
     options: dict[tuple[str, Devices], Options] = field(default_factory=dict)
     moves: dict[object, Floats] = field(default_factory=dict)
     tables: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
+    movement: Movement | None = None
 
 
 @dataclass(eq=False)
@@ -93,8 +97,9 @@ class Costed:
         microbatches: that one step has; sums and steps come once.
         spread_s: seconds for all of the capacity of the device that an operator fills most.
         price: seconds for a byte on each device.
-        tied: initializer -> the layout that all who read it have to have it in (`_weight_layout`).
         refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
+        stages: operator -> the devices that it may be on; all, where it does not say.
+        tasks: operator -> how it is cut, whole if it is not there; views are chosen alone. None: both are.
         known: kept across calls, also for graphs that are made of this one.
     """
 
@@ -105,9 +110,10 @@ class Costed:
     microbatches: int = 1
     spread_s: float = 0.0
     price: tuple[float, ...] = ()
-    tied: Mapping[str, object] = field(default_factory=dict)
     refused: frozenset[tuple[str, int]] = frozenset()
+    tasks: Mapping[str, TaskKind] | None = None
     known: Known = field(default_factory=lambda: Known())
+    stages: Mapping[str, Devices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -115,8 +121,8 @@ class Costed:
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
         weights = {k for k, each in graph.initializers.items() if each.requires_grad}
         self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
-        self.movement = Movement(self.machines, self.costs)
-        self.calls, self.ways = ways_of_graph(graph)
+        self.movement = self.known.movement = self.known.movement or Movement(self.machines, self.costs)
+        self.calls, _ = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
         self.vertices, self.links = self._drawn()
 
@@ -151,15 +157,24 @@ class Costed:
             said = ";".join(self._told(k, *ends) for k in tensors)
             key = self.number(f"{ends[0].key}-{said}-{ends[1].key}")
             links.append(TensorLink(source, target, tuple(tensors), key))
+        for k in graph.initializers:
+            reading = list({number[node.name]: node.name for node in graph if k in node.initializers}.items())
+            for (a, one), (b, other) in pairwise(reading):
+                read = [sorted(map(str, self._places(name).get(k, ()))) for name in (one, other)]
+                key = self.number(
+                    f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}"
+                )
+                links.append(TensorLink(a, b, (k,), key, (one, other)))
         return vertices, links
 
     def _key(self, node: Node) -> str:
         axes = [(a.axis, a.blocks, a.step, a.dimension) for a in self._axes(node.name)]
-        tied = [(k, self.tied[k]) for k in node.initializers if k in self.tied]
         refused = [n for name, n in self.refused if name == node.name]
         own = "" if _says_what_it_reads(node) else node.name
         given = [(k, len(self.graph.variables[k].consumers)) for k in self._given(node)]
-        return f"{own}{self.keys[node.name]}{axes}{tied or ''}{refused or ''}{given or ''}"
+        tasks = None if self.tasks is None else self.tasks.get(node.name, ())
+        stage = self.stages.get(node.name, "")
+        return f"{own}{self.keys[node.name]}{axes}{refused or ''}{given or ''}{tasks}{stage}"
 
     def _axes(self, name: str) -> tuple[TaskAxis, ...]:
         return task_axes(self.graph, name, self.dimensions)
@@ -182,27 +197,6 @@ class Costed:
         if call is None or self.graph.nodes[node].op.startswith(CALL):
             return []
         return [place for place in call.tensors if call.reference(place) == ("var", k)]
-
-    def of_tied(self) -> Iterator[Costed]:
-        """With each layout in which all readers can have a weight, of one weight after another; itself, where
-        no two operators read one."""
-        read: dict[str, list[tuple[int, str]]] = {}
-        for v, vertex in enumerate(self.vertices):
-            for k, name in {k: n for n in vertex.nodes for k in self.graph.nodes[n].initializers}.items():
-                read.setdefault(k, []).append((v, name))
-        tied = [k for k, readers in read.items() if len(readers) > 1 and k not in self.tied]
-        if not tied:
-            yield self
-            return
-        k = tied[0]
-        devices = tuple(range(len(self.machines.cluster.devices)))
-        each_of = [
-            dict.fromkeys(self._weight_layout(choice, name, k) for choice in self.options(v, devices).choices)
-            for v, name in read[k]
-        ]
-        for each in each_of[0]:
-            if all(each in own for own in each_of):
-                yield from replace(self, tied={**self.tied, k: each}).of_tied()
 
     def number(self, text: str) -> str:
         """A short name for a key."""
@@ -241,7 +235,7 @@ class Costed:
                 continue
             made.append(choice)
             seconds.append(own)
-        if not made:  # a tied weight lies on others
+        if not made:  # not so on these
             return Options((TaskChoice(MachineView(devices[:1])),), np.array([np.inf]))
         return Options(tuple(made), np.array(seconds))
 
@@ -257,11 +251,13 @@ class Costed:
         if weights and not self._has_copies(node):
             axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
         made = []
+        devices = tuple(p for p in devices if p in self.stages.get(name, devices))
         for view in self.machines.views(devices, anywhere=any(self.price)):
             if view.shape and not axes and not copies:
                 continue
             for choice in choices_on(view, axes, copies, weights, self.machines):
-                if (name, len(view.shape)) not in self.refused and self._fits_tied(name, choice):
+                own = self.tasks is None or choice.kind == self.tasks.get(name, ())
+                if own and (name, len(view.shape)) not in self.refused:
                     made.append(choice)
         return made
 
@@ -283,10 +279,6 @@ class Costed:
             if tag == "init":
                 made[k] = made.get(k, frozenset()) | {place}
         return made
-
-    def _fits_tied(self, name: str, choice: TaskChoice) -> bool:
-        tied = [k for k in self.graph.nodes[name].initializers if k in self.tied]
-        return all(self._weight_layout(choice, name, k) == self.tied[k] for k in tied)
 
     def _weight_layout(self, choice: TaskChoice, name: str, k: str) -> object:
         """Of a weight, with its devices; what two operators that read one weight have to have alike."""
@@ -382,7 +374,13 @@ class Costed:
         """[choices of the source on those devices, choices of the target on those] seconds."""
         a, b = self.options(link.source, sources), self.options(link.target, targets)
         key = link.key, sources, targets
-        if key not in self.known.moves:
+        if key not in self.known.moves and link.readers:
+            one, other = (
+                [self._weight_layout(choice, name, *link.tensors) for choice in own.choices]
+                for name, own in zip(link.readers, (a, b), strict=True)
+            )
+            self.known.moves[key] = np.array([[0.0 if x == y else np.inf for y in other] for x in one])
+        elif key not in self.known.moves:
             total = np.zeros((len(a.choices), len(b.choices)))
             for k in link.tensors:
                 own = replace(link, tensors=(k,))

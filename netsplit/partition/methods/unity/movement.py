@@ -181,14 +181,15 @@ class Movement:
         i, j = np.nonzero(far)
         if not len(i):
             return far, 0.0, 0.0
-        key = np.stack([a.region[i], b.region[j], self.host[b.devices[j]]])
-        _, first, of = np.unique(key, axis=1, return_index=True, return_inverse=True)
-        to, on = b.devices[j[first]][of.ravel()], b.devices[j]
+        regions, hosts = int(b.region.max()) + 1, int(self.host.max()) + 1
+        key = (a.region[i] * regions + b.region[j]) * hosts + self.host[b.devices[j]]
+        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        to, on = b.devices[j[first]][of], b.devices[j]
         handed = (to != on) * (self.latency[to, on] + needed[i, j] * self.pace[to, on] + 2 * self.message[on])
         i, j = i[first], j[first]
         direct = np.zeros_like(far)
         direct[i, j] = True
-        hosts, amount = int(self.host.max()) + 1, needed[i, j].astype(float)
+        amount = needed[i, j].astype(float)
         out = np.bincount(self.host[a.devices[i]], amount * self.out[a.devices[i]], hosts)
         into = np.bincount(self.host[b.devices[j]], amount * self.into[b.devices[j]], hosts)
         wait = float(self.latency[a.devices[i], b.devices[j]].max())

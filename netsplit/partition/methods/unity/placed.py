@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from netsplit.graph.ir import CALL, Graph
+from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.methods.unity.choices import Machines, TaskChoice
 from netsplit.rewrite import OperatorTasks
 
@@ -35,21 +36,6 @@ def tasks_of_mapping(
 
 def devices_of(graph: Graph, choices: Mapping[str, TaskChoice], machines: Machines) -> dict[str, str]:
     """Of a lowered graph: node -> device."""
-    names = [device.name for device in machines.cluster.devices]
-    at = dict(zip(machines.places, names, strict=True))
-    device_of: dict[str, str] = {}
-    for name in reversed(list(graph.nodes)):
-        role = graph.nodes[name].part
-        operator = name if role is None else role.operator
-        home = names[choices[operator].view.devices[0]] if operator in choices else ""  # of what a batch is
-        if role is not None and role.place:
-            device_of[name] = at[role.place]
-            continue
-        readers = list(dict.fromkeys(device_of[v] for v in graph.successors[name]))
-        moves = role is not None and role.moves
-        device_of[name] = readers[0] if moves and readers and home not in readers else home or names[0]
-    device_of = {name: device_of[name] for name in graph.nodes}
-    for group in graph.colocated:
-        leading = next((name for name in group if graph.nodes[name].initializers), group[0])
-        device_of.update(dict.fromkeys(group, device_of[leading]))
-    return device_of
+    names = machines.cluster.names
+    home = {name: names[choice.view.devices[0]] for name, choice in choices.items()}
+    return devices_of_nodes(graph, names, home, machines.places)

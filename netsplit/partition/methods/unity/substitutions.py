@@ -4,43 +4,49 @@
 
 A cost is that of the whole graph, of which only what is new is computed: so a piece is searched for what is
 best beside the others, and no layouts at its ends have to be tried.
+
+A substitution replaces operators, or, where that is asked for, changes the tasks of one, as Unity's do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.methods.unity.best_first import best_first
-from netsplit.rewrite import Algebra, Match, applied_rule, fingerprint, matches, rules_builtin
+from netsplit.partition.methods.unity.choices import TaskKind
+from netsplit.rewrite import Match, applied_rule, fingerprint, matches, rules_builtin
 from netsplit.rewrite.algebra.foreign import applicable, read_rules
 from netsplit.rewrite.algebra.generation import generated_rules
 from netsplit.rewrite.algebra.rule import Rule
 
-__all__ = ["Substituted", "best_graph", "rules_of"]
+__all__ = ["Substituted", "Tasks", "best_graph", "rules_of"]
+
+Tasks: TypeAlias = Mapping[str, TaskKind]
+"""Of operators that are not whole."""
 
 
 @dataclass(frozen=True)
 class Substituted:
     """Args:
     best: with the algebra in `rewrites`.
-    steps: of the best, in order: the rule, the first operator that it replaced, the cost after it.
+    tasks: where they were searched for here.
+    steps: of the best, in order: the rule, the first operator that it replaced, the cost after it; or the
+        tasks that an operator got.
     ended_by: "empty", or "budget" where that ended the search of a piece.
     left: candidates that were not expanded.
     """
 
     best: Graph
+    tasks: Tasks | None = None
     steps: tuple[tuple[str, str, float], ...] = ()
     ended_by: str = "empty"
     expanded: int = 1
     left: int = 0
-
-    @property
-    def told(self) -> str:
-        return ", ".join(f"{rule} at '{node}' ({1e3 * seconds:.3g} ms)" for rule, node, seconds in self.steps)
 
 
 def rules_of(name: str) -> Sequence[Rule]:
@@ -66,50 +72,77 @@ def _is_bound(rule: Rule) -> bool:
     return bool(rule.left) and {*rule.inputs} <= terms and needed <= numbers
 
 
+@dataclass(frozen=True, eq=False)
+class _SearchedGraph:
+    """A graph, with tasks, and what made it of which."""
+
+    graph: Graph
+    tasks: Tasks = field(default_factory=dict)
+    before: _SearchedGraph | None = None
+    what: tuple[str, str] = ("", "")
+
+    @property
+    def key(self) -> object:
+        return fingerprint(self.graph), frozenset(self.tasks.items())
+
+
 def best_graph(
     graph: Graph,
     rules: Sequence[Rule],
-    cost: Callable[[Graph], float],
+    cost: Callable[[Graph, Tasks], float],
     alpha: float = 1.05,
     budget: int = 300,
     piece: int = 20,
+    kinds: Callable[[Graph], Mapping[str, Iterable[TaskKind]]] | None = None,
 ) -> Substituted:
     """The cheapest graph that the rules make of a captured one.
 
     Args:
-        cost: of a graph, in seconds.
+        cost: of a graph with tasks, in seconds.
         alpha: of a piece, how many times the best a candidate may cost to be looked at.
         budget: of candidates, over all pieces.
         piece: least operators of one.
+        kinds: the tasks that operators may have, where substitutions change them, too.
     """
-    costs: dict[object, float] = {}
+    costs: dict[_SearchedGraph, float] = {}
 
-    def priced(own: Graph) -> float:
-        if own.rewrites not in costs:
-            costs[own.rewrites] = cost(own)
-        return costs[own.rewrites]
+    def priced(own: _SearchedGraph) -> float:
+        if own not in costs:
+            costs[own] = cost(own.graph, own.tasks)
+        return costs[own]
 
-    best, ended_by, expanded, left, rest = graph, "empty", 0, 0, budget
+    best, ended_by, expanded, left, rest = _SearchedGraph(graph), "empty", 0, 0, budget
     pieces = list(_pieces(list(graph.nodes), matches(graph, rules), piece))
     for i, names in enumerate(pieces):
         now = best_first(
             best,
             priced,
-            partial(_substituted, rules=rules, names=frozenset(names), most=2 * len(graph)),
-            fingerprint,
+            partial(_substituted, rules=rules, names=frozenset(names), most=2 * len(graph), kinds=kinds),
+            lambda own: own.key,
             1 + (alpha - 1) * len(names) / len(graph),
             max(rest // (len(pieces) - i), 1),
         )
         best, rest = now.best, rest - now.priced
         ended_by = now.ended_by if now.ended_by == "budget" else ended_by
         expanded, left = expanded + now.expanded, left + now.left
-    records = [each for each in best.rewrites if isinstance(each, Algebra)]
-    steps = [(each.rule.name, each.node, costs[best.rewrites[: i + 1]]) for i, each in enumerate(records)]
-    return Substituted(best, tuple(steps), ended_by, expanded, left)
+    steps, own = list[tuple[str, str, float]](), best
+    while own.before is not None:
+        steps.append((*own.what, costs[own]))
+        own = own.before
+    tasks = None if kinds is None else best.tasks
+    return Substituted(best.graph, tasks, tuple(reversed(steps)), ended_by, expanded, left)
 
 
-def _substituted(graph: Graph, rules: Sequence[Rule], names: frozenset[str], most: int) -> Iterator[Graph]:
-    """What one rule makes of it, where it replaces some of these operators, or what was made of them."""
+def _substituted(
+    now: _SearchedGraph,
+    rules: Sequence[Rule],
+    names: frozenset[str],
+    most: int,
+    kinds: Callable[[Graph], Mapping[str, Iterable[TaskKind]]] | None,
+) -> Iterator[_SearchedGraph]:
+    """What one rule makes of it, where it replaces some of these operators, or what was made of them; and
+    with other tasks of one of them."""
+    graph, tasks = now.graph, now.tasks
     for match in matches(graph, rules):
         if names.isdisjoint(_origin(name) for name in match.nodes):
             continue
@@ -118,7 +151,14 @@ def _substituted(graph: Graph, rules: Sequence[Rule], names: frozenset[str], mos
         except RewriteError:
             continue
         if len(made) <= most:
-            yield made
+            rest = {name: kind for name, kind in tasks.items() if name in made.nodes}
+            yield _SearchedGraph(made, rest, now, (match.rule.name, match.record.node))
+    for name, every in kinds(graph).items() if kinds is not None else ():
+        for kind in every if _origin(name) in names else ():
+            said = "tasks " + " x ".join(
+                f"{n} along {axis}" if blocks else f"{n} copies" for axis, blocks, n in kind
+            )
+            yield _SearchedGraph(graph, {**tasks, name: kind}, now, (said, name))
 
 
 def _pieces(names: Sequence[str], every: Sequence[Match], least: int) -> Iterator[Sequence[str]]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from math import inf
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
@@ -23,14 +25,19 @@ from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
-from netsplit.partition.common.side_by_side import linked_groups
-from netsplit.partition.methods.auto.part_structures import structures
+from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines
-from netsplit.partition.methods.unity.costed import Costed, Known
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind
+from netsplit.partition.methods.unity.costed import Costed, Devices, Known
+from netsplit.partition.methods.unity.experts import (
+    FewViews,
+    chosen_before,
+    stages_of_hosts,
+    wanted_by_experts,
+)
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
-from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
+from netsplit.partition.methods.unity.substitutions import Substituted, Tasks, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import TOLD, Placement, SolverReport
 from netsplit.placement.priority import topological_priority
@@ -41,12 +48,18 @@ __all__ = ["Unity"]
 
 log = logging.getLogger(__name__)
 
-Search = Literal["joint", "sequential"]
+Search = Literal["joint", "paper", "sequential"]
 
 RAISES = 8  # of the price of bytes
-PART_S = 0.002  # for each node that a structure makes, about
 SMALL = 2000  # operators times devices, for which `os_dpos` is quick
-STRUCTURES_S = 60.0  # what takes longer to make is not looked at
+
+
+Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
+"""Numbers of choices that are made before the programme."""
+
+
+def _nothing(costed: Costed) -> Mapping[str, int]:
+    return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +98,8 @@ class Unity(Partitioner):
         cache: tables of alike parts of the graph are computed once.
         algebra: operators may be replaced by others.
         rules: "builtin", "generated", or a file of FlexFlow's, which is proven first.
-        search: "joint", or "sequential": the graph that is fastest on one device, and then its mapping.
+        search: "joint"; "paper": tasks are changed one by one, as algebra is, and views are mapped;
+            or "sequential": the graph that is fastest on one device, and then its mapping.
         alpha: of candidates, how many times the best they may cost to be looked at.
         budget: how many candidates get a cost.
         piece: about how many operators are searched at once.
@@ -133,13 +147,13 @@ class Unity(Partitioner):
             raise infeasible(problem, self.name)
         searched = search.searched
         expanded, left = searched.expanded, searched.left
-        why = "no others left" if searched.ended_by == "empty" else f"the budget is used up, {left} are left"
+        why = "none left" if searched.ended_by == "empty" else f"{left} left when the budget was used up"
+        graphs = f"{expanded} graph{'s' * (expanded > 1)} searched in {searched_s:.2f} s, {why}"
         steps = best.searched.steps if best.searched else ()
         mapped = judged[0].mapped
         assert mapped is not None
         notes = {
-            TOLD: f"answered by {best.origin}; {expanded} graphs searched in {searched_s:.2f} s ({why})"
-            + (f"; algebra: {best.searched.told}" if best.searched and steps else ""),
+            TOLD: f"answered by {best.origin}; {graphs}",
             "answered": best.origin,
             "programme_s": mapped.seconds,
             "substitutions": [list(each) for each in steps],
@@ -155,29 +169,52 @@ class Unity(Partitioner):
         seconds = best.seconds if best.seconds < inf else None
         return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
 
+    def quick(self, problem: Problem, until: Callable[[], float]) -> Iterator[tuple[str, Placement]]:
+        """What the programme finds with few views, and what it is called; no more is begun when it is that
+        late, on ``time.perf_counter``."""
+        if problem.graph.rewrites:
+            return
+        search = UnitySearch(self, problem, until=until)
+        machines, known = search.plain
+        search.plain = FewViews(**vars(machines)), known
+        for each in chain(search.programmes(), search.by_experts()):
+            yield each.origin, each.placement
+            if time.perf_counter() > until():
+                return
+
 
 @dataclass(eq=False)
 class UnitySearch:
     method: Unity
     problem: Problem
     refused: set[tuple[str, int]] = field(default_factory=set)
-    known: Known = field(default_factory=Known)
+    stages: Mapping[str, Devices] = field(default_factory=dict)
+    until: Callable[[], float] = lambda: inf
 
     def __post_init__(self) -> None:
         problem = self.problem
         cluster = (problem.simulator or problem).cluster
-        self.machines = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster))
+        self.plain = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster)), Known()
         self.searched: Substituted
         self.mapped: Mapped
+        self._unpriced()
+
+    def _unpriced(self) -> None:
+        """Bytes cost nothing, and pieces are as large as devices are fast."""
+        self.machines, self.known = self.plain
+        self.spread_s, self.price = 0.0, (0.0,) * len(self.machines.cluster.devices)
 
     def programmes(self) -> Iterator[_Judged]:
         """Of the graph best by the search asked for, of that best on one device, and of the captured one."""
         method, graph, known = self.method, self.problem.graph, set[str]()
         rules = rules_of(method.rules) if method.algebra else ()
         limits = method.alpha, method.budget, method.piece
-        joint = method.search == "joint"
-        self.searched = best_graph(graph, rules, self._mapped_s if joint else self._alone_s, *limits)
-        tried = [("the programme", self.searched), ("the programme without algebra", Substituted(graph))]
+        joint, paper = method.search == "joint", method.search == "paper"
+        cost = self._alone_s if method.search == "sequential" else self._mapped_s
+        self.searched = best_graph(graph, rules, cost, *limits, self._kinds if paper else None)
+        tried = [("the programme", self.searched)]
+        if not paper:
+            tried.append(("the programme without algebra", Substituted(graph)))
         if joint and rules:
             tried.append(("algebra for one device", best_graph(graph, rules, self._alone_s, *limits)))
         for origin, searched in tried:
@@ -186,16 +223,30 @@ class UnitySearch:
                 continue
             known.add(key)
             try:
-                yield replace(self.programme(searched.best, origin), searched=searched)
+                yield replace(self.programme(searched.best, origin, searched.tasks), searched=searched)
+                if searched is self.searched and joint and rules and self.spread_s:
+                    dear = best_graph(graph, rules, self._mapped_s, *limits)  # at the price of bytes now
+                    tried.append(("the programme with algebra for less memory", dear))
             except RewriteError as refusal:
                 if searched.best is graph:
                     raise
                 log.debug("unity: not %s: %s", origin, refusal)
 
-    def _mapped_s(self, graph: Graph) -> float:
-        return self._mapped(graph).seconds
+    def _mapped_s(self, graph: Graph, tasks: Tasks) -> float:
+        return self._mapped(graph, tasks if self.method.search == "paper" else None).seconds
 
-    def _alone_s(self, graph: Graph) -> float:
+    def _kinds(self, graph: Graph) -> dict[str, set[TaskKind]]:
+        """Of operators that can be cut, all tasks on all devices."""
+        costed = self._costed(graph, None)
+        every = tuple(range(len(self.machines.cluster.devices)))
+        of = {
+            each.name: costed.options(v, every).choices
+            for v, each in enumerate(costed.vertices)
+            if each.nodes
+        }
+        return {name: {each.kind for each in own} for name, own in of.items()}
+
+    def _alone_s(self, graph: Graph, tasks: Tasks) -> float:
         """On one of the devices, the fastest."""
         costs = self._costs(graph)
         return min(sum(costs.total_s(v, kind) for v in graph.nodes) for kind in costs.devices)
@@ -203,47 +254,37 @@ class UnitySearch:
     def _costs(self, graph: Graph) -> Costs:
         return rewrite.rewritten_costs(self.problem.costs, self.problem.graph, graph)
 
-    def programme(self, graph: Graph, origin: str) -> _Judged:
+    def programme(self, graph: Graph, origin: str, tasks: Tasks | None = None) -> _Judged:
         """The best that the programme finds, with a price of bytes under which its peaks fit."""
-        given = self.machines, self.known
-        try:
-            return self._fitting(graph, origin)
-        finally:
-            self.machines, self.known = given
-
-    def _fitting(self, graph: Graph, origin: str) -> _Judged:
-        spread_s, price = 0.0, (0.0,) * len(self.machines.cluster.devices)
+        self._unpriced()
         best: _Judged | None = None
         for turn in range(RAISES):
-            now = self._lowered(graph, origin, spread_s, price)
+            now = self._lowered(graph, origin, tasks)
             if best is None or now.rank < best.rank:
                 best = now
-            if not now.missing:
+            if not now.missing or time.perf_counter() > self.until():
                 break
-            spread_s = 4 * spread_s or self.mapped.seconds / 2
+            self.known = Known(self.known.numbers, movement=self.known.movement)
+            self.spread_s = 4 * self.spread_s or self.mapped.seconds / 2
             if turn == RAISES // 2:  # pieces as large as devices have room, and not as they are fast
                 room = [float(each.capacity_bytes) for each in self.machines.cluster.devices]
-                self.machines, spread_s = replace(self.machines, speed=tuple(room)), self.mapped.seconds / 2
-            elif turn % (RAISES // 2) > 1:
-                price = self._raised(price, now, spread_s)
+                self.machines = replace(self.machines, speed=tuple(room))
+                self.spread_s = self.mapped.seconds / 2
+            elif turn % (RAISES // 2) > 1:  # bytes on what is over its capacity get dearer than on others
+                self.price = tuple(
+                    own + (self.spread_s / each.capacity_bytes if now.over.get(each.name, 0) > 0 else 0.0)
+                    for each, own in zip(self.machines.cluster.devices, self.price, strict=True)
+                )
         assert best is not None
         return best
 
-    def _raised(self, price: tuple[float, ...], now: _Judged, spread_s: float) -> tuple[float, ...]:
-        """Bytes on what is over its capacity get dearer than on others."""
-        devices = self.machines.cluster.devices
-        return tuple(
-            own + (spread_s / each.capacity_bytes if now.over.get(each.name, 0) > 0 else 0.0)
-            for each, own in zip(devices, price, strict=True)
-        )
-
-    def _lowered(self, graph: Graph, origin: str, spread_s: float, price: tuple[float, ...]) -> _Judged:
+    def _lowered(
+        self, graph: Graph, origin: str, tasks: Tasks | None = None, before: Before = _nothing
+    ) -> _Judged:
         """Without what cannot be lowered so."""
         captured = self.problem.graph
-        if spread_s:
-            self.known = Known(numbers=self.known.numbers)
         while True:
-            self.mapped = mapped = self._mapped(graph, spread_s, price)
+            self.mapped = mapped = self._mapped(graph, tasks, before)
             rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))
             try:
                 made = rewrite.applied(captured, rewrites, scaled="samples") if rewrites else captured
@@ -258,18 +299,17 @@ class UnitySearch:
             device_of = devices_of(made, mapped.choices, self.machines)
             return self._judged(origin, made, device_of, mapped)
 
-    def _mapped(self, graph: Graph, spread_s: float = 0.0, price: tuple[float, ...] = ()) -> Mapped:
-        """`best_mapping`, with the layouts of tied weights each in turn."""
-        problem, method = self.problem, self.method
+    def _mapped(self, graph: Graph, tasks: Tasks | None = None, before: Before = _nothing) -> Mapped:
+        method, costed = self.method, self._costed(graph, tasks)
+        return best_mapping(costed, before(costed), cache=method.cache, split=method.split)
+
+    def _costed(self, graph: Graph, tasks: Tasks | None) -> Costed:
+        problem = self.problem
         turns = 1 if problem.simulator is None else problem.simulator.turns.microbatches
-        costed = Costed(
-            graph, self._costs(graph), self.machines, tuple(method.dimensions), turns, spread_s, price,
-            refused=frozenset(self.refused), known=self.known,
+        return Costed(
+            graph, self._costs(graph), self.machines, tuple(self.method.dimensions), turns, self.spread_s,
+            self.price, refused=frozenset(self.refused), tasks=tasks, known=self.known, stages=self.stages,
         )  # fmt: skip
-        return min(
-            (best_mapping(each, cache=method.cache, split=method.split) for each in costed.of_tied()),
-            key=lambda each: each.seconds,
-        )
 
     def others(self) -> Iterator[_Judged]:
         """Data parallelism, columns and rows, each device alone, and `os_dpos` on small graphs."""
@@ -278,19 +318,30 @@ class UnitySearch:
             return
         for device in _one_of_each(self.machines):
             yield self._judged(f"one device ({device})", graph, dict.fromkeys(graph.nodes, device), None)
-        for each in structures(problem) if len(problem.cluster.devices) > 1 else ():
-            if PART_S * each.parts > STRUCTURES_S:
-                continue
-            with suppress(RewriteError):
-                rewrites = each.rewrites()
-                if rewrites:
-                    made = rewrite.applied(graph, rewrites, scaled=True)
-                    for device_of in each.places(made, problem.cluster):
-                        yield self._judged(each.origin, made, device_of, None)
+        yield from self.by_experts()
         if len(graph) * len(problem.cluster.devices) <= SMALL:
             with suppress(InfeasibleError):
                 own = replace(problem, known=None, improved=None, meter=None)
                 yield self._simulated(OsDpos.name, OsDpos().partition(own), None)
+
+    def by_experts(self) -> Iterator[_Judged]:
+        """Data parallelism, and columns and rows, over all devices, over the first host, and in stages that
+        are hosts; the programme decides what is left open."""
+        graph, hosts = self.problem.graph, self.machines.hosts
+        first = tuple(p for p, host in enumerate(hosts) if host == hosts[0])
+        where = {"": {}, ", one host": dict.fromkeys(graph.nodes, first) if len(first) < len(hosts) else {}}
+        where[", stages"] = stages_of_hosts(self.problem, hosts)
+        self._unpriced()
+        for said, self.stages in where.items():
+            if said and not self.stages:
+                continue
+            for origin, wanted in wanted_by_experts(graph):
+                with suppress(RewriteError):
+                    yield self._lowered(graph, origin + said, before=partial(chosen_before, wanted=wanted))
+        with suppress(RewriteError):
+            if self.stages:
+                yield self.programme(graph, "the programme, stages")
+        self.stages = {}
 
     def filled(self) -> Iterator[_Judged]:
         """Whole operators in topological order, each device filled before the next."""

@@ -26,7 +26,6 @@ from itertools import chain, zip_longest
 
 from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
-from netsplit.partition.engines.exploring import Explored
 from netsplit.partition.methods.auto.in_parts import best_in_parts
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -94,7 +93,6 @@ class WholeSearch:
     of_line: dict[tuple[object, ...], tuple[int, LineStages]] = field(default_factory=dict)  # by `identity`
     known_lines: dict[int, NodeLine] = field(default_factory=dict)
     annealed: set[Schedule] = field(default_factory=set)  # from the best plan under them
-    explored: Explored = field(default_factory=Explored)  # of these parts
 
     def run(self) -> None:
         """Everything that the time allows; the judge has what came of it."""
@@ -332,9 +330,7 @@ class WholeSearch:
             usual = self.answers.usual(m)
             with self.time.metered(m):
                 problem = problem_under(self.problem_of(m), usual)
-                whole = {} if winner is None or winner.placement.replicas else winner.placement.device_of
-                parts, explored = best_in_parts(problem, STARTS, until, self.judge.best_s, whole)
-                self.explored += explored
+                parts = best_in_parts(problem, STARTS, until, self.judge.best_s)
                 if parts is not None:
                     self.orders.plain(f"auto, {parts.origin}", usual, parts.placement, however_late=True)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
@@ -10,16 +11,14 @@ from torch import nn
 from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
-from netsplit.partition import Auto, Balanced, PipeDream, Placement, Problem, SolverReport
+from netsplit.partition import Auto, Balanced, PipeDream, Problem, Unity
 from netsplit.partition.base import MemoryRule
-from netsplit.partition.methods.auto.part_structures import structures
 from netsplit.partition.objectives import ObjectiveName
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
-from netsplit.rewrite import Split
+from netsplit.rewrite import OperatorTasks
 from tests.builders import cpus
 from tests.partition.meters import SlowParts
 
@@ -68,7 +67,7 @@ def test_operators_are_in_parts_where_that_takes_less() -> None:
     problem = problem_of(1.0)
     whole, parts = decide(problem, SEARCH), decide(problem, IN_PARTS)
     assert not whole.placement.rewrites
-    assert any(isinstance(each, Split) for each in parts.placement.rewrites)
+    assert any(isinstance(each, OperatorTasks) and each.cuts for each in parts.placement.rewrites)
     assert parts.objective_s < 0.6 * whole.objective_s
     assert parts.placement.report.notes["whole_s"] == pytest.approx(whole.objective_s)
     assert len({*parts.placement.device_of.values()}) == 2
@@ -124,23 +123,17 @@ def on_servers(schedule: Schedule, layers: int = 4) -> Problem:
 def test_stages_between_servers_are_in_parts_within() -> None:
     """One tensor crosses, and a pipeline takes less than either server alone, or all with whole operators."""
     problem = on_servers(GPipe(4))
-    apart = [each for each in structures(problem) if each.origin.endswith("servers apart")]
-    assert len(apart) == 5
-    seconds = []
-    for each in apart:
-        own = problem.rewritten(each.rewrites())
-        alone, staged = each.places(own.graph, problem.cluster)
-        assert (servers_of(alone), servers_of(staged)) == ({0}, {0, 1})
-        assert crossing(own.graph, alone) == 0
-        assert 0 < crossing(own.graph, staged) <= 4 * problem.graph.batch_size * 512
+    seconds: dict[str, float] = {}
+    for origin, placement in Unity(algebra=False).quick(problem, lambda: inf):
+        own = problem.rewritten(placement.rewrites)
         assert own.simulator is not None
-        order = topological_priority(own.graph, own.graph.position)
-        report = SolverReport("feasible", 0.0)
-        for device_of in (alone, staged):
-            placement = Placement("given", device_of, order, report, rewrites=own.graph.rewrites)
-            seconds.append(own.simulator(placement).iteration_s)
+        seconds[origin] = min(own.simulator(placement).iteration_s, seconds.get(origin, inf))
+        if origin.endswith("stages"):
+            assert servers_of(placement.device_of) == {0, 1}
+            assert 0 < crossing(own.graph, placement.device_of) <= 4 * problem.graph.batch_size * 512
     whole_s = min(decide(problem, method).objective_s for method in (Balanced(), PipeDream(), SEARCH))
-    assert min(seconds[1::2]) < 0.9 * min(*seconds[::2], whole_s)
+    staged = [seconds.pop(origin) for origin in [*seconds] if origin.endswith("stages")]
+    assert min(staged) < 0.9 * min(*seconds.values(), whole_s)
 
 
 def servers_of(device_of: Mapping[str, str]) -> set[int]:

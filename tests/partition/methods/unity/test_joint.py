@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -125,6 +126,30 @@ def test_no_rules_and_mapping_take_less(name: str, device_speeds: Sequence[float
             best, reached, bound = graph, seconds, seconds
     assert notes["programme_s"] == pytest.approx(reached, rel=1e-9)
     assert best.rewrites, "algebra gains here"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tasks_changed_one_by_one_take_no_less(name: str) -> None:
+    """As Unity's search has them: `paper` beside `joint`."""
+    problem = problem_of(name, (1.0, 1.0))
+    paper, joint = (
+        Unity(split=False, search=each, budget=60).choose(problem).notes["programme_s"]
+        for each in ("paper", "joint")
+    )
+    assert joint <= paper * (1 + 1e-9)
+
+
+def test_algebra_is_chosen_anew_where_bytes_have_a_price() -> None:
+    """Another rule is applied than without a price, and nothing else fits."""
+    problem = problem_of("two products", (1.0, 1.0))
+    assert problem.simulator is not None
+    peaks = problem.simulator(next(UnitySearch(Unity(), problem).programmes()).placement).peak_bytes
+    room = int(0.9 * max(peaks.values()))
+    small = tuple(replace(each, capacity_bytes=room) for each in problem.cluster.devices)
+    cluster = replace(problem.cluster, devices=small)
+    tight = replace(problem, cluster=cluster, simulator=replace(problem.simulator, cluster=cluster))
+    fits = [each.origin for each in UnitySearch(Unity(), tight).programmes() if not each.missing]
+    assert fits == ["the programme with algebra for less memory"]
 
 
 def test_a_product_of_a_cat_becomes_products_where_its_parts_are() -> None:

@@ -1,1 +1,0 @@
-"""Costs of operators in parts, measured when a plan first has them."""

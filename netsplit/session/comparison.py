@@ -1,0 +1,329 @@
+"""Methods compared on one model, data and cluster: planned, trained from the same start, recorded.
+
+problem once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netsplit.cluster.described import ClusterDescription
+from netsplit.data.dataset import Data
+from netsplit.data.reading.loader import batches
+from netsplit.data.reading.own import as_data
+from netsplit.errors import ConfigError, NetSplitError
+from netsplit.graph.batches.batch import Batch
+from netsplit.models.within_memory import within_memory
+from netsplit.optim.learning_rate import LearningRate
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.profile.predict import unknown_in_words
+from netsplit.program.schedules import Schedule
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.request import Request
+from netsplit.session.session import Session
+from netsplit.session.step import ModelStep
+from netsplit.settings import Settings
+from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
+from netsplit.tracking.figures import link_figure
+from netsplit.tracking.records import (
+    Comparison,
+    Progress,
+    ProgressRecorder,
+    capacities,
+    record_comparison,
+    record_decisions,
+    record_plan,
+    record_result,
+    record_row,
+    record_whole,
+    record_workload,
+    write_last_plan,
+)
+from netsplit.tracking.trained import keep_trained, record_model
+from netsplit.training.adapt.switchable import check_adaptable
+from netsplit.training.checkpoints import opened_checkpoints, origin_checkpoint, stable_folder
+from netsplit.training.decided_cut import as_decided, as_saved, keep
+from netsplit.training.epochs import fit
+from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
+from netsplit.training.options import Training
+
+__all__ = ["Experiment", "Shared", "compare", "each_method", "experiment_of", "recorded"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is compared."""
+
+    name: str
+    model: nn.Module
+    loss: Callable[..., Tensor]
+    data: Data
+    partitioners: Mapping[str, Partitioner]
+    schedule: Schedule | AutoSchedule
+    optimizer: OptimizerFactory
+    settings: Settings
+    learning_rate: LearningRate | None = None
+    config: Any = None  # resolved, for the record
+    labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
+    metric: Metric | None = field(default_factory=accuracy)  # on the test half
+
+    @property
+    def training(self) -> Training:
+        return Training.of(self.settings, self.optimizer, self.learning_rate)
+
+    @property
+    def stable(self) -> Path:
+        """Where the checkpoints of this training are, whenever it runs."""
+        given = self.settings.checkpoint.folder
+        name = f"{type(self.model).__name__}-{self.data.name}"
+        return Path(given) if given is not None else stable_folder(self.config, name)
+
+
+def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Experiment:
+    """What is asked for with its data, model and loss built, and a scheduler that knows how long it trains.
+
+    On a described cluster the model holds no values.
+
+    Raises:
+        ConfigError: a part cannot be built, the model tells fewer classes apart than the data has, or the
+            scheduler ends before the training.
+    """
+    settings = request.settings
+    torch.manual_seed(settings.seed)
+    data = as_data(request.dataset(), request.dataset_name, request.reading)
+    for key, given in request.classes.items():
+        if given < data.num_classes:
+            raise ConfigError(
+                f"model.{key} is {given}, but the dataset has {data.num_classes} classes: give at least "
+                f"{data.num_classes}."
+            )
+    with torch.device("meta") if isinstance(request.cluster, ClusterDescription) else within_memory():
+        model = request.model()
+    loss = request.loss()
+    _check_parts(model, loss)
+    rate = request.learning_rate
+    if rate is not None:
+        rate = rate.over(settings.epochs, _steps_per_epoch(data, settings))
+    training = Training.of(settings, request.optimizer, rate).made_for(model, loss)
+    if settings.adapt:
+        check_adaptable(settings.compile_backend, request.schedule)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    log.info("Data: %s. Model: %s, %s parameters.", data.summary(), type(model).__name__, f"{size:,}")
+    metric = chosen_metric(request.metric, data, loss)
+    return Experiment(
+        name, model, loss, data, request.partitioners, request.schedule, training.optimizer, settings, rate,
+        request.config, labels, metric,
+    )  # fmt: skip
+
+
+def _check_parts(model: Any, loss: Any) -> None:
+    """Raises ConfigError: a `_target_` of the user's own makes something else than is needed."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model._target_ makes {model!r}: name what makes a torch.nn.Module.")
+    if not callable(loss):
+        raise ConfigError(f"loss._target_ makes {loss!r}: name what makes a function of outputs and targets.")
+
+
+def compare(
+    experiment: Experiment, session: Session, tracker: Tracker, folder: Path, progress: Progress
+) -> Comparison:
+    """Plan and train with every method, from the same parameters and on the same batches.
+
+    A method that fails keeps its row, with the reason; the others go on.
+
+    Raises:
+        CaptureError, ConfigError, WorkerError: before any method could begin.
+    """
+    if experiment.settings.resume not in ("never", "auto"):
+        origin_checkpoint(experiment.settings.resume)
+    _ = session.pool  # a cluster that does not come up leaves no run behind
+    with recorded(experiment, session.spec.name, tracker) as parent:
+        shared = _planned(experiment, session)
+        problem = shared.problem
+        _check_metric(experiment, shared.step, problem.graph.batch_size)
+        source: dict[str, str] = {"profile": session.profile}
+        if problem.costs.predicted and (unknown := unknown_in_words(problem.graph)):
+            source["unknown_operators"] = unknown
+        parent.tags(source)
+        if session.link_samples:
+            link_figure(session.link_samples, problem.cluster.links, folder / "links.png")
+            parent.artifact(folder / "links.png")
+
+        def row(plan: Plan, run: MethodRun, comparison: Comparison) -> ComparisonRow:
+            run.tags(source)
+            return _method(experiment, session, shared, plan, run, comparison, progress)
+
+        return each_method(experiment, shared, parent, folder, row)
+
+
+@contextmanager
+def recorded(
+    experiment: Experiment, cluster: str, tracker: Tracker, tags: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[ComparisonRun]:
+    """The run of a comparison, with its config, data and tags."""
+    every = _tags(experiment, cluster) | dict(tags)
+    with tracker.comparison(experiment.name, experiment.config, tags=every) as parent:
+        parent.data(experiment.data)
+        yield parent
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all methods of a comparison share.
+
+    Args:
+        chosen: the plan, where everything was decided together, and what it was chosen from.
+    """
+
+    step: ModelStep
+    problem: Problem
+    chosen: tuple[Plan, WholePlan] | None = None
+
+    @property
+    def whole(self) -> WholePlan | None:
+        return None if self.chosen is None else self.chosen[1]
+
+    def plan(self, partitioner: Partitioner) -> Plan:
+        """A method's; raises as `ModelStep.plan`."""
+        return self.step.plan(self.problem, partitioner) if self.chosen is None else self.chosen[0]
+
+
+def each_method(
+    experiment: Experiment,
+    shared: Shared,
+    parent: ComparisonRun,
+    folder: Path,
+    row: Callable[[Plan, MethodRun, Comparison], ComparisonRow],
+) -> Comparison:
+    """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
+    record_workload(parent, shared.step.workload(shared.problem), folder)
+    comparison = Comparison(folder, decided=shared.whole, charts=parent.charts)
+    command = {key: value for key, value in experiment.labels.items() if key == "command"}
+    for name, partitioner in experiment.partitioners.items():
+        try:
+            with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
+                if shared.whole is not None:
+                    record_whole(run, shared.whole, folder / run.name)
+                done = row(shared.plan(partitioner), run, comparison)
+            record_result(parent, done)
+            comparison.rows.append(done)
+        except (NetSplitError, OSError) as error:
+            reason = " ".join(str(error).split())
+            log.error("%s failed: %s", name, reason)
+            failed = ComparisonRow(name, "failed", capacity=capacities(shared.problem.cluster), error=reason)
+            comparison.rows.append(failed)
+    record_comparison(parent, comparison)
+    return comparison
+
+
+def _planned(experiment: Experiment, session: Session) -> Shared:
+    settings, schedule = experiment.settings, experiment.schedule
+    first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
+    step = session.step(experiment.model, experiment.loss, first, experiment.training)
+    if not isinstance(schedule, AutoSchedule):
+        return Shared(step, session.problem(step, schedule))
+    ((name, method),) = experiment.partitioners.items()
+    folder = experiment.stable / name if settings.resume == "auto" else None
+    if folder is not None:
+        schedule = as_decided(schedule, folder)
+    elif settings.resume != "never":
+        schedule = as_saved(schedule, origin_checkpoint(settings.resume))
+    plan, whole = session.plan(step, schedule, method)
+    assert whole is not None, "all was decided together"
+    if folder is not None:
+        keep(folder, whole.schedule.microbatches)
+    return Shared(step, plan.asked, (plan, whole))
+
+
+def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
+    """Before hours of training, by a micro-batch of the test half.
+
+    Raises:
+        ConfigError: the metric is not for such outputs and targets.
+    """
+    metric = experiment.metric
+    if metric is not None and len(experiment.data.test):
+        inputs, targets = next(batches(experiment.data.test, size, shuffle=False, drop_last=False))
+        outputs = step.captures.outputs(Batch.of(inputs, known=step.known))
+        metric.reset()
+        update_metric(metric, outputs, targets)
+        metric.reset()
+
+
+def _method(
+    experiment: Experiment,
+    session: Session,
+    shared: Shared,
+    plan: Plan,
+    run: MethodRun,
+    comparison: Comparison,
+    progress: Progress,
+) -> ComparisonRow:
+    settings, step = experiment.settings, shared.step
+    folder = comparison.folder / run.name
+    record_plan(run, plan, folder)
+
+    def restart() -> DistributedRuntime:
+        return session.deploy(step, replace(model.plan, asked=plan.asked), shared.whole).runtime
+
+    model = session.deploy(step, plan, shared.whole)
+    progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
+    observer = ProgressRecorder(run, progress)
+    here = comparison.folder / "checkpoints"
+    with opened_checkpoints(settings, experiment.config, experiment.stable, here, run.name) as checkpoints:
+        try:
+            history = fit(
+                model, experiment.data, epochs=settings.epochs, seed=settings.seed, observer=observer,
+                metric=experiment.metric, accumulate=settings.accumulate, drop_last=settings.drop_last,
+                checkpoints=checkpoints, restart=restart if settings.resume == "auto" else None,
+            )  # fmt: skip
+        finally:
+            if model.adaptation is not None:
+                record_decisions(run, model.adaptation.decisions, folder)
+            write_last_plan(model.plan, plan, folder)
+        if checkpoints is not None:
+            log.info("%s: %s", run.name, checkpoints.told)
+    comparison.histories[run.name] = history
+    try:
+        record_model(run, experiment.model, model, experiment.data)
+        measured, earlier = observer.measured(history), observer.first is None
+        decisions = () if model.adaptation is None else model.adaptation.decisions
+        return record_row(run, plan, folder, measured, earlier, decisions)
+    finally:
+        keep_trained(run, model, folder, settings)
+
+
+def _steps_per_epoch(data: Data, settings: Settings) -> int:
+    count, step = len(data.train), settings.accumulate * settings.batch_size
+    if settings.drop_last:
+        count -= count % settings.batch_size
+    return math.ceil(count / step)
+
+
+def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:
+    """What MLflow shows a comparison and its methods by."""
+    tags = {
+        "model": type(experiment.model).__name__,
+        "dataset": experiment.data.name,
+        "cluster": cluster,
+        "schedule": experiment.schedule.name,
+        "methods": ", ".join(experiment.partitioners),
+    }
+    return tags | dict(experiment.labels)

@@ -1,0 +1,298 @@
+"""From a training step and what it costs to a problem under a schedule, or to a whole plan.
+
+ModelStep + CostSource ──problem_of──► Problem        of a schedule that is given
+                          └─decided─────► WholePlan      of all that is open
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from netsplit.errors import CaptureError, ConfigError, InfeasibleError, NetSplitError
+from netsplit.graph.checks.check import check_capture
+from netsplit.graph.ir import Graph
+from netsplit.interrupts import interrupts_held
+from netsplit.partition import Auto
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import verified
+from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.bounds import why_none_fits
+from netsplit.planning.whole.nearest import require_room
+from netsplit.planning.whole.notes import statistics_notes
+from netsplit.planning.whole.one_schedule import plan_under
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.profile.costs import Offload
+from netsplit.profile.measure.optimizer_parts import check_element_wise
+from netsplit.profile.optimizer_checks import check_idle
+from netsplit.program.schedules import Schedule
+from netsplit.progress import Stages
+from netsplit.runtime.offload.moments import check_buckets
+from netsplit.session.cutting import BatchCuts
+from netsplit.session.measured_costs import CostSource
+from netsplit.session.measured_parts import MeasuredParts
+from netsplit.session.sizes import StepSizes
+from netsplit.session.step import ModelStep
+from netsplit.training.adapt.switchable import changeable
+
+__all__ = ["decided", "foreseen", "problem_of", "training_plan"]
+
+log = logging.getLogger(__name__)
+
+_LOOKED_AT = 2**29  # bytes of a step's tensors, above which a plan does not wait for it
+_UNEQUAL = "the samples of a batch do not divide into so many, and costs are predicted for equal ones"
+
+
+def problem_of(
+    step: ModelStep,
+    source: CostSource,
+    schedule: Schedule,
+    stages: Stages | None = None,
+    chosen: Problem | None = None,
+) -> Problem:
+    """Capture a step, and measure its operators on each device kind, or predict them.
+
+    Of what is trained here the capture is checked, and what micro-batches would train otherwise than their
+    batch is said in a warning.
+
+    Args:
+        chosen: at the size of a micro-batch, of a schedule that was decided here, whose micro-batches have
+            been compared with the batch.
+
+    Raises:
+        CaptureError: the model cannot be captured, or would train something else.
+        ConfigError: a batch that cannot be cut, or it would step on what is to be skipped.
+        NetSplitError: the model has other operators on a smaller last micro-batch.
+    """
+    stages, asked, samples = stages or Stages(), step.training, step.whole.samples
+    size = schedule.microbatch_size(samples)
+    check = source.here and asked.check
+    if source.here:
+        _refuse_skipping(step, schedule)
+    elif size * schedule.microbatches != samples:
+        raise _uneven(samples, schedule.microbatches)
+    schedule = schedule.for_batch(samples)
+    stages.stage("capture")
+    log.info("Capturing %s in micro-batches of %d samples.", step.name, size)
+    example = step.example(size)
+    if source.here:
+        step.warn_of_values(example)
+    graph = step.graph(example, check, told=logging.INFO)
+    stages.note(f"{len(graph):,} operators")
+    rest = step.whole.rows(samples - samples % size, samples)
+    tail = step.graph(rest.own(), check) if rest.samples else None
+    if check and chosen is None and size < samples:
+        with interrupts_held():
+            cutting = BatchCuts(step, named=True)
+            cutting.at_size(graph, cutting.allowed(graph, [schedule.microbatches]))
+        for line in (*cutting.told(schedule.microbatches), *statistics_notes(graph)):
+            log.warning("%s", line)
+    if source.here:
+        step.weights(graph, measured=not source.predicted)
+        check_idle(step.optimizer, graph)
+    if Offload.of(asked.offload).optimizer:
+        check_buckets(step.optimizer)
+    in_flight = schedule.in_flight(source.count)
+    if chosen is not None:
+        cluster = chosen.cluster
+        meter = chosen.meter if isinstance(chosen.meter, MeasuredParts) else None
+        costs = chosen.costs if meter is None else meter.whole
+    else:
+        task = step.task(graph, in_flight)
+        costs = step.complete(source.of(task), graph)
+        cluster, meter = source.cluster(graph, costs, in_flight), source.meter(task, costs)
+    return step.problem(graph, costs, cluster, schedule, tail, meter)
+
+
+def decided(
+    step: ModelStep,
+    source: CostSource,
+    open_: AutoSchedule,
+    method: Partitioner | None = None,
+    stages: Stages | None = None,
+) -> tuple[WholePlan, Problem]:
+    """The whole plan, and the problem of its micro-batches.
+
+    Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `StepSizes`).
+
+    Args:
+        method: whose placements are wanted; None, or `auto`: the best of all.
+
+    Raises:
+        InfeasibleError: nothing fits.
+        CaptureError, ConfigError, NetSplitError: as for `problem_of`.
+    """
+    return _WholeDecision(step, source, open_, method, stages or Stages()).made()
+
+
+def training_plan(
+    step: ModelStep,
+    source: CostSource,
+    open_: AutoSchedule,
+    method: Partitioner,
+    stages: Stages | None = None,
+) -> tuple[Plan, WholePlan]:
+    """The plan to train by, and what it was chosen from; raises as `decided`."""
+    whole, problem = decided(step, source, open_, method, stages)
+    if source.here:
+        problem = problem_of(step, source, whole.schedule, stages, problem)
+    else:
+        problem = step.problem(problem.graph, problem.costs, problem.cluster, whole.schedule)
+    for line in whole.lines:
+        log.log(logging.WARNING if line in whole.notes else logging.INFO, "%s", line)
+    plan = verified(problem, whole.placement, whole.seconds)
+    check_element_wise(step.optimizer, plan.problem.graph)
+    return plan, whole
+
+
+def foreseen(
+    step: ModelStep,
+    source: CostSource,
+    order: Schedule | AutoSchedule,
+    method: Partitioner,
+    stages: Stages | None = None,
+) -> WholePlan:
+    """The plan under either kind of schedule; raises as `decided` does."""
+    if isinstance(order, AutoSchedule):
+        return decided(step, source, order, method, stages)[0]
+    problem = problem_of(step, source, order, stages)
+    graph, cutting = problem.graph, BatchCuts(step, named=True)
+    counts = cutting.allowed(graph, [order.microbatches])
+    if _is_quick(graph):
+        cutting.at_size(graph, counts)
+    else:
+        cutting.not_at_size()
+    if stages is not None:
+        stages.stage(f"plan by {method.name}", getattr(method, "time_limit_s", None), "s")
+        problem = replace(problem, improved=stages.improved)
+    told = (*cutting.told(order.microbatches), *_refused(step, graph))
+    return plan_under(problem, method, step.whole.samples, told)
+
+
+@dataclass
+class _WholeDecision:
+    """What is open, and what is known of it."""
+
+    step: ModelStep
+    source: CostSource
+    open: AutoSchedule
+    method: Partitioner | None
+    stages: Stages
+    cutting: BatchCuts = field(init=False)
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.method = None if isinstance(self.method, Auto) else self.method
+        self.cutting = BatchCuts(self.step, self.open.microbatches is not None)
+
+    @property
+    def compared(self) -> bool:
+        """Whether micro-batches are compared with the batch."""
+        return not self.source.here or self.step.training.check
+
+    def made(self) -> tuple[WholePlan, Problem]:
+        """With the first numbers of micro-batches; where nothing fits, with more."""
+        first = self._taken(self._counts())
+        if self.source.here and self.step.training.looks is not None and self.method is None:
+            self.open, self.remarks = changeable(self.open, first.graph(first.counts[0]))
+        samples = self.step.whole.samples
+        try:
+            return self._of(first)
+        except InfeasibleError as refused:
+            further = self.open.further_counts(samples, first.counts) if max(first.counts) > 1 else ()
+            if not further:
+                raise
+            log.info("No plan fits yet: trying more micro-batches (%s).", ", ".join(map(str, further)))
+            try:
+                sizes = self._taken(further)
+                if why_none_fits(sizes.by_bytes, sizes.counts, self.open) is not None:
+                    raise refused
+                return self._of(sizes)
+            except InfeasibleError:
+                raise
+            except NetSplitError:
+                raise refused from None
+
+    def _counts(self) -> Sequence[int]:
+        samples = self.step.whole.samples
+        if self.source.here:
+            return self.open.counts(samples, self.source.count)
+        counts = self.open.counts(samples, self.source.count, equal=True)
+        equal = [m for m in counts if samples % m == 0]
+        if not equal:
+            raise _uneven(samples, self.open.microbatches)
+        return equal
+
+    def _taken(self, counts: Sequence[int]) -> StepSizes:
+        samples, why = self.step.whole.samples, "" if self.source.here else _UNEQUAL
+        left_out = list(self.open.not_as_given(samples, counts, why))
+        cutting = self.cutting if self.compared else None
+        sizes = StepSizes(self.step, self.source, counts, cutting, left_out)
+        self.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
+        log.info("Capturing %s at %d micro-batch sizes.", self.step.name, len(counts))
+        sizes.take()
+        if Offload.of(self.step.training.offload).optimizer:
+            check_buckets(self.step.optimizer)
+        return sizes
+
+    def _of(self, sizes: StepSizes) -> tuple[WholePlan, Problem]:
+        source, cutting, open_ = self.source, self.cutting, self.open
+        samples = self.step.whole.samples
+        if source.here:
+            require_room(sizes.by_bytes, sizes.counts, open_)
+        sizes.cost()
+        more = sizes.derivable(open_.counts(samples, source.count + 1, equal=not source.here))
+        left_out = sizes.left_out if cutting.named else ()
+        least = sizes.graphs[min(sizes.graphs)]
+        refused = () if source.here else _refused(self.step, least)
+
+        def decide(counts: Sequence[int]) -> WholePlan:
+            self.stages.stage("plan of everything", open_.time_limit_s, "s")
+            return decide_whole(
+                sizes.problem,
+                counts,
+                samples,
+                open_,
+                method=self.method,
+                improved=self.stages.improved,
+                others=more if counts is sizes.counts else (),
+                told=lambda m: (*left_out, *self.remarks, *cutting.told(m), *refused),
+            )
+
+        at_size = source.here or _is_quick(least)
+        plan = cutting.decided(decide, sizes.counts, at_size) if self.compared else decide(sizes.counts)
+        return plan, sizes.problem(plan.schedule.microbatches)
+
+
+def _refused(step: ModelStep, graph: Graph) -> tuple[str, ...]:
+    """Why a training would refuse the model as it is, in a sentence, as far as a quick look shows it."""
+    if not _is_quick(graph):
+        return ()
+    try:
+        check_capture(step.model, step.loss, graph, step.example(graph.batch_size))
+    except CaptureError as error:
+        return (f"a training would refuse {step.name} as it is: {str(error).rstrip('.')}",)
+    return ()
+
+
+def _is_quick(graph: Graph) -> bool:
+    parameters = sum(initializer.nbytes for initializer in graph.initializers.values())
+    return parameters + sum(v.nbytes for v in graph.variables.values()) <= _LOOKED_AT
+
+
+def _refuse_skipping(step: ModelStep, schedule: Schedule) -> None:
+    if step.training.on_nonfinite == "skip" and schedule.update_every is not None:
+        raise ConfigError(
+            f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
+            "loss is known: give stop or warn, or choose another schedule."
+        )
+
+
+def _uneven(samples: int, microbatches: object) -> ConfigError:
+    return ConfigError(
+        f"batch_size {samples} does not divide into {microbatches} micro-batches, and costs are predicted "
+        "for equal ones: choose schedule.microbatches that divides it."
+    )

@@ -1,0 +1,218 @@
+"""One model captured at several sizes of micro-batches, with costs at each, of which two are measured.
+
+captures ──graph_at──► a graph at every size        two measured sizes ──profile.sized──► costs at every size
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.batches.other_sizes import graph_at
+from netsplit.graph.ir import Graph
+from netsplit.partition.base import Problem
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.measure.predicted_bytes import with_line
+from netsplit.profile.measure.stretches.in_turn import SizedStep
+from netsplit.profile.sized import SizeSeconds, beside, between, together
+from netsplit.program.schedules import GPipe, OneFOneB
+from netsplit.session.cutting import BatchCuts
+from netsplit.session.measured_costs import CostSource, MeasuredCosts
+from netsplit.session.measured_parts import KnownParts
+from netsplit.session.step import ModelStep, with_known_parts
+
+__all__ = ["StepSizes", "same_operators"]
+
+log = logging.getLogger(__name__)
+
+CAPTURED = 3  # sizes at least, before others are taken to be on their line
+USUAL = 4  # micro-batches, whose size is measured whole
+
+
+@dataclass
+class StepSizes:
+    """Problems of planning a step by the number of micro-batches.
+
+    Args:
+        counts: of micro-batches.
+        cutting: which of these may be looked at; None: all.
+        left_out: what is said of numbers that are not looked at.
+    """
+
+    step: ModelStep
+    source: CostSource
+    counts: Sequence[int]
+    cutting: BatchCuts | None
+    left_out: list[str]
+    graphs: dict[int, Graph] = field(default_factory=dict)  # by samples
+    measured: dict[int, Costs] = field(default_factory=dict)  # by samples
+    took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
+    problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
+    parts: KnownParts = field(default_factory=dict)  # of all sizes
+    ends: tuple[Graph, Graph, Graph] | None = None  # captures of few samples, of more on their line, of many
+
+    def take(self) -> None:
+        """The graph at every size; sizes at which the model is another are left out.
+
+        Three sizes are captured; if the third is not what the two others say (`graph_at`), all are.
+
+        Raises:
+            CaptureError: the model cannot be captured at the largest of the sizes, or none may be looked at.
+        """
+        for each in self.left_out:
+            log.info("%s", each)
+        sizes = {m: self._samples(m) for m in self.counts}
+        usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
+        order = dict.fromkeys([usual, min(self.counts), *sorted(self.counts, reverse=True)])
+        refused: NetSplitError | None = None
+        looked = self.cutting is None
+        for m in order:
+            if m not in self.counts:
+                continue
+            try:
+                graph = self._derived(sizes[m]) or self.step.graph(self.step.example(sizes[m]))
+            except CaptureError as error:
+                refused = refused or error
+                if m == min(self.counts):  # the batch is amiss, and not that there are too few samples
+                    raise refused from None
+                self._leave_out(m, str(error).rstrip("."))
+                continue
+            if self.cutting is not None and not looked:
+                self.counts, looked = self.cutting.allowed(graph, self.counts), True
+                if m not in self.counts:
+                    continue
+            if self.graphs and not same_operators(graph, next(iter(self.graphs.values()))):
+                self._leave_out(m, "the model has other operators there")
+                continue
+            self.graphs[sizes[m]] = graph
+        self.counts = [m for m in self.counts if sizes[m] in self.graphs]
+        self.graphs = {n: g for n, g in self.graphs.items() if n in {sizes[m] for m in self.counts}}
+
+    def cost(self) -> None:
+        """Costs of two of the sizes that were taken, and the problem of each."""
+        if not self.source.predicted:
+            first, least = next(iter(self.graphs)), min(self.graphs)
+            other = least if least < first else max(self.graphs)
+            for samples in dict.fromkeys((first, other)):
+                costs = self._of(self.graphs[samples], alone=samples != first)
+                self.measured[samples] = together(costs, self.measured.get(first, costs))
+            if len(self.counts) > 1 and isinstance(self.source, MeasuredCosts):
+                self.took = self._in_turn(self.source)
+        for m in self.counts:
+            self.problem(m)
+
+    def _leave_out(self, m: int, why: str) -> None:
+        self.left_out.append(f"{m} micro-batches are left out: {why}")
+        log.info("%s", self.left_out[-1])
+
+    def problem(self, m: int) -> Problem:
+        """With one of `counts`, or of `derivable`; another object once more is known of parts."""
+        if m not in self.problems:
+            samples = self._samples(m)
+            graph = self.graphs.get(samples) or self._derived(samples)
+            assert graph is not None, "what was taken, or lies on its line"
+            self.graphs[samples] = graph
+            costs, schedule = self.costs(samples), GPipe(m)
+            meter = None
+            if not self.source.predicted:
+                in_flight = OneFOneB().in_flight(self.source.count)
+                meter = self.source.meter(self.step.task(graph, in_flight, own=False), costs, self.parts)
+            cluster = self.source.cluster(graph, costs, schedule.in_flight(self.source.count))
+            self.problems[m] = self.step.problem(graph, costs, cluster, schedule, meter=meter)
+        self.problems[m] = with_known_parts(self.problems[m])
+        return self.problems[m]
+
+    def by_bytes(self, m: int) -> Problem:
+        """Before anything is measured, or a worker started: nothing takes any time."""
+        if not isinstance(self.source, MeasuredCosts):
+            return self.problem(m)
+        graph, cluster = self.graph(m), self.source.unlinked
+        none = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(0.0, 0.0)))
+        costs = Costs(
+            dict.fromkeys((each.kind for each in cluster.devices), none), optimizer_alpha(self.step.optimizer)
+        )
+        return self.step.problem(graph, self.step.complete(costs, graph), cluster, GPipe(m))
+
+    def derivable(self, counts: Iterable[int]) -> list[int]:
+        """Of other numbers of micro-batches those that make equal ones, without another capture."""
+        if self.ends is None:
+            return []
+        (few, _, many), whole = self.ends, self.step.whole.samples
+        each = (m for m in counts if m not in self.problems and whole % m == 0)
+        inside = (m for m in each if few.batch_size < whole // m < many.batch_size)
+        return [m for m in inside if self._derived(whole // m) is not None]
+
+    def _derived(self, samples: int) -> Graph | None:
+        """From what was captured of fewer and of more samples, if a third is what these say."""
+        if self.ends is None:
+            self.ends = self._line()
+        if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
+            return None
+        few, third, many = self.ends
+        made = graph_at(few, many, samples)
+        return None if made is None else with_line(made, few, third, many)
+
+    def _line(self) -> tuple[Graph, Graph, Graph] | None:
+        """Of what was captured the fewest samples and the most, and between them a third, if that is what
+        these say.
+
+        Else without one sample, whose tensors lie otherwise in memory: the transposed are in plain order.
+        """
+        captured = [self.graphs[n] for n in sorted(self.graphs)]
+        for each in (captured, [graph for graph in captured if graph.batch_size > 1]):
+            if len(each) >= CAPTURED and graph_at(each[0], each[-1], each[1].batch_size) == each[1]:
+                return each[0], each[1], each[-1]
+        return None
+
+    def graph(self, m: int) -> Graph:
+        """At the size of so many micro-batches, which was taken."""
+        return self.graphs[self._samples(m)]
+
+    def _samples(self, m: int) -> int:
+        return -(-self.step.whole.samples // m)
+
+    def costs(self, samples: int) -> Costs:
+        """Of the graph at that many samples, complete."""
+        graph = self.graphs[samples]
+        if self.source.predicted:
+            costs = self._of(graph)
+        else:
+            line, usual = self._on_line(samples), next(iter(self.measured))
+            costs = beside(line, self._on_line(usual), self.took, samples, usual)
+        return self.step.complete(costs, graph)
+
+    def _of(self, graph: Graph, alone: bool = False) -> Costs:
+        if self.source.here:
+            self.step.weights(graph, measured=not self.source.predicted)
+        return self.source.of(self.step.task(graph, OneFOneB().in_flight(self.source.count)), alone)
+
+    def _on_line(self, samples: int) -> Costs:
+        low, high = min(self.measured), max(self.measured)
+        if samples == high:
+            return self.measured[high]
+        return between(self.measured[low], self.measured[high], low, high, samples)
+
+    def _in_turn(self, source: MeasuredCosts) -> SizeSeconds:
+        """What whole micro-batches of all sizes take beside one another."""
+        most, steps, values = OneFOneB().in_flight(source.count), [], dict[str, Tensor]()
+        for m in self.counts:
+            graph = self.graph(m)
+            steps.append(SizedStep(graph, self.step.example(graph.batch_size).tensors, min(m, most)))
+            if not graph.initializers.keys() <= values.keys():  # constants may be others at each size
+                values = {**self.step.values(graph), **values}
+        return source.in_turn(steps, {k: value.detach() for k, value in values.items()})
+
+
+def same_operators(graph: Graph, other: Graph) -> bool:
+    """Whether they have the same operators, of tensors with as many dimensions."""
+    names = list(graph.nodes) == list(other.nodes) and graph.variables.keys() == other.variables.keys()
+    return (
+        names
+        and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
+        and all(len(v.shape) == len(other.variables[k].shape) for k, v in graph.variables.items())
+    )

@@ -1,0 +1,237 @@
+"""One training step: what is captured of it, and what becomes a problem, a plan, and programs.
+
+model, loss, batch, Training ──graph──► Graph ──problem──► Problem ──plan──► Plan ──programs──► Programs
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.errors import ConfigError
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.calls import Loss
+from netsplit.graph.checks.replicated import require_replicable
+from netsplit.graph.ir import Graph
+from netsplit.graph.module import initial_values
+from netsplit.optim.optimizers import ForModel, for_model
+from netsplit.partition.base import Problem
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import decide
+from netsplit.planning.plan import Plan
+from netsplit.planning.workload import Workload
+from netsplit.profile.costs import Costs
+from netsplit.profile.measure.optimizer_parts import check_element_wise
+from netsplit.profile.offload import offloaded
+from netsplit.program.schedules import Schedule
+from netsplit.progress import Stages
+from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
+from netsplit.runtime.share import UpdateRule, check_clipping
+from netsplit.session.calibration import Calibration
+from netsplit.session.measured_parts import MeasuredParts
+from netsplit.simulate.simulator import Simulator
+from netsplit.training.captures import Captures, checked_capture
+from netsplit.training.options import Training
+from netsplit.training.programs import Programs, warn_of_overflow
+
+__all__ = ["ModelStep", "with_known_parts"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class ModelStep:
+    """A model with its loss, a whole batch, and how it is trained.
+
+    Args:
+        batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
+        device_type: of the devices, whose autocast casts.
+        cut_said: that micro-batches train otherwise than their batch has been said.
+        known: see `Batch.of`.
+
+    Raises:
+        ConfigError: a batch without samples.
+    """
+
+    model: nn.Module
+    loss: Loss | None
+    batch: tuple[Any, Any]
+    training: Training = field(default_factory=Training)
+    device_type: str = "cpu"
+    cut_said: bool = False
+    known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.whole.samples == 0:
+            raise ConfigError("the batch has no samples: give one of the size to train with.")
+
+    @property
+    def name(self) -> str:
+        return type(self.model).__name__
+
+    @cached_property
+    def whole(self) -> Batch:
+        return Batch.of(*self.batch, known=self.known)
+
+    @cached_property
+    def optimizer(self) -> ForModel:
+        return for_model(self.training.optimizer, self.model, self.loss)
+
+    @property
+    def rule(self) -> UpdateRule:
+        return replace(self.training.rule, cut_said=self.cut_said)
+
+    @cached_property
+    def captures(self) -> Captures:
+        """Graphs of the model on other batches, and of its evaluation."""
+        asked = self.training
+        return Captures(
+            self.model, self.loss, asked.autocast, self.device_type, asked.max_programs, asked.check
+        )
+
+    def example(self, samples: int) -> Batch:
+        """The batch's first samples, in memory of their own."""
+        return self.whole.rows(0, samples).own()
+
+    def graph(self, example: Batch, check: bool = False, told: int = logging.DEBUG) -> Graph:
+        """Of one micro-batch.
+
+        Raises:
+            CaptureError: it cannot be captured, or would train something else, where that is checked.
+            ConfigError: a norm is to be clipped that plain PyTorch does not clip.
+        """
+        kinds = {"autocast": self.training.autocast, "device_type": self.device_type}
+        graph = checked_capture(self.model, self.loss, example, check, told, **kinds)
+        check_clipping(self.training.clip_norm, graph)
+        return graph
+
+    def values(self, graph: Graph) -> dict[str, Tensor]:
+        """Of the graph's initializers: the model's own tensors."""
+        return initial_values(self.model, graph, self.loss)
+
+    def tensors(self, graph: Graph) -> dict[str, Tensor]:
+        """All that the model and a loss module have now, under the names that graphs give them."""
+        tensors: dict[str, Tensor] = {}
+        for prefix, module in (("loss.", self.loss), ("", self.model)):
+            if isinstance(module, nn.Module):
+                tensors |= {prefix + k: v for k, v in module.named_parameters(remove_duplicate=False)}
+                tensors |= {prefix + k: v for k, v in module.named_buffers(remove_duplicate=False)}
+        return {k: tensor.detach() for k, tensor in (tensors | self.values(graph)).items()}
+
+    def weights(self, graph: Graph, measured: bool = False) -> WeightSource | None:
+        """Where those values come from that are on the meta device.
+
+        Raises:
+            ConfigError: as `weight_source_of`; or operators are to be measured with them.
+        """
+        source = weight_source_of(self.training.weights, self.model, graph, self.values(graph))
+        if source is not None and measured:
+            raise ConfigError(
+                "the model is on the meta device, so that its operators have nothing to be measured "
+                "with: give profile='predicted'."
+            )
+        return source
+
+    def task(self, graph: Graph, in_flight: int, own: bool = True) -> Calibration:
+        """What there is to measure of a graph of this step; own: with inputs in memory of their own."""
+        rows = self.whole.rows(0, graph.batch_size)
+        values = {k: value.detach() for k, value in self.values(graph).items()}
+        sent = replace(graph, output_spec=None)  # which may hold classes of the user's own
+        return Calibration(sent, (rows.own() if own else rows).tensors, values, self.optimizer, in_flight)
+
+    def warn_of_values(self, example: Batch) -> None:
+        """Say what of the model's values the workers will not have."""
+        if any(p.grad is not None for p in self.model.parameters()):
+            log.warning(
+                "Parameters of %s already hold gradients: the split model starts without them.", self.name
+            )
+        tensors = [*self.model.parameters(), *self.model.buffers(), *example.tensors]
+        if places := sorted(
+            {str(each.device) for each in tensors if each.device.type not in ("cpu", "meta")}
+        ):
+            log.warning(
+                "The model or its batch lies on %s: workers get it by way of the host's memory, and what it "
+                "takes there they do not have.",
+                " and ".join(places),
+            )
+
+    def complete(self, costs: Costs, graph: Graph) -> Costs:
+        """With the bytes of averages and of what is offloaded."""
+        asked = self.training
+        alpha = costs.alpha + (asked.ema_decay is not None)
+        return offloaded(
+            replace(costs, alpha=alpha, variable_copies=asked.variable_copies), graph, asked.offload
+        )
+
+    def workload(self, problem: Problem) -> Workload:
+        """The graph with its costs, on this cluster: what `runners.partition` plans from a file."""
+        known = with_known_parts(problem)
+        return Workload(self.name, known.graph, known.costs, known.cluster)
+
+    def problem(
+        self,
+        graph: Graph,
+        costs: Costs,
+        cluster: Cluster,
+        schedule: Schedule,
+        tail: Graph | None = None,
+        meter: MeasuredParts | None = None,
+    ) -> Problem:
+        """The least simulated iteration of the schedule, with its micro-batches.
+
+        Args:
+            tail: at the size of the last micro-batch, where that is smaller.
+        """
+        problem = Workload(self.name, graph, costs, cluster).problem(
+            objective="simulated", schedule=schedule, seed=self.training.seed, memory=self.training.memory
+        )
+        simulator = Simulator(
+            graph, cluster, costs, schedule, shared_norm=self.training.rule.shared_norm, tail=tail
+        )
+        return with_known_parts(replace(problem, costs=costs, simulator=simulator, meter=meter))
+
+    def plan(self, problem: Problem, partitioner: Partitioner, stages: Stages | None = None) -> Plan:
+        """What a method decides; told to `stages`. Over the capacities only if the method heeds none.
+
+        Raises:
+            ConfigError: it has parameters in parts, of which the optimiser would make something else.
+            InfeasibleError: the method finds no placement within the capacities.
+            NetSplitError: its answer breaks a rule, or has replicas that would train something else.
+        """
+        asked = with_known_parts(problem)
+        if stages is not None:
+            stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
+            asked = replace(asked, improved=stages.improved)
+        plan = decide(asked, partitioner, room=partitioner.respects_capacity)
+        check_element_wise(self.optimizer, plan.problem.graph)
+        require_replicable(problem.graph, plan.placement.replicated)
+        report, method = plan.placement.report, plan.placement.method
+        told = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
+        log.info("%s: %s; %s", method, told, report.summary())
+        if partitioner.respects_capacity and problem.memory == "static":
+            warn_of_overflow(method, plan.simulated[1].peak_bytes, problem.cluster, "the static count fits")
+        return plan
+
+    def programs(self, plan: Plan) -> Programs:
+        """Of batches of any shapes and sizes."""
+        return Programs(
+            plan.asked.the_simulator, plan.placement, plan.simulated[0], self.captures, self.whole.key,
+            self.known,
+        )  # fmt: skip
+
+
+def with_known_parts(problem: Problem) -> Problem:
+    """With the costs of parts that were measured for earlier plans; itself, where no more are known."""
+    meter = problem.meter
+    if not isinstance(meter, MeasuredParts) or meter.costs is problem.costs:
+        return problem
+    assert problem.simulator is not None
+    return replace(
+        problem, costs=meter.costs, simulator=problem.simulator.moved_to(problem.cluster, meter.costs)
+    )

@@ -1,0 +1,259 @@
+"""Costs that only show while a program runs, fitted to programs of the graph itself on its own workers.
+
+    parts:  one piece a device    few transfers  ─► contention ┐ such that the simulator
+    turns:  many pieces, in turn  many transfers ─► message_s  ┘ predicts what was measured
+
+The second runs under GPipe, where most messages are there before they are needed, and under 1F1B, where most
+are waited for; in between lie the two answers' mean and most programs.
+
+What devices wait for a shared processor (`Device.processors`) is predicted; contention is what is left.
+
+The three programs run in rounds, one after another in each, so that a machine that is busy for a while shows
+as rounds that differ. Where they do, or where no cost within reason explains what was measured, the fit is
+not `steady`: it serves for now, and should not be kept.
+
+What a message takes from a device that is about to compute cannot be had by timing the call: the system's
+threads copy and take turns with the computation.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from netsplit.cluster.cluster import Cluster
+from netsplit.graph.batches.batch import Batch
+from netsplit.graph.ir import Graph
+from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.program.compile import compile_program
+from netsplit.program.instructions import Program
+from netsplit.program.schedules import GPipe, OneFOneB, Schedule
+from netsplit.progress import Stages
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.share import OptimizerFactory
+from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.simulate.simulate import simulate
+
+__all__ = ["FAR", "Fit", "TrialRun", "checked_trial", "fit_trial", "in_turns"]
+
+log = logging.getLogger(__name__)
+
+PIECES = 16  # a device's, in the program with many transfers
+MICROBATCHES = 4
+ROUNDS, MORE_ROUNDS = 3, 2
+WARM_UP, TIMED = 1, 2  # iterations of a program in one round
+ROUND_S, MOST_TIMED = 0.05, 10  # short iterations are repeated for this long
+SPREAD = 0.20  # of a program's middle round over its fastest, above which other work is suspected
+MOST_MESSAGE_S = 5e-3
+FAR = 0.30  # between what a program takes and what kept costs say, from which they are out of date
+NEAR = 1e-3  # of contention: two fits are the same
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """What is run.
+
+    Args:
+        batch: the graph's inputs for one micro-batch.
+        values: the initializers; copies are trained.
+        kind: of the devices.
+        names: of the devices, all of this kind and on one host.
+    """
+
+    graph: Graph
+    batch: tuple[Tensor, ...]
+    values: dict[str, Tensor]
+    optimizer: OptimizerFactory
+    kind: str
+    names: tuple[str, ...]
+
+    def program(
+        self, cluster: Cluster, seconds: Mapping[str, NodeSeconds], pieces: int, schedule: Schedule
+    ) -> Program:
+        """The graph in pieces of equal seconds, which the devices take in turn."""
+        device_of = in_turns(self.graph, seconds, self.names, pieces)
+        return compile_program(self.graph, device_of, self.graph.position, cluster, schedule)
+
+    def seconds(self, program: Program, pool: WorkerPool) -> float:
+        """Median seconds of an iteration in one round."""
+        runtime = DistributedRuntime(program, pool, self.values, self.optimizer)
+        dims = self.graph.input_dims or (0,) * len(self.batch)
+        whole = tuple(
+            tensor if dim is None else torch.cat([tensor] * MICROBATCHES, dim)
+            for tensor, dim in zip(self.batch, dims, strict=True)
+        )
+        batch = Batch.of(whole, None, dims)
+        took: list[float] = []
+        for _ in range(WARM_UP):
+            runtime.train_batch(batch)
+        while len(took) < TIMED or (sum(took) < ROUND_S and len(took) < MOST_TIMED):
+            start = time.perf_counter()
+            runtime.train_batch(batch)
+            took.append(time.perf_counter() - start)
+        return statistics.median(took)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What devices cost one another.
+
+    Args:
+        contention: a computation's seconds while another device of the host computes, over those alone, both
+            with a processor of its own.
+        message_s: what a message takes from either end.
+        spread: by what part a program's middle round took longer than its fastest, at most.
+        steady: the rounds agree, and these costs explain them.
+    """
+
+    contention: float
+    message_s: float
+    spread: float = 0.0
+    steady: bool = True
+
+
+def in_turns(
+    graph: Graph, seconds: Mapping[str, NodeSeconds], names: Sequence[str], pieces: int
+) -> dict[str, str]:
+    """Device of every node: runs of nodes of equal seconds, one after another; colocated sets kept."""
+    head = {name: group[0] for group in graph.colocated for name in group}
+    total = sum(each.total_s for each in seconds.values())
+    device_of: dict[str, str] = {}
+    done = 0.0
+    for name in graph.nodes:
+        piece = min(int(pieces * done / total), pieces - 1)
+        first = head.get(name, name)
+        device_of[name] = device_of.get(first, names[piece % len(names)])
+        device_of.setdefault(first, device_of[name])
+        done += seconds[name].total_s
+    return {name: device_of[name] for name in graph.nodes}
+
+
+def fit_trial(
+    trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool, stages: Stages | None = None
+) -> Fit:
+    """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
+
+    Where rounds differ their fastest count. A cost that would have to be beyond reason is left at rest.
+    """
+    seconds, count = costs.devices[trial.kind].nodes, len(trial.names)
+    programs = [trial.program(cluster, seconds, count, GPipe(MICROBATCHES))]
+    programs += [
+        trial.program(cluster, seconds, PIECES * count, schedule)
+        for schedule in (GPipe(MICROBATCHES), OneFOneB(MICROBATCHES))
+    ]
+    rounds: list[list[float]] = []
+    what = f"trial run on {', '.join(trial.names)}"
+    stages = stages or Stages()
+    stages.part(what, 0, len(programs) * ROUNDS)
+    while len(rounds) < ROUNDS or (_spread(rounds) > SPREAD and len(rounds) < ROUNDS + MORE_ROUNDS):
+        rounds.append([])
+        for program in programs:
+            rounds[-1].append(trial.seconds(program, pool))
+            done = sum(map(len, rounds))
+            stages.part(what, done, len(programs) * max(ROUNDS, len(rounds)))
+    spread = _spread(rounds)
+    typical = statistics.median if spread <= SPREAD else min
+    processors = cluster.device(trial.names[0]).processors
+    explanation = _CostSearch(
+        cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)],
+        max(min(count, processors or count), 2.0),
+    )  # fmt: skip
+    contention, message_s = explanation.answer()
+    fit = Fit(
+        contention if contention is not None else 1.0,
+        message_s if message_s is not None else 0.0,
+        spread,
+        spread <= SPREAD and contention is not None and message_s is not None,
+    )
+    slower, message_us = 100 * (fit.contention - 1), 1e6 * fit.message_s
+    if fit.steady:
+        log.info("Workers slow each other down by %.0f %%; each message costs %.0f µs.", slower, message_us)
+    else:
+        why = f"rounds differ by {100 * spread:.0f} %" if spread > SPREAD else "no sensible cost explains it"
+        log.warning(
+            "How much %s slow each other down is uncertain (%s), most likely because other programs keep the "
+            "machine busy. Predictions assume %.0f %% and %.0f µs per message; the next command measures "
+            "again. Run it on a quiet machine for better predictions.",
+            " and ".join(trial.names), why, slower, message_us,
+        )  # fmt: skip
+    return fit
+
+
+def checked_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> tuple[float, float]:
+    """Seconds of one piece a device, as complete costs say and as it takes.
+
+    Where they are `FAR` from one another it runs again, as the machine may have been busy; the nearer counts.
+    """
+    program = trial.program(cluster, costs.devices[trial.kind].nodes, len(trial.names), GPipe(MICROBATCHES))
+    said_s = simulate(program, cluster, costs).iteration_s
+    took_s = trial.seconds(program, pool)
+    if abs(took_s / said_s - 1) > FAR:
+        took_s = min(took_s, trial.seconds(program, pool), key=lambda took_s: abs(took_s / said_s - 1))
+    return said_s, took_s
+
+
+def _spread(rounds: Sequence[Sequence[float]]) -> float:
+    """By what part a program's middle round took longer than its fastest; one slow round does not count."""
+    return max(statistics.median(each) / min(each) - 1 for each in zip(*rounds, strict=True))
+
+
+@dataclass(frozen=True)
+class _CostSearch:
+    """Searches the costs that explain what the programs took: the first, then those in turns."""
+
+    cluster: Cluster
+    costs: Costs
+    kind: str
+    programs: Sequence[Program]
+    took: Sequence[float]
+    most: float  # contention: n devices that compute on n processors and share all else take n times as long
+
+    def answer(self) -> tuple[float | None, float | None]:
+        """(contention, message_s); None: it would have to be beyond reason, and the other does without it."""
+        contention = self._contention(0.0)
+        for _ in range(8):
+            before, message_s = contention, self._message(contention)
+            contention = self._contention(message_s)
+            if abs(contention - before) < NEAR:
+                break
+        if contention < self.most:
+            return contention, message_s if (
+                message_s := self._message(contention)
+            ) < MOST_MESSAGE_S else None
+        message_s = self._message(1.0)
+        return None, message_s if message_s < MOST_MESSAGE_S else None
+
+    def _predicted(self, program: Program, contention: float, message_s: float) -> float:
+        costs = self.costs.with_device(self.kind, contention=contention, message_s=message_s)
+        return simulate(program, self.cluster, costs).iteration_s
+
+    def _contention(self, message_s: float) -> float:
+        program, took = self.programs[0], self.took[0]
+        return _root(lambda c: self._predicted(program, c, message_s), took, 1.0, self.most)
+
+    def _message(self, contention: float) -> float:
+        """Mean of the programs' answers; the most there may be where it is the answer of one."""
+        answers = [
+            _root(partial(self._predicted, program, contention), took, 0.0, MOST_MESSAGE_S)
+            for program, took in zip(self.programs[1:], self.took[1:], strict=True)
+        ]
+        return MOST_MESSAGE_S if MOST_MESSAGE_S in answers else statistics.mean(answers)
+
+
+def _root(function: Callable[[float], float], value: float, low: float, high: float) -> float:
+    """Where a rising function comes to `value`; a bound itself where that is not between them."""
+    if function(low) >= value:
+        return low
+    if function(high) <= value:
+        return high
+    from scipy.optimize import brentq
+
+    root: float = brentq(lambda x: function(x) - value, low, high, xtol=(high - low) / 2**15)
+    return root

@@ -1,0 +1,425 @@
+"""What of a comparison is written down, whether its methods were trained or only planned."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from netsplit.cluster.cluster import Cluster, Link
+from netsplit.files import write_json, write_text
+from netsplit.formats.own import save_workload
+from netsplit.pictures.graph_figure import graph_figure
+from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary, placed_views
+from netsplit.planning.plan import Plan
+from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.planning.workload import Workload
+from netsplit.simulate.trace import write_trace
+from netsplit.tracking.figures import TrainingCurve, comparison_figure, throughput_figure, training_figure
+from netsplit.tracking.metrics import (
+    DECISION,
+    epoch_metrics,
+    iteration_metrics,
+    learning_rate_metrics,
+    overflow_bytes,
+    solver_metrics,
+    solver_tags,
+    timeline_metrics,
+    timeline_tags,
+)
+from netsplit.tracking.runs import MethodRun
+from netsplit.tracking.table import ComparisonRow, comparison_markdown, outline
+from netsplit.training.adapt.decisions import Decision, decision_table
+from netsplit.training.epochs import Epoch, Iteration, Observer
+from netsplit.training.history import History
+
+__all__ = [
+    "Comparison",
+    "Progress",
+    "ProgressRecorder",
+    "capacities",
+    "record_comparison",
+    "record_decisions",
+    "record_parts",
+    "record_plan",
+    "record_result",
+    "record_row",
+    "record_whole",
+    "record_workload",
+    "row_of",
+    "write_last_plan",
+    "write_parts",
+    "write_plan",
+    "write_whole",
+]
+
+
+_LAST_PLAN = "last_plan"
+"""The folder of the plan that was trained by last, where that is not the one it began with."""
+_TAGGED = 50  # decisions, the last ones; the file has all
+
+
+class Progress(Observer, Protocol):
+    """An observer that is told which method is next, and how many iterations it will take; and before the
+    first method, how many parts are done of what takes a while, and of how many.
+    """
+
+    def waiting(self, what: str, done: int, parts: int) -> None: ...
+
+    def method(self, name: str, iterations: int) -> None: ...
+
+
+class ProgressRecorder:
+    """Passes on to the progress shown what it writes to MLflow, and knows which iterations this run did."""
+
+    def __init__(self, run: MethodRun, progress: Progress) -> None:
+        self.run = run
+        self.progress = progress
+        self.first: int | None = None  # step that this run began with; None: nothing was left to train
+        self.rates: tuple[float, ...] = ()  # learning rates written last
+
+    def measured(self, history: History) -> History:
+        """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
+        own = [each for each in history.iterations if self.first is not None and each.step >= self.first]
+        return replace(history, iterations=own) if own else history
+
+    def iteration(self, done: Iteration) -> None:
+        self.first = done.step if self.first is None else self.first
+        self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds if done.timed else None))
+        if done.learning_rates != self.rates:
+            self.rates = done.learning_rates
+            self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
+        self.progress.iteration(done)
+
+    def epoch(self, done: Epoch) -> None:
+        values = epoch_metrics(
+            done.index,
+            train_loss=done.train_loss,
+            score=done.score,
+            metric=done.metric,
+            seconds=done.seconds,
+        )
+        self.run.metrics(values)
+        self.progress.epoch(done)
+
+
+@dataclass
+class Comparison:
+    """Rows in the order of the methods; everything else is in `folder` and in MLflow."""
+
+    folder: Path
+    rows: list[ComparisonRow] = field(default_factory=list)
+    histories: dict[str, History] = field(default_factory=dict)
+    decided: WholePlan | None = None  # where the schedule was decided with the placement
+    charts: str = ""  # what follows MLflow's address, to see it there; empty where nothing is recorded
+
+    @property
+    def failed(self) -> list[ComparisonRow]:
+        return [row for row in self.rows if row.failed]
+
+    @property
+    def reason(self) -> str:
+        """Why methods failed; empty where none did."""
+        failed, count = self.failed, len(self.rows)
+        if not failed:
+            return ""
+        counted = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
+        return f"{counted if count > 1 else ''}{failed[0].method}: {failed[0].error}"
+
+    @property
+    def best_s(self) -> float | None:
+        """The least seconds of an iteration, of what fits: measured where trained, else predicted."""
+        fits = [row for row in self.rows if not row.failed and not row.overfull]
+        iterations = [row.measured_s or row.predicted_s for row in fits]
+        return min((each for each in iterations if each is not None), default=None)
+
+
+def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool = False) -> ComparisonRow:
+    """A method's line; without a history its throughput is the predicted one.
+
+    Args:
+        earlier: the history is of an earlier run, whose plan may have been another.
+    """
+    report, predicted = plan.placement.report, plan.simulated[1]
+    last = history.epochs[-1] if history is not None else None
+    return ComparisonRow(
+        method=name,
+        status=report.status,
+        objective_s=report.objective,
+        gap=report.gap,
+        solve_s=report.seconds,
+        predicted_s=plan.iteration_s,
+        measured_s=history.iteration_s if history is not None else None,
+        throughput=history.throughput if history is not None else _throughput(plan),
+        throughputs=history.throughputs if history is not None else None,
+        spread=history.spread if history is not None else None,
+        score=last.score if last is not None else None,
+        metric=last.metric if last is not None else "",
+        predicted_peak=predicted.peak_bytes,
+        measured_peak=history.peak_bytes if history is not None else {},
+        capacity=capacities(plan.problem.cluster),
+        nodes=plan.nodes,
+        loss=last.train_loss if last is not None else None,
+        earlier=earlier,
+        optimises=report.optimises,
+        parts=parts_summary(plan.splits),
+    )
+
+
+def _throughput(plan: Plan) -> float:
+    """Predicted samples/s."""
+    return plan.compiler.batch_size / plan.iteration_s
+
+
+def capacities(cluster: Cluster) -> dict[str, int]:
+    return {device.name: device.capacity_bytes for device in cluster.devices}
+
+
+def record_workload(run: MethodRun, workload: Workload, folder: Path) -> None:
+    """What all methods share: the graph with its costs and links, which `runners.partition` reads."""
+    assert workload.cluster is not None
+    save_workload(workload, folder / "graph.json")
+    run.artifact(folder / "graph.json")
+    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in workload.cluster.links.items()})
+
+
+def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
+    """Before anything is trained: placement, program, summary and the placed graph's picture."""
+    run.summary(solver_metrics(plan.placement.report))
+    run.tags(solver_tags(plan.placement.report))
+    write_plan(plan, folder)
+    record_parts(run, plan, folder)
+    run.describe(f"```\n{plan.summary()}\n```")
+
+
+def record_whole(run: MethodRun, whole: WholePlan, folder: Path) -> None:
+    """What was decided together with the placement, and what it was chosen from."""
+    schedule = whole.schedule
+    run.tags(
+        {
+            "decided.kind": whole.frontier[0].kind,
+            "decided.schedule": schedule.name,
+            "decided.microbatches": str(schedule.microbatches),
+            "decided.recompute": str(schedule.recompute).lower(),
+        }
+    )
+    write_whole(whole, folder)
+
+
+def write_whole(whole: WholePlan, folder: Path) -> None:
+    """All of it as plan.json, and as text with the table of what it was chosen from."""
+    write_json(folder / "plan.json", whole.to_dict())
+    write_text(folder / "frontier.txt", f"{whole}\n")
+
+
+def write_plan(plan: Plan, folder: Path) -> list[str]:
+    """Placement, program and summary as files, and the placed graph's picture; of a rewritten graph the
+    explanation and the parallel computation graph. Answers the names of the files."""
+    problem, placement = plan.problem, plan.placement
+    program, _ = plan.simulated
+    texts = {
+        "placement.json": json.dumps(placement.to_dict(), indent=1),
+        "program.txt": program.show(),
+        "summary.txt": str(plan.summary()),
+    }
+    if placement.rewrites:
+        texts["explanation.txt"] = f"{plan.explain()}\n"
+    if plan.parallel_graph is not None:
+        (operators, parallel), devices = plan.parallel_graph, placed_views(placement, problem.graph)
+        texts["parallel_graph.json"] = json.dumps(parallel.to_dict() | {"devices": devices}, indent=1)
+        texts["parallel_graph.dot"] = f"{parallel.dot(operators, devices)}\n"
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)
+    return [*texts, "graph.png"]
+
+
+def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
+    """What was trained by last, in a folder of its own, where that is not the plan that training began with.
+
+    What an earlier training has left there is removed.
+    """
+    own = folder / _LAST_PLAN
+    shutil.rmtree(own, ignore_errors=True)
+    if last.placement != first.placement:
+        own.mkdir()
+        write_plan(last, own)
+        write_parts(last, own)
+
+
+def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
+    """What was decided about the plan while it trained: counts, a point each, and all of it as files."""
+    outcomes = Counter(each.outcome for each in decisions)
+    run.tags(
+        {
+            "adaptive": {
+                "looks": len(decisions),
+                "kept": outcomes["kept"],
+                "rolled_back": outcomes["rolled back"],
+                "search_seconds": sum(each.search_s for each in decisions),
+                "switch_seconds": sum(each.switch_s for each in decisions),
+            }
+        }
+    )
+    run.tags({f"{DECISION}{n}": json.dumps(asdict(each)) for n, each in enumerate(decisions[-_TAGGED:])})
+    for each in decisions:
+        values = {
+            "predicted_before_s": each.predicted_before_s,
+            "predicted_after_s": each.predicted_after_s,
+            "measured_before_s": each.measured_before_s,
+            "measured_after_s": each.measured_after_s,
+            "switch_s": each.switch_s,
+        }
+        if each.change is not None:
+            counts = {"moved": each.change.moved, "split": each.change.split, "joined": each.change.joined}
+            values |= {key: count for key, count in counts.items() if count or key == "moved"}
+        run.metrics(
+            [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
+        )
+    write_json(folder / "adaptive.json", [asdict(each) for each in decisions])
+    table = decision_table(decisions)
+    write_text(folder / "adaptive.txt", "\n".join([*map(str, decisions), "", *table.lines()]) + "\n")
+
+
+def record_row(
+    run: MethodRun,
+    plan: Plan,
+    folder: Path,
+    history: History | None = None,
+    earlier: bool = False,
+    decisions: Sequence[Decision] = (),
+) -> ComparisonRow:
+    """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row.
+
+    Args:
+        earlier: see `row_of`.
+        decisions: about the plan while it trained.
+    """
+    program, predicted = plan.simulated
+    measured, typical = (history.measured, history.typical) if history is not None else (None, None)
+    write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
+    timeline_figure(predicted, measured, folder / "timeline.png", plan.event_parts)
+    row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
+    metrics = timeline_metrics(predicted, typical, plan.compiler.batch_size)
+    run.summary(metrics | {"prediction_error": row.prediction_error})
+    run.tags(
+        {
+            **timeline_tags(predicted, typical),
+            "capacity_bytes": row.capacity,
+            "static_bytes": plan.static_bytes,
+            "overflow_bytes": overflow_bytes(row.predicted_peak, row.capacity),
+            "over_capacity": ", ".join(row.overfull),
+            "nodes": row.nodes,
+            "transfers": program.transfers,
+            "samples_per_s": row.throughputs._asdict() if row.throughputs is not None else None,
+            "measured_by": "an earlier run" if earlier else None,
+        }
+    )
+    run.artifact(folder)
+    return row
+
+
+def record_result(run: MethodRun, row: ComparisonRow) -> None:
+    """What came out of one method, as metrics ``<method>/...`` of the comparison's run."""
+    throughput = "samples_per_s_predicted" if row.measured_s is None else "samples_per_s"
+    figures = {
+        throughput: row.throughput,
+        "seconds_per_iteration": row.measured_s,
+        "seconds_per_iteration_predicted": row.predicted_s,
+        "peak_bytes": max(row.measured_peak.values(), default=None),
+        "peak_bytes_predicted": max(row.predicted_peak.values(), default=None),
+        row.metric: row.score,
+        "loss": row.loss,
+        "solver_seconds": row.solve_s,
+    }
+    run.summary({f"{row.method}/{name}": value for name, value in figures.items()})
+
+
+def record_comparison(run: MethodRun, comparison: Comparison) -> None:
+    """The table, and the pictures of all methods."""
+    write_text(comparison.folder / "comparison.md", comparison_markdown(comparison.rows) + "\n")
+    run.describe(f"```\n{outline(comparison.rows)}\n```")
+    run.artifact(comparison.folder / "comparison.md")
+    done = [row for row in comparison.rows if not row.failed]
+    if done:
+        comparison_figure(done, comparison.folder / "comparison.png")
+        run.artifact(comparison.folder / "comparison.png")
+    curves = _curves(comparison.histories)
+    if curves:
+        training_figure(curves, comparison.folder / "training.png")
+        run.artifact(comparison.folder / "training.png")
+        throughput_figure(_rates(comparison.histories), comparison.folder / "throughput.png")
+        run.artifact(comparison.folder / "throughput.png")
+
+
+def _rates(histories: Mapping[str, History]) -> dict[str, list[float]]:
+    """Samples per second of each iteration."""
+    return {
+        name: [(it.samples or history.batch_size) / it.seconds for it in history.iterations if it.seconds]
+        for name, history in histories.items()
+    }
+
+
+def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:
+    return {
+        name: TrainingCurve(
+            [epoch.train_loss for epoch in history.epochs],
+            [epoch.score for epoch in history.epochs if epoch.score is not None],
+            [epoch.seconds for epoch in history.epochs],
+            history.epochs[-1].metric,
+        )
+        for name, history in histories.items()
+        if history.epochs
+    }
+
+
+def _in_words(link: Link) -> str:
+    fit = "given" if link.r_squared is None else f"R² {link.r_squared:.4f}"
+    return f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
+
+
+_FILE = "parts.json"
+_COLUMNS = (
+    "operator", "module", "along", "part", "of", "size", "fraction", "devices", "seconds", "of_iteration",
+)  # fmt: skip
+
+
+def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
+    """How many there are; where there are some, which, along what, by what fraction and where; algebra."""
+    splits, algebra = plan.splits, algebra_told(plan.placement)
+    run.tags({"operators_in_parts": len(splits)} | ({"algebra": "; ".join(algebra)} if algebra else {}))
+    write_parts(plan, folder)
+    if not splits:
+        return
+    shown = json.dumps([{"path": _FILE, "type": "table"}])  # as `mlflow.log_table` has it
+    run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown})
+
+
+def write_parts(plan: Plan, folder: Path) -> None:
+    """A row for each part of an operator; no file where none is in parts."""
+    if plan.splits:
+        write_json(folder / _FILE, {"columns": _COLUMNS, "data": list(_rows(plan))})
+
+
+def _rows(plan: Plan) -> Iterator[list[Any]]:
+    whole = plan.simulated[1].iteration_s
+    for split in plan.splits:
+        for n, part in enumerate(split.parts, 1):
+            seconds = _seconds(plan, part)
+            yield [
+                split.operator, split.module, split.along, n, len(split.parts), part.size, part.fraction,
+                ", ".join(part.devices), seconds, seconds / whole if whole else None,
+            ]  # fmt: skip
+
+
+def _seconds(plan: Plan, part: PlacedPart) -> float:
+    """That a part is computed in an iteration, forward and backward of all micro-batches."""
+    problem, device_of = plan.problem, plan.placement.device_of
+    kinds = {name: problem.cluster.device(device_of[name]).kind for name in part.nodes}
+    once = sum(problem.costs.total_s(name, kind) for name, kind in kinds.items())
+    return plan.simulated[0].microbatches * once

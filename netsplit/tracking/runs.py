@@ -1,0 +1,322 @@
+"""Open runs: of a comparison and of its methods. MLflow queues metrics; all else is written at once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import psutil
+
+from netsplit.errors import NetSplitError
+from netsplit.tracking.database import addressed, charts_of
+from netsplit.tracking.datasets import records_of
+from netsplit.tracking.host import host_tags
+from netsplit.tracking.metrics import COMPARISON
+from netsplit.tracking.owner import OWNER, owner_mark
+from netsplit.tracking.values import (
+    as_tags,
+    as_yaml,
+    dotted_keys,
+    masked,
+    parameters,
+    plain_key,
+    title,
+    words_of_failure,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
+    from torch import Tensor, nn
+
+__all__ = ["ComparisonRun", "MethodRun", "Models", "Place", "StoreError", "ended", "warned", "writing"]
+
+logger = logging.getLogger(__name__)
+
+_MOST = 100  # parameters or tags that MLflow takes at once
+
+
+class StoreError(NetSplitError):
+    """What was to be recorded could not be written."""
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turn whatever MLflow passes on from its database driver, disk or network into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        raise StoreError(f"MLflow could not record {what}: {words_of_failure(error)}") from error
+
+
+@contextmanager
+def warned(consequence: str) -> Iterator[None]:
+    """A `StoreError` is only logged: of no weight beside the training, or beside an error on its way."""
+    try:
+        yield
+    except StoreError as error:
+        logger.error("%s: %s", consequence, error)
+
+
+@dataclass(frozen=True)
+class Models:
+    """Whether trained models are logged, and under which name of the registry each is a new version."""
+
+    log: bool = False
+    register: str | None = None
+
+
+@dataclass(eq=False)
+class Place:
+    """Where runs go; nowhere without a client.
+
+    Args:
+        system_metrics: seconds between two records of the machine's load; None: none.
+    """
+
+    client: MlflowClient | None = None
+    experiment_id: str = ""
+    models: Models = field(default_factory=Models)
+    system_metrics: float | None = None
+
+    def new_run(self, name: str, own: Mapping[str, str], tags: Mapping[str, Any] | None) -> str:
+        """The id of a new run with MLflow's tags, the host's, `own` and `tags`; empty: tracking is off."""
+        if self.client is None:
+            return ""
+        from mlflow.tracking.context.registry import resolve_tags
+
+        given = {plain_key(key): str(value) for key, value in (tags or {}).items()}
+        every = resolve_tags({**host_tags(), OWNER: owner_mark(), **own, **given})
+        with writing(f"run '{name}'"):
+            return str(self.client.create_run(self.experiment_id, run_name=name, tags=every).info.run_id)
+
+
+class MethodRun:
+    """One open run, or nothing where tracking is off. What cannot be written raises `StoreError`, but for
+    metrics: MLflow writes these in a thread of its own, so that no database makes a training wait or stop.
+    """
+
+    def __init__(self, place: Place, name: str, run_id: str = "") -> None:
+        self.name = name
+        self.run_id = run_id
+        self.models = place.models
+        self._place = place
+
+    def metrics(self, values: Sequence[tuple[str, float, int]]) -> None:
+        """Queue (key, value, step) triples, time-stamped now; all are written when the run ends."""
+        if self._place.client is not None:
+            from mlflow.entities import Metric
+
+            now = int(1000 * time.time())
+            points = [Metric(plain_key(key), float(value), now, int(step)) for key, value, step in values]
+            self._place.client.log_batch(self.run_id, metrics=points, synchronous=False)
+
+    def summary(self, values: Mapping[str, float | None]) -> None:
+        """Log metrics of the whole run; None is none."""
+        self.metrics([(key, value, 0) for key, value in values.items() if value is not None])
+
+    def tags(self, values: Mapping[str, Any]) -> None:
+        """Set tags: nested keys dotted, nothing that is None or empty."""
+        self._log("tags", as_tags(values))
+
+    def describe(self, markdown: str) -> None:
+        """Show `markdown` on the run's page, above its metrics."""
+        self.tags({"mlflow.note.content": markdown})
+
+    def params(self, config: Any, columns: Mapping[str, str] | None = None) -> None:
+        """Log a nested config whole, as the artifact ``config.yaml``, and `columns` as parameters.
+
+        Args:
+            columns: None: every key of the config, dotted.
+        """
+        if config:
+            self.text(masked(as_yaml(config)), "config.yaml")
+        columns = dotted_keys(config or {}) if columns is None else columns
+        self._log("params", {key: masked(value) for key, value in columns.items()})
+
+    def datasets(self, records: list[DatasetInput]) -> None:
+        """Show on the run's page what it was trained and tested on."""
+        if records:
+            self._send("datasets", lambda client: client.log_inputs(self.run_id, records))
+
+    def artifact(self, path: str | Path, folder: str | None = None) -> None:
+        """Copy a file, or the contents of a folder, into the run's artifacts.
+
+        Raises:
+            FileNotFoundError: there is nothing at `path`.
+        """
+        if not Path(path).exists():
+            raise FileNotFoundError(f"artifact {path} of run '{self.name}' does not exist.")
+        name = "log_artifacts" if Path(path).is_dir() else "log_artifact"
+        self._send(f"artifact {path}", lambda client: getattr(client, name)(self.run_id, str(path), folder))
+
+    def text(self, text: str, file: str) -> None:
+        """Write `text` as the artifact `file`, a path inside the run."""
+        self._send(f"artifact {file}", lambda client: client.log_text(self.run_id, text, file))
+
+    def model(self, model: nn.Module, inputs: Tensor) -> None:
+        """Log a trained model, in evaluation mode on the CPU, with the signature of these example inputs.
+
+        Exported, to be read without this code and without pickle. Where it cannot be, that is said, and the
+        run goes on.
+        """
+        try:
+            self._send("the trained model", lambda client: self._log_model(client, model, inputs))
+        except StoreError as error:
+            logger.error("the model of run '%s' is not logged: %s", self.name, error)
+            with warned(f"tags of run '{self.name}' are lost"):
+                self.tags({"model_error": error})
+
+    def _log_model(self, client: MlflowClient, model: nn.Module, inputs: Tensor) -> None:
+        import mlflow.pytorch
+        import torch
+        from mlflow.models import Model, infer_signature
+
+        with addressed(client.tracking_uri):
+            with torch.no_grad():
+                signature = infer_signature(inputs.numpy(), model(inputs).numpy())
+            experiment = self._place.experiment_id
+            logged = client.create_logged_model(experiment, "model", source_run_id=self.run_id)
+            Model.log(
+                None, mlflow.pytorch, name="model", model_id=logged.model_id, run_id=self.run_id,
+                registered_model_name=self.models.register, pytorch_model=model, signature=signature,
+                input_example=inputs.numpy(), serialization_format="pt2",
+                pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+            )  # fmt: skip
+
+    @contextmanager
+    def watched(self, every_s: float | None) -> Iterator[None]:
+        """Record the machine's load every so many seconds meanwhile, and once at the end.
+
+        The processor use of that last record is the mean of all the time.
+        """
+        if every_s is None or self._place.client is None:
+            yield
+            return
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        uri = self._place.client.tracking_uri
+        monitor = SystemMetricsMonitor(self.run_id, sampling_interval=every_s, tracking_uri=uri)
+        psutil.cpu_percent()  # counts from here to the next call in this thread, which is at the end
+        monitor.start()
+        try:
+            yield
+        finally:
+            monitor.finish()
+            with warned(f"the last record of run '{self.name}' is lost"), writing("the machine's load"):
+                for each in monitor.monitors:
+                    each.clear_metrics()
+                monitor.collect_metrics()
+                monitor.publish_metrics(monitor.aggregate_metrics())
+                monitor.mlflow_logger.flush()
+
+    def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
+        """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
+        with warned(f"tags of run '{self.name}' are lost"):
+            self.tags({"error": reason})
+        with warned(f"run '{self.name}' stays open in MLflow"):
+            self._send(f"status {status}", lambda client: self._end(client, status))
+
+    def _end(self, client: MlflowClient, status: str) -> None:
+        import mlflow
+
+        with addressed(client.tracking_uri):
+            mlflow.flush_async_logging()
+        client.set_terminated(self.run_id, status=status)
+
+    def _log(self, kind: Literal["params", "tags"], values: Mapping[str, str]) -> None:
+        if self._place.client is not None:
+            from mlflow.entities import Param, RunTag
+
+            make = Param if kind == "params" else RunTag
+            entries = [make(plain_key(key), value) for key, value in values.items()]
+            for start in range(0, len(entries), _MOST):
+                some: dict[str, Any] = {kind: entries[start : start + _MOST]}
+                self._send(kind, lambda client: client.log_batch(self.run_id, **some))  # noqa: B023
+
+    def _send(self, what: str, send: Callable[[MlflowClient], object]) -> None:
+        if self._place.client is not None:
+            with writing(what):
+                send(self._place.client)
+
+
+class ComparisonRun(MethodRun):
+    """The run of a comparison, beside which each `method` has its own.
+
+    Args:
+        labels: what model, dataset, cluster and schedule are called, for the names of the methods' runs.
+        config: of the comparison; its ``dataset`` is the source of the data.
+    """
+
+    def __init__(
+        self, place: Place, name: str, run_id: str, labels: Mapping[str, str], config: Any = None
+    ) -> None:
+        super().__init__(place, name, run_id)
+        self._labels = labels
+        self._source = config.get("dataset") if hasattr(config, "get") else None
+        self._data: list[DatasetInput] = []
+        self._begun = 0
+        self._failed: dict[str, str] = {}  # method -> why
+
+    @property
+    def charts(self) -> str:
+        """See `charts_of`; empty where nothing is recorded."""
+        return charts_of(self._place.experiment_id, self.run_id) if self._place.client is not None else ""
+
+    def data(self, data: Any) -> None:
+        """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
+        if self._place.client is not None:
+            self._data = records_of(data, self._source)
+            self.datasets(self._data)
+
+    @contextmanager
+    def method(
+        self, name: str, params: Any = None, tags: Mapping[str, Any] | None = None
+    ) -> Iterator[MethodRun]:
+        """A run for one method. An exception marks it FAILED and is passed on: catch it outside."""
+        own = {"role": "method", "method": name, COMPARISON: self.run_id}
+        run = MethodRun(self._place, name, self._place.new_run(title(name, self._labels), own, tags))
+        self._begun += 1
+        try:
+            with ended(run), run.watched(self._place.system_metrics):
+                run.params(params, parameters(params, self._labels, name))
+                run.datasets(self._data)
+                yield run
+        except Exception as error:
+            self._failed[name] = sentence_of(error)
+            with warned(f"tags of run '{self.name}' are lost"):
+                self.tags({"failed_methods": ", ".join(self._failed)})
+            raise
+
+    def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
+        """As of any run; FAILED also where every method failed."""
+        if status == "FINISHED" and self._failed and len(self._failed) == self._begun:
+            status, reason = "FAILED", next(iter(self._failed.values()))
+        super().close(status, reason)
+
+
+@contextmanager
+def ended(run: MethodRun) -> Iterator[None]:
+    """End `run` with the status that fits how the block ends."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:  # with the name of the signal; it has none of its own for Ctrl-C
+        run.close("KILLED", f"interrupted ({stop.args[0] if stop.args else 'Ctrl-C'})")
+        raise
+    except BaseException as error:
+        run.close("FAILED", sentence_of(error))
+        raise
+    run.close("FINISHED")
+
+
+def sentence_of(error: BaseException) -> str:
+    """An exception in one line; the type's name only where the message does not stand alone."""
+    message = " ".join(str(error).split())
+    if isinstance(error, NetSplitError) and message:
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
