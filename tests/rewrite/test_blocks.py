@@ -85,10 +85,10 @@ SERVERS = {
 
 @pytest.mark.parametrize("mesh", SERVERS)
 def test_sums_in_slices_take_no_longer_than_rings(mesh: tuple[int, ...]) -> None:
-    """13.4 ms on one server and 128 on two; with what lies between on one device, 18.4 and 1,060."""
+    """13.4 ms on one server and 128 on two; with what lies between on one device, 18.4 and 248 (handed on)."""
     cluster = SERVERS[mesh].cluster("accelerator", 0)
     sliced_s, ring_s = simulated_s(cluster, tasks_on(mesh))
     star_s, _ = simulated_s(cluster, tasks_on(mesh, whole_between=True))
     assert sliced_s <= 1.1 * ring_s
     assert sliced_s == pytest.approx({1: 13.4e-3, 2: 128e-3}[len(mesh)], rel=0.02)
-    assert star_s == pytest.approx({1: 18.4e-3, 2: 1.06}[len(mesh)], rel=0.02)
+    assert star_s == pytest.approx({1: 18.4e-3, 2: 0.248}[len(mesh)], rel=0.02)

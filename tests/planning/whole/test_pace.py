@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from netsplit.partition.base import Problem
-from netsplit.planning import decide
 from netsplit.planning.whole import judge
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import decide_whole
 from netsplit.program.schedules import GPipe
+from netsplit.simulate import simulator
 from netsplit.simulate.simulate import simulate
 from tests.partition.builders import large_problem, trained
 from tests.planning.test_proven import simulated
@@ -46,7 +46,7 @@ def simulations(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float) -
         clock.now_s += seconds
         return simulate(*args, **keys)
 
-    for room in (judge, decide):
+    for room in (judge, simulator):
         monkeypatch.setattr(room, "simulate", slow)
     return began
 
