@@ -85,7 +85,7 @@ SERVERS = {
 
 @pytest.mark.parametrize("mesh", SERVERS)
 def test_sums_in_slices_take_no_longer_than_rings(mesh: tuple[int, ...]) -> None:
-    """13.4 ms on one server and 128 on two; with what lies between on one device, 18.4 and 248 (handed on)."""
+    """13.4 ms on one server, 128 on two; with what lies between on one device 18.4, and 248 handed on."""
     cluster = SERVERS[mesh].cluster("accelerator", 0)
     sliced_s, ring_s = simulated_s(cluster, tasks_on(mesh))
     star_s, _ = simulated_s(cluster, tasks_on(mesh, whole_between=True))
