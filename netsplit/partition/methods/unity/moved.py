@@ -47,18 +47,19 @@ def _common(runs: Numbers, a0: int, a1: int, other: Numbers, b0: int, b1: int) -
 def _overlaps(a: Packed, m: int, b: Packed, n: int, itemsize: int, nbytes: Numbers, boxes: Numbers) -> None:
     """[devices of one, devices of the other] bytes that both have, and in how many boxes."""
     p0, p1, q0, q1 = a[0][m], a[0][m + 1], b[0][n], b[0][n + 1]
-    nbytes[: p1 - p0, : q1 - q0] = itemsize
-    boxes[: p1 - p0, : q1 - q0] = 1
-    dimensions = a[4].shape[1]
+    dimensions, length, count = a[4].shape[1], itemsize, 1
+    for d in range(dimensions):  # that neither cuts
+        x, y = a[1][m * dimensions + d], b[1][n * dimensions + d]
+        if a[1][m * dimensions + d + 1] - x == 1 and b[1][n * dimensions + d + 1] - y == 1:
+            own, runs = _common(a[5], a[2][x], a[2][x + 1], b[5], b[2][y], b[2][y + 1])
+            length *= own
+            count *= runs
+    nbytes[: p1 - p0, : q1 - q0] = length
+    boxes[: p1 - p0, : q1 - q0] = count
     for d in range(dimensions):
         x0, x1 = a[1][m * dimensions + d], a[1][m * dimensions + d + 1]
         y0, y1 = b[1][n * dimensions + d], b[1][n * dimensions + d + 1]
         if x1 - x0 == 1 and y1 - y0 == 1:
-            length, count = _common(a[5], a[2][x0], a[2][x1], b[5], b[2][y0], b[2][y1])
-            for i in range(p1 - p0):
-                for j in range(q1 - q0):
-                    nbytes[i, j] *= length
-                    boxes[i, j] *= count
             continue
         lengths, counts = np.empty((2, x1 - x0, y1 - y0), np.int64)
         for x in range(x0, x1):
@@ -80,9 +81,10 @@ def _nearest(p: Numbers, region: Numbers, q: Numbers, host: Numbers, nbytes: Num
     best, least = np.empty(regions, np.int64), np.empty(regions, np.int64)
     for j in range(len(q)):
         least[:] = 3 * len(p)
+        begin = j % len(p)
         for i in range(len(p)):
             near = 0 if p[i] == q[j] else 1 if host[p[i]] == host[q[j]] else 2
-            cost = near * len(p) + (i - j) % len(p)
+            cost = near * len(p) + i - begin + (len(p) if i < begin else 0)
             if cost < least[region[i]]:
                 least[region[i]], best[region[i]] = cost, i
         for i in range(len(p)):
