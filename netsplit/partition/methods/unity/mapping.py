@@ -264,14 +264,14 @@ class _Programme:
         self, ways: dict[tuple[int, int], _WayBetween], left: set[int]
     ) -> tuple[dict[int, tuple[Devices, int]], float]:
         every = self.devices
-        tables: list[_Table] = []
+        tables: list[_OfVertices] = []
         for v in sorted(left):
             hanging = self.hanging.get(v)
             key = f"({self.costed.vertices[v].key}={self.fixed.get(v)}-{hanging.key if hanging else ''})"
-            tables.append(_Table((v,), self._unary(v, every, hanging, every), key))
+            tables.append(_OfVertices((v,), self._unary(v, every, hanging, every), key))
         for (a, b), way in ways.items():
             forward = _towards(way, b)
-            tables.append(_Table((a, b), self._table(forward, every, every, every)[0], forward.key))
+            tables.append(_OfVertices((a, b), self._table(forward, every, every, every)[0], forward.key))
         numbers = self._eliminate(tables, set(left))
         picked = {v: (every, n) for v, n in numbers.items()}
         seconds = 0.0
@@ -285,7 +285,7 @@ class _Programme:
             picked |= self._table(own, every, every, every)[1](numbers[own.a], numbers[own.b])
         return picked, seconds
 
-    def _eliminate(self, tables: Sequence[_Table], left: set[int]) -> dict[int, int]:
+    def _eliminate(self, tables: Sequence[_OfVertices], left: set[int]) -> dict[int, int]:
         """The choice of each vertex, by tables over some of them each."""
         now = list(tables)
         order: list[tuple[int, tuple[int, ...], Numbers]] = []
@@ -311,7 +311,9 @@ class _Programme:
             picked[v] = int(which[tuple(picked[u] for u in scope)])
         return picked
 
-    def _without(self, v: int, own: Sequence[_Table], size: Mapping[int, int]) -> tuple[_Table, Numbers]:
+    def _without(
+        self, v: int, own: Sequence[_OfVertices], size: Mapping[int, int]
+    ) -> tuple[_OfVertices, Numbers]:
         """The least over its choices, and which has it; of alike parts of graphs once."""
         scope = tuple(sorted({u for each in own for u in each.scope if u != v}))
         axes = (*scope, v)
@@ -323,10 +325,10 @@ class _Programme:
             total = _summed(own, axes, size)
             cache[key] = total.min(axis=-1), total.argmin(axis=-1)
         table, which = cache[key]
-        return _Table(scope, table, number), which
+        return _OfVertices(scope, table, number), which
 
     @staticmethod
-    def _by_neighbours(v: int, tables: Sequence[_Table], size: int) -> int:
+    def _by_neighbours(v: int, tables: Sequence[_OfVertices], size: int) -> int:
         total = np.zeros(size)
         for each in tables:
             if v in each.scope:
@@ -336,28 +338,28 @@ class _Programme:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _OfVertices:
     """Seconds by the choices of some vertices. `key`: without their names."""
 
     scope: tuple[int, ...]
     seconds: Floats
     key: str
 
-    def at(self, v: int, n: int) -> _Table:
+    def at(self, v: int, n: int) -> _OfVertices:
         """Where a vertex has its choice of that number."""
         if v not in self.scope:
             return self
         axis = self.scope.index(v)
         rest = tuple(u for u in self.scope if u != v)
-        return _Table(rest, np.take(self.seconds, n, axis=axis), f"{self.key}@{axis}={n}")
+        return _OfVertices(rest, np.take(self.seconds, n, axis=axis), f"{self.key}@{axis}={n}")
 
 
-def _elements(v: int, tables: Sequence[_Table], size: Mapping[int, int]) -> int:
+def _elements(v: int, tables: Sequence[_OfVertices], size: Mapping[int, int]) -> int:
     """Of the table of a vertex with all its neighbours."""
     return prod(size[u] for u in {u for each in tables if v in each.scope for u in each.scope})
 
 
-def _summed(tables: Sequence[_Table], scope: tuple[int, ...], size: Mapping[int, int]) -> Floats:
+def _summed(tables: Sequence[_OfVertices], scope: tuple[int, ...], size: Mapping[int, int]) -> Floats:
     total = np.zeros([size[u] for u in scope])
     for each in tables:
         order = sorted(range(len(each.scope)), key=lambda axis: scope.index(each.scope[axis]))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from netsplit.layout import Layout, Mesh
 from netsplit.partition.methods.unity.choices import Machines
-from netsplit.partition.methods.unity.moved import PASSES, Packed, moved
+from netsplit.partition.methods.unity.layout_seconds import PASSES, Packed, seconds_of_layouts
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.tasks import SLICED_BYTES
 
@@ -128,7 +128,7 @@ class Movement:
     ) -> tuple[Floats, Floats]:
         there, back = np.empty((2, len(made), len(wanted)))
         clusters = self.host, self.latency, self.pace, self.rates
-        moved(_packed(made), partial, _packed(wanted), itemsize, *clusters, there, back)
+        seconds_of_layouts(_packed(made), partial, _packed(wanted), itemsize, *clusters, there, back)
         return there, back
 
     def _of(self, layout: Layout, shape: tuple[int, ...]) -> _HeldPieces:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from netsplit.partition.engines.compiled import compiled, inner
 
-__all__ = ["PASSES", "Packed", "moved"]
+__all__ = ["PASSES", "Packed", "seconds_of_layouts"]
 
 PASSES = 3.0  # of an addition over its bytes, as `DeviceCosts.accumulate_s_per_byte` has them
 
@@ -93,7 +93,7 @@ def _nearest(p: Numbers, region: Numbers, q: Numbers, host: Numbers, nbytes: Num
 
 
 @compiled
-def moved(
+def seconds_of_layouts(
     a: Packed,
     partial: NDArray[np.bool_],
     b: Packed,
