@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,8 +112,8 @@ class Movement:
         partial = np.array([bool(each.partial) for each in sources])
         direct = self._moved(made, partial, wanted, itemsize)
         several = np.array([not each.alone for each in wanted])
-        rows = np.flatnonzero(partial)
-        if not len(rows) or not several.any():
+        rows = [i for i, each in enumerate(sources) if each.partial]
+        if not rows or not several.any():
             return direct
         slices = [self._of(_added(sources[i], shape, itemsize), shape) for i in rows]
         then = self._moved(slices, np.zeros(len(rows), bool), wanted, itemsize)
@@ -138,7 +138,7 @@ class Movement:
         return self.pieces[key]
 
     def _pieces(self, layout: Layout, shape: tuple[int, ...]) -> _HeldPieces:
-        devices = layout.mesh.devices
+        devices: tuple[Any, ...] = layout.mesh.devices  # numbers
         numbers = np.zeros((len(devices), len(shape)), np.int64)
         pieces, runs = [], list[Runs]()
         region = np.zeros(len(devices), np.int64)
@@ -152,9 +152,10 @@ class Movement:
             region = region * len(there) + numbers[:, d]
         _, region = np.unique(region, return_inverse=True)
         held = [prod(sum(high - low for low, high in runs) for runs in each) for each in every]
-        _, group = np.unique(region * len(self.host) + self.host[list(devices)], return_inverse=True)
+        where = np.array(devices, np.int64)
+        _, group = np.unique(region * len(self.host) + self.host[where], return_inverse=True)
         return _HeldPieces(
-            np.array(devices, np.int64),
+            where,
             numbers,
             np.array(pieces, np.int64),
             np.array([len(each) for each in runs], np.int64),
