@@ -8,6 +8,7 @@ import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Node, Variable
+from netsplit.layout import Layout, Mesh
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.kernels import CompiledStep
@@ -15,6 +16,8 @@ from netsplit.partition.methods.auto.auto import Auto
 from netsplit.partition.methods.exact.enumeration import best_order, least_s
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
 from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.unity.choices import Machines
+from netsplit.partition.methods.unity.movement import Movement
 from netsplit.partition.objectives import MaxLoad
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -40,5 +43,7 @@ def compile_all() -> None:
     tried, arrays = np.array([0, 1, 0]), CompiledStep(Instance.of(problem)).arrays
     least_s(tried, arrays)
     best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
+    halves = [Layout(Mesh((0, 1), (2,)), "S0")]
+    Movement(Machines.of(problem.cluster, (1.0, 1.0), (0, 0)), costs).seconds(halves, halves, (2,), 1, True)
     for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):
         Auto(starts=1).partition(replace(problem, objective=objective))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from netsplit.errors import RewriteError
 from netsplit.graph.arguments import read_by
-from netsplit.graph.ir import CALL, Graph, Node, dtype_bytes
+from netsplit.graph.ir import CALL, Graph, Node, Variable, dtype_bytes
 from netsplit.graph.quotient import units_of
 from netsplit.layout import Layout
 from netsplit.partition.methods.unity.choices import (
@@ -318,16 +318,18 @@ class Costed:
         for k in self._given(node):
             own, places = variables[k], self._read_at(name, k)
             whole, rank = first.layout(len(own.shape), ()), len(own.shape)
-            moved = (choice.reads(place, rank) for place in places[:1])
-            size = dtype_bytes(own.dtype)
-            brought = sum(self.movement.seconds(whole, each, own.shape, size, False) for each in moved)
-            seconds += brought / len(own.consumers)
+            for place in places[:1]:
+                brought = self._one_moved(own, whole, choice.reads(place, rank), False)
+                seconds += brought / len(own.consumers)
         for j, k in enumerate(node.outputs):
             if k and not (own := variables[k]).consumers:
                 made, wanted = choice.makes(j, len(own.shape)), first.layout(len(own.shape), ())
-                back = k in self.graph.requires_backward
-                seconds += self.movement.seconds(made, wanted, own.shape, dtype_bytes(own.dtype), back)
+                seconds += self._one_moved(own, made, wanted, k in self.graph.requires_backward)
         return seconds
+
+    def _one_moved(self, own: Variable, made: Layout, wanted: Layout, back: bool) -> float:
+        size = dtype_bytes(own.dtype)
+        return float(self.movement.seconds([made], [wanted], own.shape, size, back)[0, 0])
 
     def _given(self, node: Node) -> list[str]:
         """Of a batch."""
@@ -393,9 +395,7 @@ class Costed:
         size, back = dtype_bytes(variable.dtype), k in self.graph.requires_backward
         rows, of_row = _distinct(made)
         columns, of_column = _distinct(read)
-        each = np.array(
-            [[self.movement.seconds(a, b, variable.shape, size, back) for b in columns] for a in rows]
-        )
+        each = self.movement.seconds(rows, columns, variable.shape, size, back)
         made_s: Floats = each[np.ix_(of_row, of_column)]
         return made_s
 

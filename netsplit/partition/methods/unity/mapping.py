@@ -264,17 +264,19 @@ class _Programme:
         self, ways: dict[tuple[int, int], _WayBetween], left: set[int]
     ) -> tuple[dict[int, tuple[Devices, int]], float]:
         every = self.devices
-        tables: list[tuple[tuple[int, ...], Floats]] = []
+        tables: list[_OfVertices] = []
         for v in sorted(left):
-            tables.append(((v,), self._unary(v, every, self.hanging.get(v), every)))
+            hanging = self.hanging.get(v)
+            key = f"({self.costed.vertices[v].key}={self.fixed.get(v)}-{hanging.key if hanging else ''})"
+            tables.append(_OfVertices((v,), self._unary(v, every, hanging, every), key))
         for (a, b), way in ways.items():
             forward = _towards(way, b)
-            tables.append(((a, b), self._table(forward, every, every, every)[0]))
+            tables.append(_OfVertices((a, b), self._table(forward, every, every, every)[0], forward.key))
         numbers = self._eliminate(tables, set(left))
         picked = {v: (every, n) for v, n in numbers.items()}
         seconds = 0.0
-        for scope, table in tables:
-            seconds += float(table[tuple(numbers[v] for v in scope)])
+        for each in tables:
+            seconds += float(each.seconds[tuple(numbers[v] for v in each.scope)])
         for v, n in numbers.items():
             if v in self.hanging:
                 picked |= self._table(self.hanging[v], every, (), every)[1](0, n)
@@ -283,7 +285,7 @@ class _Programme:
             picked |= self._table(own, every, every, every)[1](numbers[own.a], numbers[own.b])
         return picked, seconds
 
-    def _eliminate(self, tables: list[tuple[tuple[int, ...], Floats]], left: set[int]) -> dict[int, int]:
+    def _eliminate(self, tables: Sequence[_OfVertices], left: set[int]) -> dict[int, int]:
         """The choice of each vertex, by tables over some of them each."""
         now = list(tables)
         order: list[tuple[int, tuple[int, ...], Numbers]] = []
@@ -293,52 +295,76 @@ class _Programme:
             elements = {v: _elements(v, now, size) for v in sorted(left)}
             v = min(elements, key=elements.__getitem__)
             if elements[v] > LARGEST:
-                u = max(sorted(left), key=lambda u: sum(u in scope for scope, _ in now))
+                u = max(sorted(left), key=lambda u: sum(u in each.scope for each in now))
                 picked[u] = n = self._by_neighbours(u, now, size[u])
                 self.loose.append(u)
-                now = [_at(scope, table, u, n) for scope, table in now]
+                now = [each.at(u, n) for each in now]
                 left.discard(u)
                 continue
-            own = [each for each in now if v in each[0]]
-            now = [each for each in now if v not in each[0]]
-            scope = tuple(sorted({u for each, _ in own for u in each if u != v}))
-            total = _summed(own, (*scope, v), size)
-            order.append((v, scope, total.argmin(axis=-1)))
-            now.append((scope, total.min(axis=-1)))
+            own = [each for each in now if v in each.scope]
+            now = [each for each in now if v not in each.scope]
+            made, which = self._without(v, own, size)
+            order.append((v, made.scope, which))
+            now.append(made)
             left.discard(v)
         for v, scope, which in reversed(order):
             picked[v] = int(which[tuple(picked[u] for u in scope)])
         return picked
 
+    def _without(
+        self, v: int, own: Sequence[_OfVertices], size: Mapping[int, int]
+    ) -> tuple[_OfVertices, Numbers]:
+        """The least over its choices, and which has it; of alike parts of graphs once."""
+        scope = tuple(sorted({u for each in own for u in each.scope if u != v}))
+        axes = (*scope, v)
+        said = "+".join(sorted(f"{each.key}{[axes.index(u) for u in each.scope]}" for each in own))
+        number = self.costed.number(f"least {said}")
+        cache = self.costed.known.tables if self.cache else self.own
+        key = number, self.devices, self.split
+        if key not in cache:
+            total = _summed(own, axes, size)
+            cache[key] = total.min(axis=-1), total.argmin(axis=-1)
+        table, which = cache[key]
+        return _OfVertices(scope, table, number), which
+
     @staticmethod
-    def _by_neighbours(v: int, tables: Sequence[tuple[tuple[int, ...], Floats]], size: int) -> int:
+    def _by_neighbours(v: int, tables: Sequence[_OfVertices], size: int) -> int:
         total = np.zeros(size)
-        for scope, table in tables:
-            if v in scope:
-                axes = tuple(axis for axis, u in enumerate(scope) if u != v)
-                total += table.min(axis=axes) if axes else table
+        for each in tables:
+            if v in each.scope:
+                axes = tuple(axis for axis, u in enumerate(each.scope) if u != v)
+                total += each.seconds.min(axis=axes) if axes else each.seconds
         return int(total.argmin())
 
 
-def _elements(v: int, tables: Sequence[tuple[tuple[int, ...], Floats]], size: Mapping[int, int]) -> int:
+@dataclass(frozen=True, eq=False)
+class _OfVertices:
+    """Seconds by the choices of some vertices. `key`: without their names."""
+
+    scope: tuple[int, ...]
+    seconds: Floats
+    key: str
+
+    def at(self, v: int, n: int) -> _OfVertices:
+        """Where a vertex has its choice of that number."""
+        if v not in self.scope:
+            return self
+        axis = self.scope.index(v)
+        rest = tuple(u for u in self.scope if u != v)
+        return _OfVertices(rest, np.take(self.seconds, n, axis=axis), f"{self.key}@{axis}={n}")
+
+
+def _elements(v: int, tables: Sequence[_OfVertices], size: Mapping[int, int]) -> int:
     """Of the table of a vertex with all its neighbours."""
-    return prod(size[u] for u in {u for scope, _ in tables if v in scope for u in scope})
+    return prod(size[u] for u in {u for each in tables if v in each.scope for u in each.scope})
 
 
-def _at(scope: tuple[int, ...], table: Floats, v: int, n: int) -> tuple[tuple[int, ...], Floats]:
-    if v not in scope:
-        return scope, table
-    return tuple(u for u in scope if u != v), np.take(table, n, axis=scope.index(v))
-
-
-def _summed(
-    tables: Sequence[tuple[tuple[int, ...], Floats]], scope: tuple[int, ...], size: Mapping[int, int]
-) -> Floats:
+def _summed(tables: Sequence[_OfVertices], scope: tuple[int, ...], size: Mapping[int, int]) -> Floats:
     total = np.zeros([size[u] for u in scope])
-    for own, table in tables:
-        order = sorted(range(len(own)), key=lambda axis: scope.index(own[axis]))
-        shape = [size[u] if u in own else 1 for u in scope]
-        total = total + np.transpose(table, order).reshape(shape)
+    for each in tables:
+        order = sorted(range(len(each.scope)), key=lambda axis: scope.index(each.scope[axis]))
+        shape = [size[u] if u in each.scope else 1 for u in scope]
+        total += np.transpose(each.seconds, order).reshape(shape)
     return total
 
 
