@@ -352,10 +352,13 @@ class UnitySearch:
         """Data parallelism, and columns and rows, over all devices, over the first host, and in stages that
         are hosts; the programme decides what is left open."""
         graph, hosts = self.problem.graph, self.machines.hosts
+        self._unpriced()
+        if cut := widest_cut(graph, len(hosts)):
+            with suppress(RewriteError):
+                yield self._lowered(graph, "columns and rows of the widest", cut)
         first = tuple(p for p, host in enumerate(hosts) if host == hosts[0])
         where = {"": {}, ", one host": dict.fromkeys(graph.nodes, first) if len(first) < len(hosts) else {}}
         where[", stages"] = stages_of_hosts(self.problem, hosts)
-        self._unpriced()
         for said, self.stages in where.items():
             if said and not self.stages:
                 continue
@@ -366,9 +369,6 @@ class UnitySearch:
             if self.stages:
                 yield self.programme(graph, "the programme, stages")
         self.stages = {}
-        if cut := widest_cut(graph, len(hosts)):
-            with suppress(RewriteError):
-                yield self._lowered(graph, "columns and rows of the widest", cut)
 
     def filled(self) -> Iterator[_Judged]:
         """Whole operators in topological order, each device filled before the next."""
