@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 LISTED: tuple[Partitioner, ...] = (Heft(), Dpos())
 METHODS: tuple[Partitioner, ...] = (*LISTED, MEtf(), Balanced(), PipeDream(straight=True, max_states=400))
 WHOLE = 0.6  # of the time, for whole operators
-MAPPED, ASKED = 0.5, 0.7  # of the rest, when the programme and os_dpos end; then the best is annealed
+MAPPED = 0.5  # of the rest, when no more mappings are begun
+ASKED = 0.7  # of the rest, when mappings are left and os_dpos ends; then the best is annealed
 ANNEALED = 2  # of what was judged
 GRAPHS = 50  # that algebra makes, of which the programme says the seconds
 
@@ -199,9 +200,14 @@ def best_in_parts(
         part = part if fits else 1.0
         return began + part * left_s + problem.metered_s() - metered_s
 
+    def fastest_s() -> float:
+        fit = [each.iteration_s for each in contenders.leaders if not each.missing_bytes]
+        return min([than_s, *fit[:1]])
+
     def ask_the_programme() -> None:
         method = Unity(algebra=algebra, budget=GRAPHS)
-        for origin, placement in method.quick(contenders.problem, lambda: until(MAPPED)):
+        given = contenders.problem, lambda: until(MAPPED), lambda: until(ASKED), fastest_s
+        for origin, placement in method.quick(*given):
             if placement.rewrites != problem.graph.rewrites:
                 contenders.judge(origin, [placement])
 

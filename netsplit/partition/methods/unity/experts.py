@@ -6,21 +6,32 @@ hosts ──► stages of a pipeline ──► operator -> devices
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 
 from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.unity.choices import Machines, TaskAxis
-from netsplit.partition.methods.unity.costed import Costed, Devices
+from netsplit.partition.methods.unity.choices import Machines, TaskAxis, TaskKind
+from netsplit.partition.methods.unity.costed import Costed, Devices, Floats, Options, TensorLink
 from netsplit.rewrite import columns_and_rows
 
-__all__ = ["FewViews", "Wanted", "chosen_before", "stages_of_hosts", "wanted_by_experts"]
+__all__ = [
+    "CostedUntil",
+    "FewViews",
+    "Wanted",
+    "chosen_before",
+    "stages_of_hosts",
+    "wanted_by_experts",
+    "widest_cut",
+]
 
+WIDE = 0.5  # times the bytes of the widest chain, from which others are cut with it
 STAGES = PipeDream(straight=True, max_states=400)
 
 Wanted = Callable[[str, TaskAxis], bool]
@@ -29,13 +40,20 @@ Wanted = Callable[[str, TaskAxis], bool]
 
 def wanted_by_experts(graph: Graph) -> Iterator[tuple[str, Wanted]]:
     """What it is called, and what it is."""
-    columns = {v: cut for chain in columns_and_rows(graph) if chain.chained for v, cut in chain.cuts.items()}
     yield "data parallelism", lambda _, axis: axis.dimension == "samples"
-    if columns:
+    if columns := {v: c for chain in columns_and_rows(graph) if chain.chained for v, c in chain.cuts.items()}:
         yield (
             "columns and rows",
             lambda v, axis: v in columns and (columns[v].axis, columns[v].blocks) == (axis.axis, axis.blocks),
         )
+
+
+def widest_cut(graph: Graph, devices: int) -> dict[str, TaskKind]:
+    """Operator -> its tasks, so many each, of those whose weights are the widest; all else is whole."""
+    chains = columns_and_rows(graph)
+    widest = max((each.weight_bytes for each in chains), default=0)
+    cuts = [each.cuts for each in chains if each.weight_bytes >= WIDE * widest]
+    return {v: ((cut.axis, cut.blocks, devices),) for own in cuts for v, cut in own.items()}
 
 
 def chosen_before(costed: Costed, wanted: Wanted) -> dict[str, int]:
@@ -49,6 +67,30 @@ def chosen_before(costed: Costed, wanted: Wanted) -> dict[str, int]:
             if choice.view.devices == group and own is not None and wanted(vertex.name, own[0]):
                 made.setdefault(vertex.name, i)
     return made
+
+
+@dataclass(eq=False)
+class CostedUntil(Costed):
+    """A mapping by these costs can be left.
+
+    Args:
+        ends: when, on ``time.perf_counter``.
+    """
+
+    ends: Callable[[], float] = lambda: inf
+
+    def options(self, v: int, devices: Devices) -> Options:
+        self._check()
+        return super().options(v, devices)
+
+    def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
+        self._check()
+        return super().moving(link, sources, targets)
+
+    def _check(self) -> None:
+        """Raises `TimeLimitError`: it is that late."""
+        if time.perf_counter() > self.ends():
+            raise TimeLimitError("the mapping was left, as its time is over.")
 
 
 @dataclass(frozen=True, eq=False)

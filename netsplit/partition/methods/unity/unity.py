@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError, InfeasibleError, RewriteError
+from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
@@ -30,10 +30,12 @@ from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
 from netsplit.partition.methods.unity.experts import (
+    CostedUntil,
     FewViews,
     chosen_before,
     stages_of_hosts,
     wanted_by_experts,
+    widest_cut,
 )
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
@@ -169,18 +171,33 @@ class Unity(Partitioner):
         seconds = best.seconds if best.seconds < inf else None
         return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
 
-    def quick(self, problem: Problem, until: Callable[[], float]) -> Iterator[tuple[str, Placement]]:
-        """What the programme finds with few views, and what it is called; no more is begun when it is that
-        late, on ``time.perf_counter``."""
+    def quick(
+        self,
+        problem: Problem,
+        until: Callable[[], float],
+        ends: Callable[[], float] = lambda: inf,
+        than_s: Callable[[], float] = lambda: inf,
+    ) -> Iterator[tuple[str, Placement]]:
+        """What the programme finds with few views, and what it is called: what experts fix first, as that is
+        soon found.
+
+        Args:
+            until: no more is begun when it is that late, on ``time.perf_counter``.
+            ends: what was begun is left then.
+            than_s: bytes get no higher price where what lacks some takes longer already.
+        """
         if problem.graph.rewrites:
             return
-        search = UnitySearch(self, problem, until=until)
-        machines, known = search.plain
-        search.plain = FewViews(**vars(machines)), known
-        for each in chain(search.programmes(), search.by_experts()):
-            yield each.origin, each.placement
-            if time.perf_counter() > until():
-                return
+        methods = [replace(self, algebra=False), self] if self.algebra else [self]
+        searches = [UnitySearch(own, problem, until=until, ends=ends, than_s=than_s) for own in methods]
+        machines, known = searches[0].plain
+        for search in searches:
+            search.plain = FewViews(**vars(machines)), known
+        with suppress(TimeLimitError):
+            for each in chain(searches[0].by_experts(), *(search.programmes() for search in searches)):
+                yield each.origin, each.placement
+                if time.perf_counter() > until():
+                    return
 
 
 @dataclass(eq=False)
@@ -190,6 +207,8 @@ class UnitySearch:
     refused: set[tuple[str, int]] = field(default_factory=set)
     stages: Mapping[str, Devices] = field(default_factory=dict)
     until: Callable[[], float] = lambda: inf
+    ends: Callable[[], float] = lambda: inf
+    than_s: Callable[[], float] = lambda: inf
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -259,10 +278,15 @@ class UnitySearch:
         self._unpriced()
         best: _Judged | None = None
         for turn in range(RAISES):
-            now = self._lowered(graph, origin, tasks)
+            try:
+                now = self._lowered(graph, origin, tasks)
+            except TimeLimitError:
+                if best is None:
+                    raise
+                break
             if best is None or now.rank < best.rank:
                 best = now
-            if not now.missing or time.perf_counter() > self.until():
+            if not now.missing or now.seconds > self.than_s() or time.perf_counter() > self.until():
                 break
             self.known = Known(self.known.numbers, movement=self.known.movement)
             self.spread_s = 4 * self.spread_s or self.mapped.seconds / 2
@@ -306,9 +330,10 @@ class UnitySearch:
     def _costed(self, graph: Graph, tasks: Tasks | None) -> Costed:
         problem = self.problem
         turns = 1 if problem.simulator is None else problem.simulator.turns.microbatches
-        return Costed(
+        return CostedUntil(
             graph, self._costs(graph), self.machines, tuple(self.method.dimensions), turns, self.spread_s,
             self.price, refused=frozenset(self.refused), tasks=tasks, known=self.known, stages=self.stages,
+            ends=self.ends,
         )  # fmt: skip
 
     def others(self) -> Iterator[_Judged]:
@@ -328,10 +353,13 @@ class UnitySearch:
         """Data parallelism, and columns and rows, over all devices, over the first host, and in stages that
         are hosts; the programme decides what is left open."""
         graph, hosts = self.problem.graph, self.machines.hosts
+        self._unpriced()
+        if cut := widest_cut(graph, len(hosts)):
+            with suppress(RewriteError):
+                yield self._lowered(graph, "columns and rows of the widest", cut)
         first = tuple(p for p, host in enumerate(hosts) if host == hosts[0])
         where = {"": {}, ", one host": dict.fromkeys(graph.nodes, first) if len(first) < len(hosts) else {}}
         where[", stages"] = stages_of_hosts(self.problem, hosts)
-        self._unpriced()
         for said, self.stages in where.items():
             if said and not self.stages:
                 continue

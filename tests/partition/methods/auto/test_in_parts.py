@@ -13,6 +13,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Balanced, PipeDream, Problem, Unity
 from netsplit.partition.base import MemoryRule
+from netsplit.partition.methods.unity.unity import UnitySearch
 from netsplit.partition.objectives import ObjectiveName
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
@@ -148,3 +149,21 @@ def crossing(graph: Graph, device_of: Mapping[str, str]) -> int:
         for each in made
         if len(servers_of({v: device_of[v] for v in (each.producer, *each.consumers) if v})) > 1
     )
+
+
+def test_mappings_end_in_time() -> None:
+    """What experts fix comes first; what is begun is left when its time is over, and what was there stays."""
+    problem, unity = on_servers(GPipe(4)), Unity(algebra=False)
+    every = [origin for origin, _ in unity.quick(problem, lambda: inf)]
+    assert every[-1] == "the programme"
+    assert list(unity.quick(problem, lambda: inf, ends=lambda: 0.0)) == []
+    assert [origin for origin, _ in unity.quick(problem, lambda: 0.0)] == every[:1]
+
+
+def test_bytes_get_no_higher_price_where_what_lacks_some_is_slow() -> None:
+    problem = problem_of(1.0, 3 * 4 * 512 * 16, GPipe(2))
+    eager = UnitySearch(Unity(algebra=False), problem)
+    content = UnitySearch(Unity(algebra=False), problem, than_s=lambda: 1e-9)
+    for search in (eager, content):
+        search.programme(problem.graph, "the programme")
+    assert eager.spread_s > 0 == content.spread_s
