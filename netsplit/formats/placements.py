@@ -16,7 +16,7 @@ from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.exchange import Exchange
 from netsplit.planning.explanation.parts import restated
 from netsplit.planning.verify import verify
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.records import Rewrite, Split, rewrite_from
 
 __all__ = ["read_placement"]

@@ -14,8 +14,7 @@ from netsplit.graph.ir import Graph, Node
 from netsplit.graph.order import topological_order
 from netsplit.rewrite.algebra.matching import Match, match_of
 from netsplit.rewrite.algebra.patterns import written
-from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.algebra.rule import Ref
+from netsplit.rewrite.algebra.rule import Algebra, Ref
 from netsplit.rewrite.emitter import Emitter
 
 __all__ = ["CAPTURED", "applied_rule", "fingerprint", "with_algebra"]

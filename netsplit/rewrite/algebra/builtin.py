@@ -1,17 +1,22 @@
-"""The rules that are built in, each proven. All have derivatives, and none changes what is trained.
+"""The rules of the package, each proven.
 
-They are what a search takes first: with biases, of up to six tensors, of convolutions and tables, none of
-which the generated rules have.
+Those that are built in are what a search takes first: with biases, of up to six tensors, of convolutions and
+tables, none of which the generated ones have. All have derivatives, and none changes what is trained.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 from netsplit.rewrite.algebra.rule import Rule, rule_of
 
-__all__ = ["rules_builtin"]
+__all__ = ["FILE", "generated_rules", "rules_builtin"]
+
+FILE = Path(__file__).with_name("generated.json")
+"""``python -m reproduce.rules`` makes it."""
 
 _NUMBERS = "stride=s, padding=p, dilation=d, groups=1"
 _KERNELS = "stride=s, padding=p, dilation=1, groups=1"
@@ -25,6 +30,13 @@ def rules_builtin() -> tuple[Rule, ...]:
     rules = [rule_of(text, name, proof="proven") for name, text in texts]
     both = [own for rule in rules for own in (rule, rule.reversed)]
     return tuple(rule for rule in both if rule.left and not rule.unbound and rule.left[0].op != "enlarge")
+
+
+@cache
+def generated_rules() -> list[Rule]:
+    """Those of the file, one way round."""
+    texts = json.loads(FILE.read_text(encoding="utf-8"))["rules"]
+    return [rule_of(text, origin="generated", proof="proven") for text in texts]
 
 
 def _each(n: int, text: Callable[[int], str]) -> str:

@@ -20,7 +20,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild
 from netsplit.rewrite.algebra.applying import CAPTURED
 from netsplit.rewrite.algebra.patterns import shape_of
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.lowering import lowered_from
 
 __all__ = ["require_same_algebra", "require_same_training"]

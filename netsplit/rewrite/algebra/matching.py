@@ -17,8 +17,7 @@ from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import touching_initializers
 from netsplit.rewrite.algebra.patterns import RuleCall, RuleCalls, Shape, calls_of, shape_of
-from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Algebra, Ref, Rule, Term
 from netsplit.rewrite.algebra.shapes import right_shapes
 
 __all__ = ["Match", "match_of", "matches"]
@@ -218,12 +217,6 @@ class _Matcher:
         for i, call in enumerate(calls):
             left |= {(i, j): self.graph.variables[k].shape for j, k in enumerate(call.outputs)}
 
-        def size(ref: Ref, dim: int) -> int | None:
-            """What this side does not have is left to `right_shapes`."""
-            return left[ref][-1 if dim == 1 else dim] if ref in left else None
-
-        if not all(guard.holds(size, known) for guard in rule.guards):
-            return None
         numbers: list[dict[str, Any]] = []
         ranks = {name: len(shape) for name, shape in left.items() if isinstance(name, str)}
         for term in rule.right:
@@ -262,23 +255,7 @@ class _Matcher:
                     return False
             elif graph.variables[k].producer in inside:
                 return False
-        return len(set(weights)) == len(weights) and not (len(kept) > 1 and self._in_a_circle(match, kept))
-
-    def _in_a_circle(self, match: Match, kept: Mapping[str, Ref]) -> bool:
-        """Whether something that is read comes of something that is made."""
-        graph, position, inside = self.graph, self.graph.position, set(match.nodes)
-        makers = {graph.variables[k].producer for tag, k in match.bound.values() if tag == "var"}
-        last = max((position[name] for name in makers if name is not None), default=-1)
-        left = [v for k in kept for v in graph.variables[k].consumers if v not in inside]
-        seen: set[str] = set()
-        while left:
-            name = left.pop()
-            if name in makers:
-                return True
-            if name not in seen and position[name] < last:
-                seen.add(name)
-                left += graph.successors[name]
-        return False
+        return len(set(weights)) == len(weights)
 
 
 def _source(rule: Rule, term: Term) -> str:
