@@ -1,4 +1,4 @@
-"""Rules that replace some operators by others that compute the same: kept, found, proven and applied."""
+"""Rules that replace some operators by others that compute the same: kept, proven, matched and applied."""
 
 from netsplit.rewrite.algebra.rule import Operator, Origin, Proof, Ref, Rule, Term
 

@@ -74,9 +74,8 @@ def _same(graph: Graph, made: Graph, match: Match) -> bool:
         made, given, [match.bound[ref] if isinstance(ref, str) else ("var", k) for k, ref in match.kept]
     )
     for one, other in zip(ones, others, strict=True):
-        size = float(one.nan_to_num(0.0, 0.0, 0.0).abs().max()) if one.numel() else 0.0
-        same = one.shape == other.shape
-        if not (same and torch.allclose(one, other, rtol=0.0, atol=TOLERANCE * size, equal_nan=True)):
+        atol = TOLERANCE * float(one.nan_to_num(0.0, 0.0, 0.0).abs().max()) if one.numel() else 0.0
+        if one.shape != other.shape or not torch.allclose(one, other, 0.0, atol, equal_nan=True):
             return False
     return True
 

@@ -2,7 +2,7 @@
 
     rule[]: name, srcOp[], dstOp[]: (type, input[]: (opId, tsId), para[]: (key, value)), mappedOutput[]
 
-An opId below 0 is an input. Rules with parallel operators are left out: layouts say the same.
+An opId below 0 is an input. Rules with parallel operators are rejected: layouts say the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ OPERATORS = {
     "OP_LINEAR": "linear", "OP_EW_ADD": "add", "OP_EW_MUL": "mul", "OP_CONCAT": "concat", "OP_SPLIT": "split",
     **{f"OP_{name}": "unary" for name in FUNCTIONS},
 }  # fmt: skip
-LAYOUTS = ("PARTITION", "REPARTITION", "COMBINE", "REPLICATE", "REDUCE", "REDUCTION")
 ACTIVATIONS = {0: "", 1: "sigmoid", 2: "relu", 3: "tanh"}
 
 
@@ -78,10 +77,8 @@ def _judged(text: Mapping[str, Any]) -> Rule:
 def _unread(operator: Mapping[str, Any]) -> str | None:
     """Why an operator is none of the rules'."""
     kind, given = operator["type"], _numbers(operator)
-    if kind.removeprefix("OP_") in LAYOUTS:
-        return f"{kind} is about layouts"
     if kind not in OPERATORS:
-        return f"unknown operator {kind}"
+        return f"{kind} is no operator of the rules here"
     if given.get("PM_ACTI", 0) not in ACTIVATIONS:
         return f"unknown activation {given['PM_ACTI']}"
     if kind == "OP_SPLIT" and given.get("PM_NUM_OUTPUTS", 2) != 2:

@@ -90,11 +90,8 @@ class Rule:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of both sides' inputs, in the order in which they are met."""
-        refs = (
-            *(ref for term in self.terms for ref in term.inputs),
-            *(r for pair in self.outputs for r in pair),
-        )
-        return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str)))
+        sources = [*(term.inputs for term in self.terms), *self.outputs]
+        return tuple(dict.fromkeys(ref for refs in sources for ref in refs if isinstance(ref, str)))
 
     @property
     def unbound(self) -> list[str]:
@@ -125,16 +122,12 @@ class Rule:
         pairs = tuple((b, a) for a, b in self.outputs)
         return replace(self, name=f"{self.name}, reversed", left=self.right, right=self.left, outputs=pairs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rule:
-        """Of what `to_dict` gave, after JSON.
+        """Of its fields, after JSON.
 
         Raises:
-            RewriteError: it is something else.
+            RewriteError: they are something else.
         """
         try:
             own = {key: _tuples(value) for key, value in values.items()}
@@ -143,7 +136,7 @@ class Rule:
             own.pop("guards", None)  # of older files
             return cls(**own)
         except (TypeError, KeyError, AttributeError) as error:
-            raise RewriteError(f"a rule is {brief(values)}: give what its to_dict answers.") from error
+            raise RewriteError(f"a rule is {brief(values)}: give name, left, right and outputs.") from error
 
 
 @dataclass(frozen=True)
@@ -176,8 +169,8 @@ class Algebra:
         return self.nodes[0]
 
     def to_dict(self) -> dict[str, Any]:
-        rule = self.rule.to_dict()
-        return {"kind": "algebra", "rule": rule, "nodes": list(self.nodes), "reads": [*map(list, self.reads)]}
+        reads = [*map(list, self.reads)]
+        return {"kind": "algebra", "rule": asdict(self.rule), "nodes": list(self.nodes), "reads": reads}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Algebra:
@@ -219,10 +212,8 @@ def _read(node: ast.expr, terms: list[Term]) -> Ref:
     assert isinstance(node, ast.Call)
     op = ast.unparse(node.func)
     inputs = tuple(_read(each, terms) for each in node.args)
-    given: dict[str, Any] = {
-        str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords
-    }
-    parameters = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in given.items()}
+    texts = {str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords}
+    parameters = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in texts.items()}
     if op in ("unary", "scale"):
         parameters.setdefault("function", "f")
     if op == "transpose":
