@@ -213,11 +213,11 @@ def _read(node: ast.expr, terms: list[Term]) -> Ref:
     op = ast.unparse(node.func)
     inputs = tuple(_read(each, terms) for each in node.args)
     texts = {str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords}
-    parameters = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in texts.items()}
+    parameters: dict[str, int | str] = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in texts.items()}
     if op in ("unary", "scale"):
         parameters.setdefault("function", "f")
     if op == "transpose":
-        parameters = {"first": 0, "second": 1} | parameters
+        parameters = {"first": 0, "second": 1, **parameters}
     term = Term(op, inputs, tuple(parameters.items()))  # type: ignore[arg-type]
     if term not in terms:
         terms.append(term)
