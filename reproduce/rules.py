@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from typing import Any
 
-from netsplit.rewrite.algebra.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
-from netsplit.rewrite.algebra.generation import FILE
+from netsplit.rewrite.algebra.builtin import FILE
 from netsplit.rewrite.algebra.proofs import follows, is_proven, properties
 from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
+from reproduce.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
 
 __all__ = [
     "ALGEBRA",

@@ -17,7 +17,7 @@ from netsplit.placement.placement import Placement, Shard, ShardName, SolverRepo
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.explanation.parts import restated
 from netsplit.planning.verify import verify
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.records import Rewrite, Split, rewrite_from
 
 __all__ = ["read_placement"]

@@ -10,7 +10,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
 from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.algebra.matching import match_of
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.records import Rewrite, algebra_of, folded
 from netsplit.rewrite.rewriting import applied
 

@@ -6,7 +6,7 @@ What needs torch is imported when first used.
 from typing import TYPE_CHECKING
 
 from netsplit.lazy import lazy_names
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, rewrite_from
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 

@@ -9,7 +9,7 @@ from operator import index
 from typing import Any, TypeAlias
 
 from netsplit.errors import RewriteError, brief
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 __all__ = [

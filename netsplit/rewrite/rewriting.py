@@ -14,7 +14,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import CALL, Graph, Initializer, Node, once_of
 from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.rewrite.algebra.applying import with_algebra
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.emitter import operator_named, require_graph, require_operators, weights_of
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut

@@ -10,7 +10,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
 from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, seconds, short
-from netsplit.rewrite.algebra.record import Algebra
+from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.lowering import lowered_from
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.records import folded

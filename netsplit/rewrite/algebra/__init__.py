@@ -1,5 +1,5 @@
-"""Rules that replace some operators by others that compute the same: kept, found, proven and applied."""
+"""Rules that replace some operators by others that compute the same: kept, proven, matched and applied."""
 
-from netsplit.rewrite.algebra.rule import Guard, Operator, Origin, Proof, Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Operator, Origin, Proof, Ref, Rule, Term
 
-__all__ = ["Guard", "Operator", "Origin", "Proof", "Ref", "Rule", "Term"]
+__all__ = ["Operator", "Origin", "Proof", "Ref", "Rule", "Term"]

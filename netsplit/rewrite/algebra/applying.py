@@ -6,16 +6,16 @@ What is read later keeps its name, so that nothing else changes; parameters keep
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 from netsplit.errors import RewriteError
-from netsplit.graph.arguments import Reference, read_by
+from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.order import topological_order
 from netsplit.rewrite.algebra.matching import Match, match_of
 from netsplit.rewrite.algebra.patterns import written
-from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.algebra.rule import Ref
+from netsplit.rewrite.algebra.rule import Algebra, Ref
 from netsplit.rewrite.emitter import Emitter
 
 __all__ = ["CAPTURED", "applied_rule", "fingerprint", "with_algebra"]
@@ -87,15 +87,14 @@ def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], 
                 there |= {(i, j): ("var", k) for j, k in enumerate(outputs)}
             if op.startswith("aten.embedding_bag"):
                 outputs = (*outputs, *(f"{name}.{j}" for j in (1, 2, 3)))
-            args = tuple({"var": names[each["made"]]} if _is_made(each) else each for each in args)
+            args = tuple(
+                {"var": names[each["made"]]} if isinstance(each, dict) and "made" in each else each
+                for each in args
+            )
             nodes.append(
                 Node(name, op, (), outputs, args=args, kwargs=kwargs, module=like.module, source=like.source)
             )
     return nodes, {k: there[right] for k, right in instead.items()}
-
-
-def _is_made(template: Any) -> bool:
-    return isinstance(template, dict) and "made" in template
 
 
 def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
@@ -134,33 +133,23 @@ def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
 def fingerprint(graph: Graph) -> str:
     """Of what a graph computes, in whatever order and under whatever names: operators, arguments and shapes,
     who reads what, and which initializers are the same."""
-    known: dict[str, str] = {}
-    readers: dict[str, list[str]] = {k: [] for k in graph.initializers}
+    known: dict[Reference, Reference] = {}
     for i, k in enumerate(graph.input_variables):
-        known[k] = _digest("input", i, graph.variables[k].dtype, graph.variables[k].shape)
-
-    def said(template: Any) -> Any:
-        if isinstance(template, list | tuple):
-            return [said(each) for each in template]
-        if isinstance(template, dict) and len(template) == 1:
-            ((tag, name),) = template.items()
-            if tag == "var":
-                return known[name]
-            if tag == "init":
-                init = graph.initializers[name]
-                return [init.shape, init.dtype, init.requires_grad, init.is_parameter]
-        return template
-
+        known["var", k] = ("var", _digest("input", i, graph.variables[k].dtype, graph.variables[k].shape))
+    for k, init in graph.initializers.items():
+        own = init.shape, init.dtype, init.requires_grad, init.is_parameter
+        known["init", k] = ("init", _digest(own))
+    readers: dict[str, list[str]] = {k: [] for k in graph.initializers}
     every = []
     for node in graph:
+        call = json.dumps(renamed(node, known), sort_keys=True, default=str)
         mode = node.no_grad, node.autocast, node.default_dtype, bool(node.checkpoint)
-        own = _digest(node.op, said(node.args), sorted((k, said(v)) for k, v in node.kwargs.items()), mode)
-        every.append(own)
-        known.update((k, f"{own}.{j}") for j, k in enumerate(node.outputs) if k)
+        every.append(own_digest := _digest(node.op, call, mode))
+        known |= {("var", k): ("var", f"{own_digest}.{j}") for j, k in enumerate(node.outputs) if k}
         for k in node.initializers:
-            readers[k].append(own)
+            readers[k].append(own_digest)
     shared = sorted((init.shape, sorted(readers[k])) for k, init in graph.initializers.items())
-    return _digest(sorted(every), shared, [known[k] for k in graph.output_variables], graph.autocast)
+    return _digest(sorted(every), shared, [known["var", k] for k in graph.output_variables], graph.autocast)
 
 
 def _digest(*what: Any) -> str:

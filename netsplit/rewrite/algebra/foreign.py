@@ -1,48 +1,38 @@
-"""Rules of FlexFlow's collections, read from JSON, tried at small sizes and degrees, and proven.
+"""Rules of FlexFlow's collections, read from JSON, computed at small sizes and proven by z3.
 
     rule[]: name, srcOp[], dstOp[]: (type, input[]: (opId, tsId), para[]: (key, value)), mappedOutput[]
 
-An opId below 0 is an input. Dimensions 0, 1 and 2 are copies, rows and columns; degree 2 stands for any.
+An opId below 0 is an input. Rules with parallel operators are rejected: layouts say the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from zlib import crc32
+
+import numpy as np
 
 from netsplit.errors import RewriteError, brief
-from netsplit.rewrite.algebra.evaluation import Case, cases
 from netsplit.rewrite.algebra.proofs import is_proven
-from netsplit.rewrite.algebra.rule import PARALLEL, Guard, Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Ref, Rule, Term
 
-__all__ = ["applicable", "judged", "read_rules"]
+__all__ = ["read_rules"]
 
+FUNCTIONS = ("RELU", "SIGMOID", "TANH", "GELU", "ELU", "EXP", "SIN", "COS", "RSQRT")
 OPERATORS = {
     "OP_LINEAR": "linear", "OP_EW_ADD": "add", "OP_EW_MUL": "mul", "OP_CONCAT": "concat", "OP_SPLIT": "split",
-    "OP_PARTITION": "partition", "OP_REPARTITION": "partition", "OP_COMBINE": "combine",
-    "OP_REPLICATE": "replicate", "OP_REDUCE": "reduce", "OP_REDUCTION": "reduce",
+    **{f"OP_{name}": "unary" for name in FUNCTIONS},
 }  # fmt: skip
-FUNCTIONS = (
-    "OP_RELU",
-    "OP_SIGMOID",
-    "OP_TANH",
-    "OP_GELU",
-    "OP_ELU",
-    "OP_EXP",
-    "OP_SIN",
-    "OP_COS",
-    "OP_RSQRT",
-)
 ACTIVATIONS = {0: "", 1: "sigmoid", 2: "relu", 3: "tanh"}
 
 
 def read_rules(path: str | Path) -> list[Rule]:
-    """The rules of a file in its order, each with what came of proving it.
+    """The rules of a file in its order, each proven, or rejected with the reason.
 
     Raises:
         RewriteError: it cannot be read, or is no collection of rules.
@@ -50,7 +40,7 @@ def read_rules(path: str | Path) -> list[Rule]:
     """
     try:
         texts = json.loads(Path(path).read_text(encoding="utf-8"))["rule"]
-        return [judged(text) for text in texts]
+        return [_judged(text) for text in texts]
     except OSError as error:
         raise RewriteError(f"{path} cannot be read ({error.strerror}): give a JSON file of rules.") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -60,59 +50,50 @@ def read_rules(path: str | Path) -> list[Rule]:
         ) from error
 
 
-def applicable(rules: Sequence[Rule]) -> list[Rule]:
-    """Those that a graph of one device may be rewritten by: proven or guarded, and about no layouts."""
-    return [
-        rule
-        for rule in rules
-        if rule.proof in ("proven", "guarded") and not rule.is_parallel
-        if all(term.of("dim") != -1 for term in rule.terms)
-    ]
-
-
-def judged(text: Mapping[str, Any]) -> Rule:
+def _judged(text: Mapping[str, Any]) -> Rule:
     """One rule of a file. Raises KeyError, TypeError, IndexError or ValueError: it is none."""
     name, sides, pairs = text["name"], (text["srcOp"], text["dstOp"]), text["mappedOutput"]
-    unread = [_unread(each) for side in sides for each in side]
-    if any(unread):
-        return Rule(name, (), (), (), (), "file", "rejected", "; ".join(dict.fromkeys(filter(None, unread))))
+    unread = dict.fromkeys(filter(None, (_unread(each) for side in sides for each in side)))
+    if unread:
+        return Rule(name, (), (), (), "file", "rejected", "; ".join(unread))
     (left, given), (right, made) = map(_side, sides)
-    outputs = [
+    outputs = (
         ((given[each["srcOpId"]], each["srcTsId"]), (made[each["dstOpId"]], each["dstTsId"]))
         for each in pairs
-    ]
-    rule = Rule(name, left, right, tuple(outputs), origin="file")
+    )
+    rule = Rule(name, left, right, tuple(outputs), "file")
     if rule.unbound:
         unbound = ", ".join(rule.unbound)
-        return _rejected(rule, f"its right side reads {unbound}, which its left side does not bind")
-    tried = _tried(rule)
-    if tried.proof == "rejected" and rule.is_parallel:
-        two = [tuple(replace(t, parameters=_of_degree_two(t)) for t in side) for side in (left, right)]
-        own = _tried(replace(rule, left=two[0], right=two[1]))
-        if own.proof != "rejected":
-            return replace(own, reason="; ".join(filter(None, (own.reason, "of degree 2 alone"))))
-    return tried
-
-
-def _of_degree_two(term: Term) -> tuple[tuple[str, int | str], ...]:
-    return tuple((k, 2 if v == "k" else v) for k, v in term.parameters)
+        reason = f"its right side reads {unbound}, which its left side does not bind"
+    elif sizes := _differs_at(rule):
+        reason = f"both sides differ where inputs are {sizes}"
+    elif not is_proven(rule):
+        reason = "z3 does not prove it"
+    else:
+        return replace(rule, proof="proven")
+    return replace(rule, proof="rejected", reason=reason)
 
 
 def _unread(operator: Mapping[str, Any]) -> str | None:
-    """Why nobody can say what an operator computes."""
+    """Why an operator is none of the rules'."""
     kind, given = operator["type"], _numbers(operator)
-    if kind not in OPERATORS and kind not in FUNCTIONS:
-        return f"unknown operator {kind}"
+    if kind not in OPERATORS:
+        return f"{kind} is no operator of the rules here"
     if given.get("PM_ACTI", 0) not in ACTIVATIONS:
         return f"unknown activation {given['PM_ACTI']}"
     if kind == "OP_SPLIT" and given.get("PM_NUM_OUTPUTS", 2) != 2:
         return f"a split in {given['PM_NUM_OUTPUTS']}"
-    axis = given.get("PM_PARALLEL_DIM", given.get("PM_AXIS", 0) + 3 - given.get("PM_NUMDIM", 3))
-    return None if 0 <= axis < 3 else f"{kind} along a fourth dimension"
+    is_matrix = kind not in ("OP_CONCAT", "OP_SPLIT") or _dim(given) in (0, 1)
+    return None if is_matrix else f"{kind} along another dimension than rows and columns"
 
 
 def _numbers(operator: Mapping[str, Any]) -> dict[str, int]:
     return {para["key"]: para["value"] for para in operator["para"]}
+
+
+def _dim(given: Mapping[str, int]) -> int:
+    """Of a matrix: FlexFlow's third dimension from the end are copies."""
+    return given["PM_AXIS"] + 2 - given.get("PM_NUMDIM", 3)
 
 
 def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], list[int]]:
@@ -120,16 +101,13 @@ def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], lis
     terms: list[Term] = []
     made: list[int] = []
     for each in operators:
-        given, op = _numbers(each), OPERATORS.get(each["type"], "unary")
+        given, op = _numbers(each), OPERATORS[each["type"]]
         inputs: tuple[Ref, ...] = tuple(
             f"x{-t['opId']}" if t["opId"] < 0 else (made[t["opId"]], t["tsId"]) for t in each["input"]
         )
         parameters: dict[str, int | str] = {}
-        if op in PARALLEL:
-            degree = given["PM_PARALLEL_DEGREE"]
-            parameters = {"dim": given["PM_PARALLEL_DIM"] - 1, "degree": "k" if degree == 2 else degree}
-        elif op in ("concat", "split"):
-            parameters = {"dim": given["PM_AXIS"] + 2 - given.get("PM_NUMDIM", 3)}
+        if op in ("concat", "split"):
+            parameters = {"dim": _dim(given)}
         elif op == "unary":
             parameters = {"function": each["type"][3:].lower()}
         terms.append(Term(op, inputs, tuple(parameters.items())))  # type: ignore[arg-type]
@@ -139,69 +117,53 @@ def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], lis
     return tuple(terms), made
 
 
-def _rejected(rule: Rule, reason: str) -> Rule:
-    return replace(rule, proof="rejected", reason=reason)
+_Matrix: TypeAlias = tuple[np.ndarray, tuple[int, int]]
+"""[rows, columns], and where a split cuts each: where a concat met, or in halves; 0: nowhere."""
 
 
-def _tried(rule: Rule) -> Rule:
-    there = _cases(rule)
-    both = [case for case in there if case.right]
-    wrong = [case for case in both if not case.agrees]
-    everywhere = len(both) - len(wrong) == len(there)
-    if not both:
-        return _rejected(rule, "there are no sizes and degrees at which both sides exist")
-    guards = () if everywhere or len(wrong) == len(both) else _guards(rule, there)
-    if wrong and not guards:
-        tensors = (f"{name} {t.array.shape} in {t.degrees} pieces" for name, t in wrong[0].inputs.items())
-        numbers = (f"{name} = {number}" for name, number in wrong[0].numbers.items())
-        return _rejected(rule, f"both sides differ, as at {'; '.join((*tensors, *numbers))}")
-    if not is_proven(rule):
-        where = "where its guards hold" if wrong else "at all sizes that were tried"
-        return _rejected(rule, f"both sides agree {where}, but z3 does not prove it")
-    own = [Counter(t.op for t in side if t.op not in PARALLEL) for side in (rule.left, rule.right)]
-    if not own[0] and not own[1]:
-        return replace(rule, proof="identity of layouts", guards=guards)
-    if own[0] == own[1] and own[0].total() == 1:
-        return replace(rule, proof="way", guards=guards)
-    if everywhere:
-        return replace(rule, proof="proven")
-    where = "" if guards else ", which sizes alone do not tell"
-    return replace(rule, proof="guarded", guards=guards, reason=f"where both sides exist and agree{where}")
+def _differs_at(rule: Rule) -> str:
+    """Sizes of inputs at which both sides can be computed and differ; "": none of up to three.
+
+    A proof says nothing of sizes: it may go through a graph that cannot be computed at some of them.
+    """
+    kinds = [*product((1, 2, 3) if len(rule.inputs) < 4 else (1, 2), repeat=2)]
+    draws = np.random.default_rng(0)
+    drawn = {(name, n, m): draws.standard_normal((n, m)) for name in rule.inputs for n, m in kinds}
+    for sizes in product(kinds, repeat=len(rule.inputs)):
+        named = dict(zip(rule.inputs, sizes, strict=True))
+        inputs: dict[Ref, _Matrix] = {k: (drawn[k, n, m], (n // 2, m // 2)) for k, (n, m) in named.items()}
+        try:
+            left, right = _computed(rule.left, inputs), _computed(rule.right, inputs)
+            pairs = [(left[a][0], right[b][0]) for a, b in rule.outputs]
+        except (ValueError, KeyError):
+            continue
+        if not all(a.shape == b.shape and np.allclose(a, b) for a, b in pairs):
+            return ", ".join(f"{k} {n} x {m}" for k, (n, m) in named.items())
+    return ""
 
 
-def _cases(rule: Rule) -> list[Case]:
-    """At degrees 2 and 3, and sizes that they divide; of larger ones where none of the smaller fits."""
-    if not rule.is_parallel:
-        return list(cases(rule, (1, 2, 3, 4) if len(rule.inputs) < 4 else (1, 2, 3)))
-    there: list[Case] = []
-    for k in (2, 3):
-        for sizes, degrees in (((1, k, k + 1), (1, k)), ((1, k, k * k), (1, k, k * k))):
-            own = list(cases(rule, sizes, degrees, (k,)))
-            there += own
-            if len(rule.inputs) > 1 and (k == 3 or any(case.right for case in own)):
-                break
-    return there
-
-
-def _guards(rule: Rule, there: Sequence[Case]) -> tuple[Guard, ...]:
-    """What holds where both sides agree and, together, nowhere else; none where nothing tells."""
-
-    def holds(guard: Guard, case: Case) -> bool:
-        return guard.holds(lambda name, d: case.inputs[name].array.shape[d + 1], case.numbers)
-
-    dims: list[tuple[Ref, int]] = [(name, d) for name in rule.inputs for d in (0, 1, -1)]
-    degrees: list[int | str] = ["k", 2] if any(t.of("degree") == "k" for t in rule.terms) else [2]
-    conditions = [Guard("equal", a, b) for a, b in combinations(dims, 2)]
-    conditions += [Guard("divides", a, k) for a, k in product(dims, degrees)]
-    conditions += [Guard("equal", a, 1) for a in dims]
-    right = [case for case in there if case.agrees]
-    rest = [case for case in there if not case.agrees]
-    usable = [guard for guard in conditions if all(holds(guard, case) for case in right)]
-    chosen: list[Guard] = []
-    while rest and usable:
-        best = max(usable, key=lambda guard: sum(not holds(guard, case) for case in rest))
-        left = [case for case in rest if holds(best, case)]
-        if len(left) == len(rest):
-            return ()
-        chosen, rest = [*chosen, best], left
-    return () if rest else tuple(chosen)
+def _computed(terms: Sequence[Term], inputs: Mapping[Ref, _Matrix]) -> Mapping[Ref, _Matrix]:
+    """Raises ValueError: a term cannot be computed with these sizes."""
+    values = dict(inputs)
+    for i, term in enumerate(terms):
+        given = [values[ref][0] for ref in term.inputs]
+        cuts = [values[ref][1] for ref in term.inputs]
+        (x, *others), d = given, int(term.of("dim") or 0)
+        common = [own[0] if len({*own}) == 1 else 0 for own in zip(*cuts, strict=True)]
+        if term.op == "split":
+            if not (cut := common[d]):
+                raise ValueError
+            common[d] = 0
+            parts = np.split(x, [cut], d)
+        elif term.op == "linear":
+            parts, common = [x @ others[0].T], [own[0] for own in cuts]
+        elif term.op == "concat":
+            parts, common[d] = [np.concatenate(given, d)], x.shape[d] if len(given) == 2 else 0
+        elif term.op == "unary":
+            parts = [np.sin(x + crc32(str(term.of("function")).encode()) % 97)]
+        elif x.shape != others[0].shape:
+            raise ValueError
+        else:
+            parts = [x + others[0] if term.op == "add" else x * others[0]]
+        values |= {(i, j): (part, (common[0], common[1])) for j, part in enumerate(parts)}
+    return values

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import touching_initializers
 from netsplit.rewrite.algebra.patterns import RuleCall, RuleCalls, Shape, calls_of, shape_of
-from netsplit.rewrite.algebra.record import Algebra
-from netsplit.rewrite.algebra.rule import Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import Algebra, Ref, Rule, Term
 from netsplit.rewrite.algebra.shapes import right_shapes
 
 __all__ = ["Match", "match_of", "matches"]
@@ -54,11 +53,8 @@ class Match:
     @property
     def kept(self) -> tuple[tuple[str, Ref], ...]:
         """Variables that are read later, and what of the right side each is."""
-        return tuple(
-            (self.calls[ref[0]].outputs[ref[1]], right)
-            for ref, right in self.rule.outputs
-            if not isinstance(ref, str)
-        )
+        made = [(left, right) for left, right in self.rule.outputs if not isinstance(left, str)]
+        return tuple((self.calls[i].outputs[j], right) for (i, j), right in made)
 
     @property
     def record(self) -> Algebra:
@@ -119,15 +115,8 @@ def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
     return 3 * made + 2 * reads + same
 
 
-@dataclass(frozen=True)
-class _PartlyMatched:
-    calls: Mapping[int, RuleCall]
-    bound: dict[str, Reference]
-    numbers: Mapping[str, Any]
-
-    def made(self, ref: tuple[int, int]) -> Reference | None:
-        call = self.calls.get(ref[0])
-        return None if call is None or ref[1] >= len(call.outputs) else ("var", call.outputs[ref[1]])
+_Bound: TypeAlias = dict[Ref, Reference]
+"""What is read or made for the rule's inputs and its left terms' outputs, as far as it is known."""
 
 
 class _Matcher:
@@ -137,55 +126,56 @@ class _Matcher:
         self.index: RuleCalls = calls_of(graph)
 
     def run(self) -> Iterator[Match]:
-        if self.nodes and len(self.nodes) != len(self.rule.left):
-            return
-        if not self.rule.left or any(term.op not in self.index.by_op for term in self.rule.left):
-            return
-        yield from filter(None, map(self._made, self._from(_PartlyMatched({}, {}, {}), 0)))
+        left = self.rule.left
+        if left and len(self.nodes) in (0, len(left)) and all(t.op in self.index.by_op for t in left):
+            yield from self._from({}, {}, {})
 
-    def _from(self, state: _PartlyMatched, depth: int) -> Iterator[_PartlyMatched]:
-        if depth == len(self.order):
-            yield state
+    def _from(
+        self, calls: Mapping[int, RuleCall], bound: _Bound, numbers: Mapping[str, Any]
+    ) -> Iterator[Match]:
+        """All matches that have these calls for the terms of these numbers."""
+        if len(calls) == len(self.order):
+            match = self._made(calls, bound, numbers)
+            if match is not None:
+                yield match
             return
-        i = self.order[depth]
-        for call in self._candidates(state, i):
-            more = self._unified(state, i, call)
-            if more is not None:
-                yield from self._from(more, depth + 1)
+        i = self.order[len(calls)]
+        for call in self._candidates(i, bound):
+            own, known = self._unified(bound, i, call), self._numbers(numbers, self.rule.left[i], call)
+            if own is not None and known is not None and self._may_be(i, call, calls):
+                yield from self._from({**calls, i: call}, own, known)
 
-    def _candidates(self, state: _PartlyMatched, i: int) -> Sequence[RuleCall]:
+    def _candidates(self, i: int, bound: _Bound) -> Sequence[RuleCall]:
+        """The fewest calls among which all that fit are."""
         term, best = self.rule.left[i], self.index.by_op[self.rule.left[i].op]
-        for j, call in state.calls.items():
-            for (tag, k), ref in zip(call.inputs, self.rule.left[j].inputs, strict=True):
-                if not isinstance(ref, str) and ref[0] == i:
-                    best = min(best, self.index.made.get(k, ()) if tag == "var" else (), key=len)
-        for ref in term.inputs:
-            reference = state.bound.get(ref) if isinstance(ref, str) else state.made(ref)
-            if reference is not None:
-                best = min(best, self.index.readers.get(reference, ()), key=len)
+        for ref, (tag, k) in bound.items():
+            if ref in term.inputs:
+                best = min(best, self.index.readers.get((tag, k), ()), key=len)
+            if ref[0] == i:
+                best = min(best, self.index.made.get(k, ()) if tag == "var" else (), key=len)
         wanted = self.nodes[i] if self.nodes else None
         return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
 
-    def _unified(self, state: _PartlyMatched, i: int, call: RuleCall) -> _PartlyMatched | None:
-        term = self.rule.left[i]
-        if len(call.inputs) != len(term.inputs) or any(call.node is own.node for own in state.calls.values()):
+    def _may_be(self, i: int, call: RuleCall, calls: Mapping[int, RuleCall]) -> bool:
+        """Whether its node stands for no other term, and terms that are alike are in the graph's order."""
+        position = self.graph.position
+        for j, other in calls.items():
+            if call.node is other.node:
+                return False
+            earlier = position[call.node.name] < position[other.node.name]
+            if self.alike.get(max(i, j)) == min(i, j) and earlier != (i < j):
+                return False
+        return True
+
+    def _unified(self, bound: _Bound, i: int, call: RuleCall) -> _Bound | None:
+        term, more = self.rule.left[i], dict(bound)
+        if len(call.inputs) != len(term.inputs) or len(call.outputs) != self.rule.arity(False, i):
             return None
-        if term.op == "split" and len(call.outputs) != self.rule.arity(False, i):
-            return None
-        for j, other in state.calls.items():
-            first, second = (self.graph.position[c.node.name] for c in ((call, other)[:: 1 if i < j else -1]))
-            if self.alike.get(max(i, j)) == min(i, j) and first > second:
+        outputs = (((i, j), ("var", k)) for j, k in enumerate(call.outputs))
+        for ref, reference in (*zip(term.inputs, call.inputs, strict=True), *outputs):
+            if more.setdefault(ref, reference) != reference:
                 return None
-        more = _PartlyMatched({**state.calls, i: call}, dict(state.bound), state.numbers)
-        for j, own in more.calls.items():
-            for ref, reference in zip(self.rule.left[j].inputs, own.inputs, strict=True):
-                if isinstance(ref, str):
-                    if more.bound.setdefault(ref, reference) != reference:
-                        return None
-                elif ref[0] in more.calls and more.made(ref) != reference:
-                    return None
-        numbers = self._numbers(state.numbers, term, call)
-        return None if numbers is None else replace(more, numbers=numbers)
+        return more
 
     def _numbers(self, known: Mapping[str, Any], term: Term, call: RuleCall) -> Mapping[str, Any] | None:
         numbers = dict(known)
@@ -207,32 +197,20 @@ class _Matcher:
             return None
         return numbers
 
-    def _made(self, state: _PartlyMatched) -> Match | None:
+    def _made(self, calls: Mapping[int, RuleCall], bound: _Bound, known: Mapping[str, Any]) -> Match | None:
         """With its right side; None where it may not be replaced."""
-        rule, known = self.rule, state.numbers
-        calls = tuple(state.calls[i] for i in range(len(rule.left)))
-        match = Match(rule, calls, {name: state.bound[name] for name in rule.inputs if name in state.bound})
-        if not self._may_go(match):
+        rule, own = self.rule, tuple(calls[i] for i in range(len(calls)))
+        match = Match(rule, own, {name: bound[name] for name in rule.inputs if name in bound})
+        names = {value for term in rule.right for _, value in term.parameters if isinstance(value, str)}
+        if not (names <= known.keys() and self._may_go(match)):
             return None
-        left: dict[Ref, Shape] = {name: shape_of(self.graph, each) for name, each in match.bound.items()}
-        for i, call in enumerate(calls):
-            left |= {(i, j): self.graph.variables[k].shape for j, k in enumerate(call.outputs)}
-
-        def size(ref: Ref, dim: int) -> int | None:
-            """What this side does not have is left to `right_shapes`."""
-            return left[ref][-1 if dim == 1 else dim] if ref in left else None
-
-        if not all(guard.holds(size, known) for guard in rule.guards):
-            return None
+        left = {ref: shape_of(self.graph, reference) for ref, reference in bound.items()}
         numbers: list[dict[str, Any]] = []
-        ranks = {name: len(shape) for name, shape in left.items() if isinstance(name, str)}
         for term in rule.right:
-            rank = ranks.get(_source(rule, term), 2)
-            if any(isinstance(value, str) and value not in known for _, value in term.parameters):
-                return None
+            rank = len(left.get(_source(rule, term), (0, 0)))
             numbers.append({key: self._number(key, value, rank, known) for key, value in term.parameters})
         shapes = right_shapes(rule, left, numbers)
-        return None if shapes is None else Match(rule, calls, match.bound, tuple(numbers), shapes)
+        return None if shapes is None else replace(match, numbers=tuple(numbers), shapes=shapes)
 
     def _number(self, key: str, value: int | str, rank: int, known: Mapping[str, Any]) -> Any:
         """Of the right side; what are rows of a matrix there may be several dimensions of a tensor."""
@@ -262,23 +240,7 @@ class _Matcher:
                     return False
             elif graph.variables[k].producer in inside:
                 return False
-        return len(set(weights)) == len(weights) and not (len(kept) > 1 and self._in_a_circle(match, kept))
-
-    def _in_a_circle(self, match: Match, kept: Mapping[str, Ref]) -> bool:
-        """Whether something that is read comes of something that is made."""
-        graph, position, inside = self.graph, self.graph.position, set(match.nodes)
-        makers = {graph.variables[k].producer for tag, k in match.bound.values() if tag == "var"}
-        last = max((position[name] for name in makers if name is not None), default=-1)
-        left = [v for k in kept for v in graph.variables[k].consumers if v not in inside]
-        seen: set[str] = set()
-        while left:
-            name = left.pop()
-            if name in makers:
-                return True
-            if name not in seen and position[name] < last:
-                seen.add(name)
-                left += graph.successors[name]
-        return False
+        return len(set(weights)) == len(weights)
 
 
 def _source(rule: Rule, term: Term) -> str:

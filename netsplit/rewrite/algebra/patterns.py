@@ -8,6 +8,7 @@ What draws, writes, hands on its argument, or runs in a mode or a checkpoint of 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,14 +35,13 @@ Written: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
 class Function:
     """A function of each element: its operator and all its arguments but the tensor."""
 
-    op: str
     key: str
     node: Node = field(compare=False, repr=False)
     given: Reference = field(compare=False, repr=False)
 
     def of(self, reference: Reference) -> Written:
         own = renamed(self.node, {self.given: reference})
-        return self.op, own["args"], own["kwargs"]
+        return self.node.op, own["args"], own["kwargs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +81,7 @@ def shape_of(graph: Graph, reference: Reference) -> Shape:
 @once_of
 def calls_of(graph: Graph) -> RuleCalls:
     """All that rules may be about."""
-    by_op: dict[str, list[RuleCall]] = {}
-    made: dict[str, list[RuleCall]] = {}
-    readers: dict[Reference, list[RuleCall]] = {}
+    by_op, made, readers = (defaultdict[Any, list[RuleCall]](list) for _ in range(3))
     written_roots = {root for node in graph for root in written_storages(graph, node)}
     within = {name for unit in graph.units for name in unit}
     for node in graph if graph.autocast is None else ():
@@ -92,11 +90,11 @@ def calls_of(graph: Graph) -> RuleCalls:
         for call in _calls(graph, node):
             if not _is_plain(graph, call, written_roots):
                 continue
-            by_op.setdefault(call.op, []).append(call)
+            by_op[call.op].append(call)
             for k in call.outputs:
-                made.setdefault(k, []).append(call)
+                made[k].append(call)
             for reference in dict.fromkeys(call.inputs):
-                readers.setdefault(reference, []).append(call)
+                readers[reference].append(call)
     return RuleCalls(by_op, made, readers)
 
 
@@ -117,11 +115,9 @@ def _calls(graph: Graph, node: Node) -> Iterator[RuleCall]:
         yield replace(call, inputs=call.inputs[::-1])
     function = _function(graph, node)
     if function is not None:
-        outputs, kinds = tuple(node.outputs), ["unary"]
+        yield RuleCall("unary", node, (function.given,), node.outputs, {"function": function})
         if node.op in ("aten.mul.Tensor", "aten.div.Tensor", "aten.neg.default"):
-            kinds.append("scale")
-        for op in kinds:
-            yield RuleCall(op, node, (function.given,), outputs, {"function": function})  # type: ignore[arg-type]
+            yield RuleCall("scale", node, (function.given,), node.outputs, {"function": function})
 
 
 def _function(graph: Graph, node: Node) -> Function | None:
@@ -134,8 +130,8 @@ def _function(graph: Graph, node: Node) -> Function | None:
         return None
     if torch.Tag.pointwise not in resolve(node.op).tags or node_draws(node):
         return None
-    key = json.dumps([renamed(node, {given[0]: ("var", "")})], default=str)
-    return Function(node.op, key, node, given[0])
+    key = json.dumps([node.op, renamed(node, {given[0]: ("var", "")})], default=str)
+    return Function(key, node, given[0])
 
 
 @dataclass(frozen=True)
@@ -143,39 +139,38 @@ class _Reading:
     """An operator of torch by its schema: the arguments that are tensors, and the rules' parameters.
 
     Args:
+        tensors: names, with spaces between them.
         parameters: of the rules' the argument, or the number that it always is.
-        free: arguments that may be anything; all others have to be as they are by default.
+        free: an argument that may be anything; all others have to be as they are by default.
     """
 
     op: Operator
-    tensors: tuple[str, ...]
-    parameters: Mapping[str, str | int]
+    tensors: str
+    parameters: Mapping[str, str | int] = field(default_factory=dict)
     free: str = ""
 
 
-def _reading(op: Operator, tensors: str, free: str = "", **parameters: str | int) -> _Reading:
-    return _Reading(op, tuple(tensors.split()), parameters, free)
-
-
-_CONV = {key: key for key in ("stride", "padding", "dilation", "groups")}
+_CONV = _Reading(
+    "conv", "input weight bias", {key: key for key in ("stride", "padding", "dilation", "groups")}
+)
 _READINGS: dict[str, _Reading] = {
-    "aten.linear.default": _reading("linear", "input weight bias"),
-    "aten.matmul.default": _reading("matmul", "self other"),
-    "aten.mm.default": _reading("matmul", "self mat2"),
-    "aten.addmm.default": _reading("matmul", "mat1 mat2 self"),
-    **{f"aten.conv{n}d.default": _reading("conv", "input weight bias", **_CONV) for n in (1, 2, 3)},
-    "aten.add.Tensor": _reading("add", "self other"),
-    "aten.mul.Tensor": _reading("mul", "self other"),
-    "aten.cat.default": _reading("concat", "tensors", dim="dim"),
-    "aten.split_with_sizes.default": _reading("split", "self", "split_sizes", dim="dim"),
-    "aten.split.Tensor": _reading("split", "self", "split_size", dim="dim"),
-    "aten.chunk.default": _reading("split", "self", "chunks", dim="dim"),
-    "aten.transpose.int": _reading("transpose", "self", first="dim0", second="dim1"),
-    "aten.t.default": _reading("transpose", "self", first=0, second=1),
-    "aten.numpy_T.default": _reading("transpose", "self", first=0, second=1),
-    "aten.sum.dim_IntList": _reading("sum", "self", dim="dim"),
-    "aten.mean.dim": _reading("mean", "self", dim="dim"),
-    "aten.embedding.default": _reading("embedding", "weight indices"),
+    "aten.linear.default": _Reading("linear", "input weight bias"),
+    "aten.matmul.default": _Reading("matmul", "self other"),
+    "aten.mm.default": _Reading("matmul", "self mat2"),
+    "aten.addmm.default": _Reading("matmul", "mat1 mat2 self"),
+    **{f"aten.conv{n}d.default": _CONV for n in (1, 2, 3)},
+    "aten.add.Tensor": _Reading("add", "self other"),
+    "aten.mul.Tensor": _Reading("mul", "self other"),
+    "aten.cat.default": _Reading("concat", "tensors", {"dim": "dim"}),
+    "aten.split_with_sizes.default": _Reading("split", "self", {"dim": "dim"}, "split_sizes"),
+    "aten.split.Tensor": _Reading("split", "self", {"dim": "dim"}, "split_size"),
+    "aten.chunk.default": _Reading("split", "self", {"dim": "dim"}, "chunks"),
+    "aten.transpose.int": _Reading("transpose", "self", {"first": "dim0", "second": "dim1"}),
+    "aten.t.default": _Reading("transpose", "self", {"first": 0, "second": 1}),
+    "aten.numpy_T.default": _Reading("transpose", "self", {"first": 0, "second": 1}),
+    "aten.sum.dim_IntList": _Reading("sum", "self", {"dim": "dim"}),
+    "aten.mean.dim": _Reading("mean", "self", {"dim": "dim"}),
+    "aten.embedding.default": _Reading("embedding", "weight indices"),
 }
 """Of several of one operator of the rules, the first that takes as many tensors is written."""
 
@@ -192,13 +187,14 @@ def _tabled(graph: Graph, node: Node) -> RuleCall | None:
         return None
     defaults = {name: default for name, default, _ in _schema(node.op)}
     given = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
-    said = {*reading.tensors, *reading.parameters.values(), reading.free}
-    tensors = [list(references(given[name])) for name in reading.tensors if given[name] is not None]
+    names = reading.tensors.split()
+    said = {*names, *reading.parameters.values(), reading.free}
+    tensors = [list(references(given[name])) for name in names if given[name] is not None]
     if not all(tensors) or any(given[name] != defaults[name] for name in given.keys() - said):
         return None
     inputs = tuple(each for own in tensors for each in own)
     shapes = [shape_of(graph, each) for each in inputs]
-    if not _fits(graph, reading, node, inputs, shapes):
+    if not _fits(graph, reading.op, node, shapes):
         return None
     rank, numbers = len(shapes[0]), dict[str, Any]()
     for key, name in reading.parameters.items():
@@ -213,32 +209,25 @@ def _tabled(graph: Graph, node: Node) -> RuleCall | None:
     return RuleCall(reading.op, node, inputs, node.outputs, numbers, rank)
 
 
-def _fits(
-    graph: Graph, reading: _Reading, node: Node, inputs: Sequence[Reference], shapes: Sequence[Shape]
-) -> bool:
+def _fits(graph: Graph, op: Operator, node: Node, shapes: Sequence[Shape]) -> bool:
     """Whether its tensors are such as the rules are about: nothing broadcast, no vectors."""
     x, *others = shapes
-    match reading.op:
+    match op:
         case "linear":
             return len(x) >= 2 and len(others[0]) == 2
         case "matmul":
             y, *bias = others
             alike = len(y) == 2 or (len(x) == len(y) and x[:-2] == y[:-2])
             return len(x) >= 2 and alike and bias in ([], [y[-1:]])
-        case "conv":
-            return len(x) == len(others[0])
         case "add" | "mul":
-            return len(inputs) == 2 and x == others[0]
-        case "concat":
-            return all(len(each) == len(x) for each in others)
+            return others == [x]
+        case "conv" | "concat":
+            return all(len(each) == len(x) for each in (others[:1] if op == "conv" else others))
         case "split":
             return len(node.outputs) > 1 and all(node.outputs)
         case "transpose":
             return len(x) == 2 or (len(x) > 2 and node.kind == "transpose")
-        case "embedding":
-            return graph.variables[node.inputs[-1]].dtype == "int64"
-        case _:
-            return True
+    return op != "embedding" or graph.variables[node.inputs[-1]].dtype == "int64"
 
 
 _BAG = "aten.embedding_bag.padding_idx"
@@ -261,12 +250,8 @@ def _bag(graph: Graph, node: Node) -> RuleCall | None:
         graph.variables[k].consumers for k in node.outputs[1:] if k
     ):
         return None
-    also = tuple(each.name for each in (reshape, arange) if _feeds_alone(graph, each, node))
+    also = tuple(each.name for each in (reshape, arange) if {*graph.successors[each.name]} == {node.name})
     return RuleCall("bag", node, (table, index), node.outputs[:1], {"mean": node.args[4]}, also=also)
-
-
-def _feeds_alone(graph: Graph, node: Node, reader: Node) -> bool:
-    return all(graph.variables[k].consumers == (reader.name,) for k in node.outputs)
 
 
 def written(
@@ -308,10 +293,11 @@ def written(
         (name, each)
         for name, each in _READINGS.items()
         if each.op == op and (op != "conv" or f"conv{kernel}d" in name)
-        if op == "concat" or len(each.tensors) >= len(given)
+        if op == "concat" or len(each.tensors.split()) >= len(given)
     )
     values = {own: numbers[key] for key, own in reading.parameters.items()} | {reading.free: sizes}
-    values |= {"tensors": tensors} if op == "concat" else dict(zip(reading.tensors, tensors, strict=False))
+    named = [tensors] if op == "concat" else tensors
+    values |= dict(zip(reading.tensors.split(), named, strict=False))
     args: list[Any] = []
     for key, default, is_list in _schema(name):
         value = values.pop(key, default)

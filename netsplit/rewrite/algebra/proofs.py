@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache, reduce
 from itertools import permutations, product
 from pathlib import Path
@@ -17,12 +16,10 @@ from typing import Any
 from netsplit.lazy import of_extra
 from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, rule_of
 
-__all__ = ["ASSOCIATIVE", "follows", "is_proven", "properties"]
+__all__ = ["follows", "is_proven", "properties"]
 
 WORK, INSTANCES, DEPTH = 3_000_000, 100_000, 5.0
 """Limits of z3: its own count of its work, instances of properties, and of what they make; no clock."""
-
-ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
 
 
 @cache
@@ -49,29 +46,12 @@ def _written_out(line: str) -> Iterator[str]:
 
 
 def is_proven(rule: Rule) -> bool:
-    """Whether z3 proves it from the properties within its limit, along whatever dimension.
+    """Whether z3 proves it from the properties within its limit.
 
     Raises:
         NetSplitError: z3 is not installed.
     """
-    others = tuple(own for _, rules in properties() for own in rules)
-    names = {str(term.of("dim")) for term in rule.terms} & {"d"}
-    every = ((0,), (1,)) if names else ((),)
-    return all(follows(_along(rule, dict(zip(names, dims, strict=True))), others) for dims in every)
-
-
-def _along(rule: Rule, dims: Mapping[str, int]) -> Rule:
-    """With numbers in the place of names of dimensions."""
-    left, right = (
-        tuple(
-            replace(
-                t, parameters=tuple((k, dims.get(str(v), v) if k == "dim" else v) for k, v in t.parameters)
-            )
-            for t in side
-        )
-        for side in (rule.left, rule.right)
-    )
-    return replace(rule, left=left, right=right)
+    return follows(rule, tuple(own for _, rules in properties() for own in rules))
 
 
 def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:

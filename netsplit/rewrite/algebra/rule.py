@@ -8,13 +8,13 @@ Operators are those of `Operator`, few and abstract: `patterns.py` says which of
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 
-__all__ = ["PARALLEL", "Guard", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "rule_of"]
+__all__ = ["PARALLEL", "Algebra", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "rule_of"]
 
 Ref: TypeAlias = str | tuple[int, int]
 """An input of the rule by its name; or of the term of this number, the output of that."""
@@ -42,9 +42,8 @@ PARALLEL = ("partition", "combine", "replicate", "reduce")
 
 Origin: TypeAlias = Literal["built in", "generated", "file"]
 
-Proof: TypeAlias = Literal["proven", "guarded", "identity of layouts", "way", "rejected", "none"]
-"""What came of proving it: for all sizes; for those that its guards name; both sides are one layout; one
-side states how a single operator is cut; it is wrong, or not one; nobody has tried."""
+Proof: TypeAlias = Literal["proven", "rejected", "none"]
+"""What came of proving it; "none": nobody has tried."""
 
 
 @dataclass(frozen=True)
@@ -67,37 +66,18 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Guard:
-    """What sizes must be, for both sides to exist: the sizes of two dimensions equal, or one a multiple of
-    a number. A dimension is (what has it, which)."""
-
-    kind: Literal["equal", "divides"]
-    left: tuple[Ref, int]
-    right: tuple[Ref, int] | int | str
-
-    def holds(self, size: Callable[[Ref, int], int | None], numbers: Mapping[str, Any]) -> bool:
-        """With these sizes of dimensions, None: nobody says, and numbers of the rule's parameters."""
-        a, right = size(*self.left), self.right
-        b = size(*right) if isinstance(right, tuple) else numbers.get(right, right)  # type: ignore[arg-type]
-        if a is None or not isinstance(b, int):
-            return True
-        return a % b == 0 if self.kind == "divides" else a == b
-
-
-@dataclass(frozen=True)
 class Rule:
-    """`left` may be replaced by `right`, wherever the guards hold.
+    """`left` may be replaced by `right`, wherever both can be computed.
 
     Args:
         outputs: pairs of what is the same: of the left side, of the right.
-        reason: why it is rejected, or needs guards.
+        reason: why it is rejected.
     """
 
     name: str
     left: tuple[Term, ...]
     right: tuple[Term, ...]
     outputs: tuple[tuple[Ref, Ref], ...]
-    guards: tuple[Guard, ...] = ()
     origin: Origin = "built in"
     proof: Proof = "none"
     reason: str = ""
@@ -110,11 +90,8 @@ class Rule:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of both sides' inputs, in the order in which they are met."""
-        refs = (
-            *(ref for term in self.terms for ref in term.inputs),
-            *(r for pair in self.outputs for r in pair),
-        )
-        return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str)))
+        sources = [*(term.inputs for term in self.terms), *self.outputs]
+        return tuple(dict.fromkeys(ref for refs in sources for ref in refs if isinstance(ref, str)))
 
     @property
     def unbound(self) -> list[str]:
@@ -145,27 +122,68 @@ class Rule:
         pairs = tuple((b, a) for a, b in self.outputs)
         return replace(self, name=f"{self.name}, reversed", left=self.right, right=self.left, outputs=pairs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rule:
+        """Of its fields, after JSON.
+
+        Raises:
+            RewriteError: they are something else.
+        """
+        try:
+            own = {key: _tuples(value) for key, value in values.items()}
+            for side in ("left", "right"):
+                own[side] = tuple(Term(**{k: _tuples(v) for k, v in each.items()}) for each in values[side])
+            own.pop("guards", None)  # of older files
+            return cls(**own)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise RewriteError(f"a rule is {brief(values)}: give name, left, right and outputs.") from error
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """A rule, and where it is applied: before any operator is cut, each to the graph that those before made.
+
+    Args:
+        rule: in full, so that a file means the same whatever rules there are.
+        nodes: of each term of its left side, the operator.
+        reads: of its inputs name, "var" or "init", and what that is called.
+
+    Raises:
+        RewriteError: there is not a node for each term.
+    """
+
+    rule: Rule
+    nodes: tuple[str, ...]
+    reads: tuple[tuple[str, str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.nodes) != len(self.rule.left):
+            raise RewriteError(
+                f"'{self.rule.name}' is of {len(self.rule.left)} operators, and is given {len(self.nodes)}: "
+                "give one for each."
+            )
+
+    @property
+    def node(self) -> str:
+        """The first of its operators."""
+        return self.nodes[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        reads = [*map(list, self.reads)]
+        return {"kind": "algebra", "rule": asdict(self.rule), "nodes": list(self.nodes), "reads": reads}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Algebra:
         """Of what `to_dict` gave, after JSON.
 
         Raises:
             RewriteError: it is something else.
         """
         try:
-            own = {key: _tuples(value) for key, value in values.items()}
-            for side in ("left", "right"):
-                own[side] = tuple(Term(**{k: _tuples(v) for k, v in each.items()}) for each in values[side])
-            own["guards"] = tuple(
-                Guard(**{k: _tuples(v) for k, v in each.items()}) for each in values.get("guards", ())
-            )
-            return cls(**own)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise RewriteError(f"a rule is {brief(values)}: give what its to_dict answers.") from error
+            reads = tuple((str(name), str(tag), str(k)) for name, tag, k in values["reads"])
+            return cls(Rule.from_dict(values["rule"]), tuple(map(str, values["nodes"])), reads)
+        except (TypeError, KeyError, ValueError) as error:
+            raise RewriteError(f"algebra is {brief(values)}: give what its to_dict answers.") from error
 
 
 def _tuples(value: Any) -> Any:
@@ -194,14 +212,12 @@ def _read(node: ast.expr, terms: list[Term]) -> Ref:
     assert isinstance(node, ast.Call)
     op = ast.unparse(node.func)
     inputs = tuple(_read(each, terms) for each in node.args)
-    given: dict[str, Any] = {
-        str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords
-    }
-    parameters = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in given.items()}
+    texts = {str(each.arg): ast.unparse(each.value).replace(" ", "") for each in node.keywords}
+    parameters: dict[str, int | str] = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in texts.items()}
     if op in ("unary", "scale"):
         parameters.setdefault("function", "f")
     if op == "transpose":
-        parameters = {"first": 0, "second": 1} | parameters
+        parameters = {"first": 0, "second": 1, **parameters}
     term = Term(op, inputs, tuple(parameters.items()))  # type: ignore[arg-type]
     if term not in terms:
         terms.append(term)

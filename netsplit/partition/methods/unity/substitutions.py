@@ -20,8 +20,8 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.methods.unity.best_first import best_first
 from netsplit.partition.methods.unity.choices import TaskKind
 from netsplit.rewrite import Match, applied_rule, fingerprint, matches, rules_builtin
-from netsplit.rewrite.algebra.foreign import applicable, read_rules
-from netsplit.rewrite.algebra.generation import generated_rules
+from netsplit.rewrite.algebra.builtin import generated_rules
+from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.rule import Rule
 
 __all__ = ["Substituted", "Tasks", "best_graph", "rules_of"]
@@ -61,7 +61,7 @@ def rules_of(name: str) -> Sequence[Rule]:
         return rules_builtin()
     if name == "generated":
         return [own for rule in generated_rules() for own in (rule, rule.reversed) if _is_bound(own)]
-    return applicable(read_rules(name))
+    return [rule for rule in read_rules(name) if rule.proof == "proven"]
 
 
 def _is_bound(rule: Rule) -> bool:
